@@ -6,11 +6,10 @@ import threading
 from pathlib import Path
 
 from conftest import children
-from runs import record, slow_batches, updates_logged, wait_until
+from runs import LASTING, record, updates_logged, wait_until
 
 TOLERANCE = 1e-5
 SMALL = {"hidden": (16,), "batch_size": 8}
-FOREVER = 10**7
 
 
 def log_path(pid: int) -> str:
@@ -65,11 +64,11 @@ class Going:
         return run.result["recovery"]
 
 
-class Endless(Going):
+class Lasting(Going):
     """A run that leaves the cores to others and lasts until a fault ends it."""
 
     def __init__(self, scheme, run_dir: Path, **options):
-        super().__init__(scheme, run_dir, **{"steps": FOREVER, "data": slow_batches, "workers": 2} | options)
+        super().__init__(scheme, run_dir, **LASTING | {"workers": 2} | options)
         assert self.thread.is_alive(), f"the run ended before it trained: {self.outcome!r}"
 
     def trains(self, updates: int) -> bool:

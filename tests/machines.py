@@ -55,17 +55,24 @@ HERE = threading.local()  # the machine that a thread of the tests plays
 
 
 class Machine:
-    """A host with an address, on which programs can be started; it has a warm fork server."""
+    """A host with an address, on which programs can be started; it has a warm fork server from its first use."""
 
     def __init__(self, ip: str, enter: Sequence[str]):
         self.ip, self.enter = ip, list(enter)
         self.ports = itertools.count(2222)
         self.tasks: list[Task] = []
-        self.server: client.ForkServer
+        self.starting = threading.Lock()
         self.boot()
 
     def boot(self) -> None:
-        self.server = client.ForkServer("off", choose(), [*self.enter, sys.executable])
+        self.started: client.ForkServer | None = None
+
+    @property
+    def server(self) -> client.ForkServer:
+        """The fork server; it imports TensorFlow when it starts."""
+        with self.starting:
+            self.started = self.started or client.ForkServer("off", choose(), [*self.enter, sys.executable])
+            return self.started
 
     def crash(self) -> None:
         """Kill all processes on this machine at once; `boot` makes it usable again."""
@@ -130,8 +137,7 @@ class Machines(list[Machine]):
     def __init__(self, count: int):
         self.network = Network(count)
         self.real, self.refusal, self.plug = self.network.real, self.network.refusal, self.network.plug
-        with ThreadPoolExecutor(count) as pool:  # each imports TensorFlow
-            self.extend(pool.map(self._machine, range(count)))
+        self.extend(map(self._machine, range(count)))
 
     def _machine(self, number: int) -> Machine:
         if self.real:
@@ -164,7 +170,8 @@ class Machines(list[Machine]):
 
     def close(self) -> None:
         for machine in self:
-            machine.server.close()
+            if machine.started:
+                machine.started.close()
         self.network.close()
 
 
@@ -269,6 +276,8 @@ class Run:
         tasks = [("ps", i) for i in range(ps)] + [("worker", k) for k in range(workers)]
         self.on = {task: machines[i % len(machines)] for i, task in enumerate(tasks)}
         at = {task: machine.address() for task, machine in self.on.items()}
+        with ThreadPoolExecutor() as pool:  # a task should not wait for a machine that starts
+            list(pool.map(lambda machine: machine.server, {id(one): one for one in self.on.values()}.values()))
         self.addresses = Addresses([at["ps", i] for i in range(ps)], [at["worker", k] for k in range(workers)])
 
     def start(self, scheme, job, index, *, machine=None, addresses=None, run_dir=None, **options):

@@ -17,7 +17,7 @@ from distsgd.common.record import checkpoint
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.tasks.follow import follow
 from distsgd.common.tasks.options import Recovery
-from runs import DIGITS, patience, record
+from runs import DIGITS, LASTING, patience, record
 
 
 def found(run_dir):
@@ -40,7 +40,7 @@ def test_checkpoints_are_measured_during_a_run_and_the_last_is_its_result(tmp_pa
     follower = threading.Thread(target=follow, args=(run_dir, patience(60), found(run_dir), seen.append), daemon=True)
     follower.start()  # before there is anything to follow
     options = {"ema_decay": 0.9, "recovery": Recovery(checkpoint_seconds=0.1), "callbacks": [UntilMeasured(seen)]}
-    run = record(AsyncSGD(), run_dir, backend="threads", workers=2, steps=10**5, **options)
+    run = record(AsyncSGD(), run_dir, backend="threads", workers=2, **LASTING, **options)
     follower.join(patience(60))
     assert not follower.is_alive()
     assert len(seen) > 1

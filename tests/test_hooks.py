@@ -14,9 +14,7 @@ from distsgd.common.data.models import ModelRecipe
 from distsgd.common.files import Lock
 from distsgd.common.record import events as listener
 from distsgd.common.record.callbacks import Callback
-from runs import DIGITS, job_of, record, wait_until
-
-FOREVER = 10**7
+from runs import DIGITS, LASTING, job_of, record, wait_until
 
 
 class Watcher(Callback):
@@ -38,12 +36,12 @@ class Watcher(Callback):
 
 
 def test_a_callback_sees_the_run_and_ends_it(tmp_path):
-    watcher = Watcher(50)
-    options = {"backend": "threads", "steps": FOREVER, "workers": 2, "hidden": (16,)}
+    watcher = Watcher(20)
+    options = {"backend": "threads", "workers": 2, "hidden": (16,), **LASTING}
     run = record(SyncSGD(), tmp_path / "run", callbacks=[watcher], **options)
     assert run.result["outcome"] == "completed"
     assert run.result["stopped_by"] == "a callback"
-    assert 50 <= run.result["updates"] < FOREVER
+    assert 20 <= run.result["updates"] < LASTING["steps"]
     assert watcher.calls[0] == ("begin", "sync_sgd")
     assert watcher.calls[-1] == ("end", run.result["updates"])
     assert {call[0] for call in watcher.calls} == {"begin", "batch", "test", "end"}
@@ -71,13 +69,13 @@ class Waits(Callback):
 
 def test_a_slow_callback_stops_no_training_is_named_and_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(listener, "LATE_SECONDS", 0.05)
-    slow = Waits(tmp_path / "run", updates=2 * 500)
+    slow = Waits(tmp_path / "run", updates=2 * 200)
     run = record(
-        AsyncSGD(), tmp_path / "run", backend="threads", steps=500, workers=2, hidden=(16,),
+        AsyncSGD(), tmp_path / "run", backend="threads", steps=200, workers=2, hidden=(16,),
         callbacks=[Callback(), slow],
     )  # fmt: skip
     assert run.result["outcome"] == "completed"
-    assert run.result["updates"] == 1000
+    assert run.result["updates"] == 400
     assert slow.seen[-1] == "end"
     (warning,) = run.result["recovery"]["warnings"]
     assert warning.startswith("callback Waits cannot keep up")
@@ -169,35 +167,38 @@ def stopped_early(backend, run_dir, scheme=None, **options):
     epochs, file = Epochs(), run_dir / "log.csv"
     stop = keras.callbacks.EarlyStopping("val_loss", mode="max", patience=2, restore_best_weights=True)
     checkpoint = keras.callbacks.ModelCheckpoint(run_dir / "at-{version}.keras")
+    options = LASTING | {"evaluate_every": 10} | options
     result = train(
-        model, DIGITS.train, scheme or SyncSGD(), batch_size=16, validation_data=DIGITS.test, verbose=False,
+        model, scheme=scheme or SyncSGD(), validation_data=DIGITS.test, verbose=False,
         cluster=Cluster.local(2, backend=backend), run_dir=run_dir / "run",
-        callbacks=[epochs, stop, keras.callbacks.CSVLogger(file), checkpoint],
-        **{"steps": 20_000, "evaluate_every": 100} | options,
+        callbacks=[epochs, stop, keras.callbacks.CSVLogger(file), checkpoint], **options,
     )  # fmt: skip
     return epochs, result, model, file.read_text().splitlines()
 
 
 @pytest.mark.parametrize("backend", ["threads", "simulation", pytest.param("processes", marks=pytest.mark.slow)])
 def test_keras_callbacks_see_the_center_at_known_updates(backend, tmp_path):
-    epochs, result, model, table = stopped_early(backend, tmp_path)
+    how = {"data": DIGITS.train} if backend == "simulation" else {}
+    epochs, result, model, table = stopped_early(backend, tmp_path, **how)
     assert epochs.calls == ["begin", 0, 1, 2, "end"]
-    assert [logs["version"] for logs in epochs.logs] == [100, 200, 300]
+    assert [logs["version"] for logs in epochs.logs] == [10, 20, 30]
     assert all(set(logs) == {"loss", "val_loss", "val_accuracy", "version"} for logs in epochs.logs), epochs.logs
     assert len(table) == 1 + 3
     assert result.metrics["stopped_by"] == "a callback"
-    assert result.history["version"][:4] == [0, 100, 200, 300]
+    assert result.history["version"][:4] == [0, 10, 20, 30]
     assert len(result.history["version"]) <= 5  # the last center, and no snapshot after the request to stop
     (warning,) = result.metrics["recovery"]["warnings"]
     assert warning.startswith("callback Epochs: on_train_batch_end is not called")
-    best = keras.models.load_model(tmp_path / "at-100.keras", compile=False)
+    best = keras.models.load_model(tmp_path / "at-10.keras", compile=False)
     for returned, saved in zip(model.get_weights(), best.get_weights(), strict=True):
         np.testing.assert_array_equal(returned, saved)  # the weights of the best epoch, not of the last center
     assert not (tmp_path / "run" / "evaluated.npz").exists()
 
 
 def test_keras_callbacks_are_told_of_limits_in_one_line(tmp_path):
-    epochs, result, *_ = stopped_early("threads", tmp_path, AllReduce(), steps=40, evaluate_every=None)
+    epochs, result, *_ = stopped_early(
+        "threads", tmp_path, AllReduce(), steps=40, evaluate_every=None, data=DIGITS.train
+    )
     lines = "; ".join(result.metrics["recovery"]["warnings"])
     assert "patience counts evaluations, at times that vary: set evaluate_every" in lines
     assert "a run without a parameter server cannot be stopped early" in lines
@@ -214,7 +215,7 @@ def test_keras_callbacks_are_told_of_limits_in_one_line(tmp_path):
 def test_an_error_beside_keras_callbacks_ends_the_run(callbacks, tmp_path):
     with pytest.raises(LookupError, match="a bug in a callback"):
         train(
-            ModelRecipe.named("softmax", (64,), 10, 0).build(), DIGITS.train, AsyncSGD(), steps=FOREVER, verbose=False,
-            cluster=Cluster.local(2, backend="threads"), run_dir=tmp_path, record="off", callbacks=callbacks,
+            ModelRecipe.named("softmax", (64,), 10, 0).build(), scheme=AsyncSGD(), verbose=False,
+            cluster=Cluster.local(2, backend="threads"), run_dir=tmp_path, record="off", callbacks=callbacks, **LASTING,
         )  # fmt: skip
     assert not (tmp_path / "evaluated.npz").exists()

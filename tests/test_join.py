@@ -231,7 +231,7 @@ def center_of(run_dir):
 @pytest.mark.parametrize(
     ("text", "options", "flags"),
     [
-        pytest.param("SyncSGD(learning_rate=0.1)", {}, [], marks=pytest.mark.slow),
+        pytest.param("SyncSGD(learning_rate=0.1)", {}, [], marks=pytest.mark.thorough),
         ("DiLoCo(communication_period=5)", {"ps": 2, "codec": "bf16"}, ["--ps", "2", "--codec", "bf16"]),
         pytest.param("AllReduce(learning_rate=0.1)", {}, [], marks=pytest.mark.slow),
     ],
@@ -274,7 +274,7 @@ def test_tensors_of_pytorch_are_written_in_place(launch, tmp_path):
     np.testing.assert_allclose(center_of(tmp_path / "run"), [0.5 + 0.5 * 0.9**5] * 4, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("beta", "inner"), [("0.9", "momentum"), pytest.param("0", "sgd", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("beta", "inner"), [("0.9", "momentum"), pytest.param("0", "sgd", marks=pytest.mark.thorough)])
 def test_stepped_follows_the_steps_of_an_optimizer_of_the_script(launch, tmp_path, capsys, beta, inner):
     code, result = launch(STEPPED, beta)
     assert (code, result["steps"]) == (0, 20), result
@@ -309,11 +309,11 @@ def test_a_block_that_ends_in_a_round_exchanges_its_steps(launch, tmp_path):
     [
         ("Downpour(communication_period=3, warm_start=0)", ()),
         ("DiLoCo(communication_period=5)", ("stepped",)),
-        pytest.param("SyncSGD()", (), marks=pytest.mark.slow),
+        pytest.param("SyncSGD()", (), marks=pytest.mark.thorough),
         pytest.param("EASGD(communication_period=4)", (), marks=pytest.mark.slow),
         pytest.param("EFSGD()", (), marks=pytest.mark.slow),
-        pytest.param("DiLoCo(communication_period=5)", (), marks=pytest.mark.slow),
-        pytest.param("AEASGD(communication_period=4)", (), marks=pytest.mark.slow),
+        pytest.param("DiLoCo(communication_period=5)", (), marks=pytest.mark.thorough),
+        pytest.param("AEASGD(communication_period=4)", (), marks=pytest.mark.thorough),
     ],
 )
 def test_replay_executes_the_recorded_gradients_of_a_script(launch, tmp_path, capsys, scheme, words):
@@ -350,7 +350,7 @@ def test_replay_executes_the_recorded_gradients_of_a_script(launch, tmp_path, ca
         ("schemes", 2, "all workers must join with the same algorithm. Received: DiLoCo(communication_period=3"),
         ("none", 2, "worker-1: gradient 1 of 2 is None"),
         pytest.param(
-            "shape", 2, "worker-1: gradient 0 of 2 must have shape (5,). Received: (4,)", marks=pytest.mark.slow
+            "shape", 2, "worker-1: gradient 0 of 2 must have shape (5,). Received: (4,)", marks=pytest.mark.thorough
         ),
         ("exception", 1, '\n    {}["missing"]\n'),
         pytest.param(

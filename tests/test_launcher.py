@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from going import FOREVER, Endless, log_path, task_log
+from going import Lasting, log_path, task_log
 
 from conftest import children
 from distsgd.algorithms import AllReduce, AsyncSGD, SyncSGD
@@ -31,8 +31,8 @@ SECONDS_TO_END = 30  # a second or two, unless the machine is busy
 
 
 def command_line_run(folder: Path, output: int, *flags: str) -> tuple[subprocess.Popen, set[int]]:
-    """An endless run started from the command line, once it trains, and the pids of its tasks."""
-    arguments = ["--import", str(SLEEPING), *(flags or ["sleeping"]), "--steps", str(FOREVER), "--run-dir", "run"]
+    """A run of 48 s started from the command line, once it trains, and the pids of its tasks."""
+    arguments = ["--import", str(SLEEPING), *(flags or ["sleeping", "--steps", "480"]), "--run-dir", "run"]
     command = [sys.executable, "-m", "distsgd.common.cli.main", *arguments]
     process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, text=True)
     metrics = folder / "run" / "metrics.jsonl"
@@ -42,14 +42,14 @@ def command_line_run(folder: Path, output: int, *flags: str) -> tuple[subprocess
 
 @pytest.fixture
 def background(warm, tmp_path):
-    return lambda scheme, **options: Endless(scheme, tmp_path / "run", **options)
+    return lambda scheme, **options: Lasting(scheme, tmp_path / "run", **options)
 
 
 class Killed:
     """A run of two workers, one task of which is killed: what is seen of it before, and how it ends."""
 
     def __init__(self, victim: str, run_dir: Path):
-        going = Endless(AsyncSGD(), run_dir)
+        going = Lasting(AsyncSGD(), run_dir)
         ps = Path(f"/proc/{going.pid('ps-0')}")
         self.network = os.readlink(ps / "ns" / "net")
         self.sockets = (ps / "net" / "tcp").read_text() + (ps / "net" / "tcp6").read_text()
@@ -85,6 +85,16 @@ def test_a_killed_task_ends_the_run_with_its_name(victim, killed):
     assert not [pid for pid in children() if task_log(pid).endswith(("-0.log", "-1.log"))]
 
 
+def test_the_ports_of_a_run_are_invisible_from_outside(private_network, killed):
+    if not private_network:
+        pytest.skip("this machine allows no private network")
+    going = killed("worker-1")
+    assert going.network != os.readlink("/proc/self/ns/net")
+    assert going.result_before == {}
+    ports = {line.split()[1].rsplit(":", 1)[1] for line in going.sockets.splitlines() if " 0A " in line}
+    assert len(ports) >= 3  # a ps and two workers listen
+
+
 @pytest.mark.slow
 def test_a_stopped_task_ends_the_run_with_its_name(background):
     going = background(AsyncSGD(), wait_seconds=patience(5))
@@ -99,7 +109,7 @@ def test_a_stopped_task_ends_the_run_with_its_name(background):
 def test_a_fork_server_that_is_stopped_in_a_run_is_named(tmp_path):
     others = children()
     with keep_warm():
-        going = Endless(AsyncSGD(), tmp_path / "run", wait_seconds=patience(5))
+        going = Lasting(AsyncSGD(), tmp_path / "run", wait_seconds=patience(5))
         (server,) = [pid for pid in children() - others if task_log(pid) == "forkserver.log"]
         os.kill(server, signal.SIGSTOP)
         error = going.end()
@@ -112,7 +122,8 @@ def test_a_fork_server_that_is_stopped_in_a_run_is_named(tmp_path):
 def test_a_launcher_suspended_longer_than_any_wait_continues_its_run(tmp_path):
     """It ends by SIGTERM, as others by Ctrl-C."""
     seconds = patience(4)
-    process, _ = command_line_run(tmp_path, subprocess.PIPE, "sleeping_barrier", "--wait-seconds", f"{seconds:.0f}")
+    flags = "sleeping_barrier", "--wait-seconds", f"{seconds:.0f}", "--steps", "1000000"
+    process, _ = command_line_run(tmp_path, subprocess.PIPE, *flags)
     process.send_signal(signal.SIGSTOP)
     time.sleep(3.3 * seconds)
     process.send_signal(signal.SIGCONT)
@@ -191,16 +202,6 @@ def test_nothing_survives_a_launcher_that_is_killed(tmp_path):
     process.kill()
     process.wait()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in mine), patience(SECONDS_TO_END))
-
-
-def test_the_ports_of_a_run_are_invisible_from_outside(private_network, killed):
-    if not private_network:
-        pytest.skip("this machine allows no private network")
-    going = killed("worker-1")
-    assert going.network != os.readlink("/proc/self/ns/net")
-    assert going.result_before == {}
-    ports = {line.split()[1].rsplit(":", 1)[1] for line in going.sockets.splitlines() if " 0A " in line}
-    assert len(ports) >= 3  # a ps and two workers listen
 
 
 def test_isolation_that_is_demanded_and_refused_starts_nothing(monkeypatch):

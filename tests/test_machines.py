@@ -27,10 +27,9 @@ from distsgd.common.record_format import EVENTS
 from distsgd.common.replay.replay import replay
 from doubles import PausingAsyncSGD
 from machines import HERE, Run, machines_with_servers, task_process
-from runs import DIGITS, patience, slow_batches, wait_until
+from runs import DIGITS, LASTING, patience, wait_until
 
 TOLERANCE = 1e-5
-FOREVER = {"steps": 10**7, "data": slow_batches, "batch_size": 8}
 AGAIN = {"max_restarts": 3, "checkpoint_seconds": 0.5}
 
 GARBAGE = """
@@ -170,7 +169,7 @@ def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(how, machines,
     cluster = Run(machines, tmp_path)
     # Seconds of waiting: a stopped task reports that at once, and a killed task is reported by its program.
     seconds = patience(8) if how == "unplugged" else 10**3
-    tasks = cluster.start_all(SyncSGD(), **FOREVER, wait_seconds=seconds)
+    tasks = cluster.start_all(SyncSGD(), **LASTING, wait_seconds=seconds)
     wait_until(cluster.trains)
     victim = tasks["worker", 1]
     if how == "killed":
@@ -197,7 +196,7 @@ def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(how, machines,
 
 @pytest.mark.slow
 def test_a_nan_loss_on_one_machine_ends_the_run_on_all_as_diverged(machines, tmp_path):
-    tasks = Run(machines, tmp_path).start_all(AsyncSGD(learning_rate=1e38), **FOREVER)
+    tasks = Run(machines, tmp_path).start_all(AsyncSGD(learning_rate=1e38), **LASTING)
     for task in tasks.values():
         error = task.end()
         assert isinstance(error, Diverged), error
@@ -437,7 +436,7 @@ def test_a_worker_that_hangs_is_ended_and_restarted(machines, tmp_path):
 def test_a_machine_that_does_not_come_back_ends_the_run_everywhere(machines, tmp_path):
     """The chief's machine is gone, and the first ps has been started again: its tables name no missing task."""
     cluster = Run(machines, tmp_path)
-    tasks = cluster.start_all(AsyncSGD(), **FOREVER, recovery=AGAIN, wait_seconds=patience(3))
+    tasks = cluster.start_all(AsyncSGD(), **LASTING, recovery=AGAIN, wait_seconds=patience(3))
     wait_until(cluster.trains)
     chief = cluster.on["worker", 0]
     chief.crash()

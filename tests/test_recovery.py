@@ -10,7 +10,7 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from going import SMALL, TOLERANCE, Going
+from going import SMALL, TOLERANCE, Going, Lasting
 
 from distsgd.algorithms import AEAMSGD, AsyncSGD, DownpourEasy, SyncSGD
 from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
@@ -183,8 +183,8 @@ def test_a_synchronous_run_continues_without_a_lost_worker(going):
 
 
 @pytest.mark.slow
-def test_a_stopped_worker_is_named_by_an_asynchronous_run_without_restarts(going):
-    run = going(AsyncSGD(), steps=5000, workers=2, wait_seconds=patience(4))
+def test_a_stopped_worker_is_named_by_an_asynchronous_run_without_restarts(warm, tmp_path):
+    run = Lasting(AsyncSGD(), tmp_path / "run", wait_seconds=patience(4))
     run.send("worker-1", signal.SIGSTOP)
     error = run.end()
     assert isinstance(error, WaitTimeout)
