@@ -134,7 +134,7 @@ def test_a_run_in_shared_memory_survives_the_loss_of_its_ps_and_a_worker(going):
 
 @pytest.mark.slow
 def test_a_run_without_trace_survives_losing_ps_and_evaluator_with_counts(going):
-    run = going(AsyncSGD(), steps=600, workers=2, recovery=OFTEN, record="off")
+    run = going(AsyncSGD(), steps=480, workers=2, recovery=OFTEN, record="off")
     run.send("evaluator-0", signal.SIGKILL)
     run.send("ps-0", signal.SIGKILL)
     outcome = run.end()
@@ -142,7 +142,7 @@ def test_a_run_without_trace_survives_losing_ps_and_evaluator_with_counts(going)
     result = outcome.result
     assert result["recovery"]["restarts"] == {"evaluator-0": 1, "ps-0": 1}
     assert len(result["recovery"]["restored"]) == 1
-    assert sum(result["staleness"]["histogram"].values()) == result["updates"] == result["steps"] == 1200
+    assert sum(result["staleness"]["histogram"].values()) == result["updates"] == result["steps"] == 960
     assert result["record"] == "off"
     assert not (run.run_dir / "trace.npz").exists()
 
@@ -194,7 +194,7 @@ def test_a_stopped_worker_is_named_by_an_asynchronous_run_without_restarts(warm,
 @pytest.mark.slow
 def test_a_restarted_worker_begins_with_new_local_state(going):
     """It has no momentum, in the run as in the equations."""
-    run = going(AEAMSGD(communication_period=2), steps=1000, workers=3, recovery=OFTEN, wait_seconds=60)
+    run = going(AEAMSGD(communication_period=2), steps=800, workers=3, recovery=OFTEN, wait_seconds=60)
     run.send("worker-1", signal.SIGKILL)
     assert run.survived()["restarts"] == {"worker-1": 1}
 
@@ -270,7 +270,7 @@ def test_losses_are_counted_once_in_any_order_of_events(events, resumed_from, re
 def test_a_chief_and_a_ps_killed_together_rejoin_the_other_workers(going):
     """To them it looks like a run that is resumed, and a worker that stayed may be in the middle of it."""
     # There is no checkpoint but that of the beginning: what has been done is lost, and counted.
-    run = going(SyncSGD(), steps=1000, workers=3, recovery=Recovery(checkpoint_seconds=1000, max_restarts=4))
+    run = going(SyncSGD(), steps=480, workers=3, recovery=Recovery(checkpoint_seconds=1000, max_restarts=4))
     run.send("worker-0", signal.SIGKILL)
     run.send("ps-0", signal.SIGKILL)
     recovery = run.survived()
