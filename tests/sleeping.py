@@ -8,12 +8,12 @@ from typing import Any
 from distsgd.algorithms import AsyncSGD, SyncSGD
 
 
-def rested(message: Any) -> Any:
-    """Return the same message, 100 ms later."""
+def rested(message: Any, milliseconds: int = 100) -> Any:
+    """Return the same message some time later."""
     import tensorflow as tf
     from tensorflow.python.data.experimental.ops.testing import sleep
 
-    rest = tf.data.Dataset.from_tensors(0).apply(sleep(100_000)).get_single_element()
+    rest = tf.data.Dataset.from_tensors(0).apply(sleep(1000 * milliseconds)).get_single_element()
     with tf.control_dependencies([rest]):
         return tf.identity(message)
 
@@ -26,6 +26,13 @@ class Sleeping(AsyncSGD):
 
     def message(self, worker: Any) -> Any:
         return rested(super().message(worker))
+
+
+class Resting(AsyncSGD):
+    """Asynchronous SGD, at 20 ms a round and under its name, so that it replays."""
+
+    def message(self, worker: Any) -> Any:
+        return rested(super().message(worker), 20)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
+from sleeping import Resting
 
 from distsgd.algorithms import SCHEMES, AllReduce, AsyncSGD, Downpour, SyncSGD
 from distsgd.common import Cluster, train
@@ -455,7 +456,7 @@ def test_a_run_gets_over_a_network_that_was_cut(number, machines, tmp_path):
     if not machines.real:
         pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
     cluster = Run(machines, tmp_path)
-    tasks = cluster.start_all(AsyncSGD(), steps=3000, recovery=AGAIN, wait_seconds=patience(8))
+    tasks = cluster.start_all(Resting(), steps=480, recovery=AGAIN, wait_seconds=patience(8))
     wait_until(cluster.trains)
     machines.plug(number, "down")
     try:
@@ -463,7 +464,7 @@ def test_a_run_gets_over_a_network_that_was_cut(number, machines, tmp_path):
             wait_until(lambda: cluster.seconds_since_news() > 3)
         else:
             seen = cluster.version()
-            wait_until(lambda: cluster.version() > seen + 300)
+            wait_until(lambda: cluster.version() > seen + 100)
     finally:
         machines.plug(number, "up")
     assert [task.end() for task in tasks.values()] == [None] * 3

@@ -11,6 +11,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 from going import SMALL, TOLERANCE, Going, Lasting
+from sleeping import Resting
 
 from distsgd.algorithms import AEAMSGD, AsyncSGD, DownpourEasy, SyncSGD
 from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
@@ -54,14 +55,14 @@ def test_slices_of_any_number_of_ps_make_the_same_vectors(parts):
 
 def test_an_interrupted_run_resumes_in_another_folder_from_its_checkpoint(warm, tmp_path):
     keep = Recovery(checkpoint_steps=20)
-    run = Going(AsyncSGD(), tmp_path / "run", steps=10**6, workers=2, recovery=keep)
+    run = Going(Resting(), tmp_path / "run", updates=0, steps=480, workers=2, recovery=keep)
     wait_until(lambda: checkpoint.found(tmp_path / "run"))
     run.send("ps-0", signal.SIGKILL)
     assert isinstance(run.end(), TaskLost)
     version = checkpoint.newest(tmp_path / "run").version
-    steps = 200 + version
+    steps = 20 + version
     other = Recovery(checkpoint_steps=20, resume=tmp_path / "run")
-    again = record(AsyncSGD(), tmp_path / "other", steps=steps, workers=2, recovery=other, **SMALL)
+    again = record(Resting(), tmp_path / "other", steps=steps, workers=2, recovery=other, **SMALL)
     assert again.result["recovery"]["resumed_from"] == version
     assert again.result["updates"] == 2 * steps
     assert again.error() < TOLERANCE
@@ -156,14 +157,15 @@ def test_a_stopped_ps_is_started_again_and_its_state_restored(going):
     assert len(recovery["restored"]) == 1
 
 
-@pytest.mark.slow
-def test_a_ps_lost_beside_a_stopped_worker_is_restored_and_both_restarted(going):
-    """Found by the soak: the others came back into a set that waits for the stopped one, and no message said so.
-
-    With several rounds in a call.
-    """
+@pytest.mark.parametrize(
+    "steps",
+    [pytest.param(480, marks=pytest.mark.slow), pytest.param(504, marks=pytest.mark.thorough)],
+    ids=["a round in a call", "several rounds in a call"],
+)
+def test_a_ps_lost_beside_a_stopped_worker_is_restored_and_both_restarted(steps, going):
+    """Found by the soak: the others came back into a set that waits for the stopped one, and no message said so."""
     several = Recovery(checkpoint_seconds=0.5, max_restarts=6)
-    run = going(SyncSGD(), ps=2, steps=504, workers=3, wait_seconds=patience(5), recovery=several)
+    run = going(SyncSGD(), ps=2, steps=steps, workers=3, wait_seconds=patience(5), recovery=several)
     run.send("worker-2", signal.SIGSTOP)
     wait_until(lambda: checkpoint.newest(run.run_dir).arrays["arrived"].any())
     run.send("ps-1", signal.SIGKILL)
