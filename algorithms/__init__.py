@@ -15,6 +15,8 @@ from .rescaled_asgd import RescaledASGD as RescaledASGD
 from .ringleader import Ringleader as Ringleader
 from .malenia import Malenia as Malenia
 from .softsync import SoftSync as SoftSync
+from .k_batch_async import KBatchAsync as KBatchAsync
+from .k_batch_sync import KBatchSync as KBatchSync
 from .dynsgd import DynSGD as DynSGD
 from .fedbuff import FedBuff as FedBuff
 from .aeasgd import AEASGD as AEASGD

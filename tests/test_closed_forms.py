@@ -13,7 +13,7 @@ import pytest
 import scheduled
 from scipy import integrate, special, stats
 
-from distsgd.algorithms import SSP, AllReduce, AsyncSGD, LocalSGD, SoftSync, SyncSGD
+from distsgd.algorithms import SSP, AllReduce, AsyncSGD, KBatchAsync, LocalSGD, SoftSync, SyncSGD
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.virtual_time.durations import WorkerPlan
 from distsgd.common.virtual_time.platform import Machines, Platform
@@ -136,6 +136,15 @@ def test_order_statistics_of_pareto_steps():
 def test_a_barrier_takes_as_long_as_the_slowest_of_all():
     """1/E[X_W:W]; exponential: H_W times the mean."""
     assert 1 / rate(happens(SyncSGD(), 8, 8000, compute="exponential")) == pytest.approx(0.01 * harmonic(8), rel=0.02)
+
+
+@pytest.mark.parametrize("compute", ["constant", "exponential", "lognormal:sigma=0.7"])
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_k_batch_async_has_the_rate_and_the_staleness_of_a_kth_of_the_updates(count, compute):
+    """W/(K·E[X]) and (W - 1)/K for any distribution: Dutta et al. 2018, and Little's law."""
+    found = happens(KBatchAsync(messages_per_update=count), 8, 4000, compute=compute)
+    assert rate(found) == pytest.approx(8 / count / 0.010, rel=0.03)
+    assert middle(found, "staleness").mean() == pytest.approx(7 / count, rel=0.03)
 
 
 @pytest.mark.parametrize("period", [1, 10, 100])

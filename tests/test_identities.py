@@ -32,6 +32,8 @@ from distsgd.algorithms import (
     FedOpt,
     Hierarchical,
     Hogwild,
+    KBatchAsync,
+    KBatchSync,
     LocalSGD,
     Malenia,
     MultiGPU,
@@ -79,6 +81,8 @@ ONE_WORKER = [
     Malenia(learning_rate=ETA),
     SoftSync(learning_rate=ETA, messages_per_update=1),
     FedBuff(learning_rate=ETA, messages_per_update=1, communication_period=4),
+    KBatchAsync(learning_rate=ETA, messages_per_update=1),
+    KBatchSync(learning_rate=ETA, messages_per_update=1),
     DynSGD(learning_rate=ETA, communication_period=4),
     AGN(learning_rate=ETA, server_learning_rate=ETA, communication_period=1),
     ADAG(learning_rate=ETA, communication_period=1),
@@ -159,6 +163,8 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
             INTERLEAVED,
         ),
         (SoftSync(messages_per_update=3), FedBuff(communication_period=1, messages_per_update=3, **EQUAL), IN_TURN),
+        (AsyncSGD(), KBatchAsync(learning_rate=0.1, messages_per_update=1), INTERLEAVED),
+        (Ringmaster(delay_threshold=1), KBatchSync(learning_rate=0.1, messages_per_update=1), INTERLEAVED),
         (LocalSGD(), FedOpt(server_optimizer="adagrad", beta_1=0.0, tau=1e4, server_learning_rate=2e4), TOGETHER),
         (SyncSGD(), EFSGD(share=1.0), TOGETHER),
         (LocalSGD(), SlowMo(slow_momentum=0.0), TOGETHER),
@@ -307,6 +313,21 @@ def test_a_gradient_that_is_too_late_is_ignored_and_makes_no_other_later():
     accepted, staleness = events(Ringmaster(delay_threshold=2), [0, 1, 0, 2, 0, 1, 2, 2])
     assert accepted == [1, 1, 1, 0, 1, 0, 1, 1]
     assert staleness == [0, 1, 1, 3, 0, 2, 1, 0]
+
+
+def test_k_gradients_at_the_present_center_make_an_update():
+    order = [0, 0, 1, 1, 2, 0]
+    assert events(KBatchSync(messages_per_update=2), order) == [[0, 1, 0, 0, 0, 1], [0, 0, 1, 0, 1, 0]]
+    assert events(KBatchAsync(messages_per_update=2), order) == [[0, 1, 0, 1, 0, 1], [0, 0, 1, 0, 2, 1]]
+
+
+@pytest.mark.parametrize("kind", [KBatchSync, KBatchAsync], ids=lambda kind: kind.name)
+def test_k_gradients_of_one_worker_are_accumulated(kind):
+    run = played(kind(learning_rate=0.3, messages_per_update=3), steps=12)
+    theta = run.start
+    for t in range(0, 12, 3):
+        theta = theta - 0.3 * np.mean([run.gradient(theta, 0, t + i) for i in range(3)], axis=0)
+    np.testing.assert_allclose(run.center, theta, **CLOSE)
 
 
 def test_staleness_is_what_the_schedule_makes_it():

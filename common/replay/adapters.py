@@ -206,6 +206,21 @@ def _ringmaster(run: RecordedRun, scheme: Hyperparameters) -> Centers:
     return centers
 
 
+def _k_batch(run: RecordedRun, scheme: Hyperparameters) -> Centers:
+    centers, used = asynchronous_rules.k_batch(
+        run.start,
+        run.gradient,
+        run.contacts,
+        run.workers,
+        eta=scheme.learning_rate,
+        count=scheme.messages_per_update,
+        present=run.algorithm == "k_batch_sync",
+    )
+    must(used == run.trace["accepted"][~run.joins].astype(bool).tolist(), "which messages were used")
+    must(len(centers) == run.result["updates"], "how many updates there were")
+    return centers
+
+
 def _ssp(run: RecordedRun, scheme: Hyperparameters) -> Centers:
     centers, lawful = asynchronous_rules.ssp(
         run.start, run.gradient, _reads(run), run.workers, eta=scheme.learning_rate, slack=scheme.slack
@@ -245,6 +260,8 @@ TRANSCRIPTIONS = {
     "ringleader": _in_order(buffered_rules.ringleader),
     "malenia": _in_order(buffered_rules.malenia, s="gradients_per_worker"),
     "softsync": _in_order(buffered_rules.softsync, buffered=True, alpha="learning_rate", c="messages_per_update"),
+    "k_batch_async": Transcription(_k_batch, "synchronous"),
+    "k_batch_sync": Transcription(_k_batch, "synchronous"),
     "dynsgd": _in_order(asynchronous_rules.dynsgd),
     "fedbuff": _in_order(
         buffered_rules.fedbuff,
@@ -308,9 +325,9 @@ TRANSCRIPTIONS = {
 
 # Workers use a reply only as the point of the next gradient, and send only that gradient, which a codec may round.
 PUSH_GRADIENTS = (
-    "async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "ringleader", "malenia", "softsync",
-    "hierarchical", "ssp", "sync_sgd",
-)  # fmt: skip
+    *("async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "ringleader", "malenia", "softsync"),
+    *("k_batch_async", "k_batch_sync", "hierarchical", "ssp", "sync_sgd"),
+)
 
 # By codec: the rounding of messages, and that of replies.
 ROUNDINGS = {

@@ -321,6 +321,35 @@ def ringmaster(
     return path, used
 
 
+def k_batch(
+    start: np.ndarray,
+    gradient: Gradient,
+    order: Sequence[int],
+    workers: int,
+    *,
+    eta: float,
+    count: int,
+    present: bool,
+) -> tuple[list[np.ndarray], list[bool]]:
+    """Collect K gradients, whoever sends them, and step with their mean: θ ← θ − (η/K) Σ g. `order` as in `async_sgd`.
+
+    The sender goes on at once, from the θ there is then. `present`: ignore gradients that were not taken at the present
+    θ. Returns θ after each step, and for each gradient whether it was used.
+    """
+    thetas, read, t, batch, used = [start.copy()], [0] * workers, [0] * workers, [], []
+    for k in order:
+        if k >= 0:
+            g = gradient(thetas[read[k]], k, t[k])
+            t[k] += 1
+            used.append(not present or read[k] == len(thetas) - 1)
+            batch += [g] * used[-1]
+            if len(batch) == count:
+                thetas.append(thetas[-1] - eta * np.mean(batch, axis=0))
+                batch = []
+        read[k if k >= 0 else ~k] = len(thetas) - 1
+    return thetas[1:], used
+
+
 def delay_adaptive(
     start: np.ndarray, gradient: Gradient, order: Sequence[int], workers: int, *, eta: float
 ) -> list[np.ndarray]:
