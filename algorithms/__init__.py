@@ -25,6 +25,8 @@ from .async_diloco import AsyncDiLoCo as AsyncDiLoCo
 from .hierarchical import Hierarchical as Hierarchical
 from .ssp import SSP as SSP
 from .sync_sgd import SyncSGD as SyncSGD
+from .k_sync import KSync as KSync
+from .k_async import KAsync as KAsync
 from .sync_sgd_lr import SyncSGDLR as SyncSGDLR
 from .sagn import SAGN as SAGN
 from .easgd import EASGD as EASGD

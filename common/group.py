@@ -303,7 +303,7 @@ class Operations:
             weighed = Message(server.call(self.scheme.weighted, part, now, now.worker), part.scalars)
 
             def add(total: Any, u: Any) -> None:
-                total.assign_add(tf.where(tf.equal(now.staleness, 0), u, 0.0))
+                total.assign_add(tf.where(tf.equal(now.staleness, 0) | (self.sync.late == "count"), u, 0.0))
 
             tf.nest.map_structure(add, server.set, weighed)
 

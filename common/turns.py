@@ -143,8 +143,8 @@ class Turns:
         """Add a message to the set; if that completes the set, merge the mean, which is an update, and release all."""
         now = self.now(k)
         self.do("join_set", now)
-        if now.staleness and self.sync.uses_ps:  # the set of its version was complete without it: it was dropped
-            self._use_reply(k)
+        if now.staleness and self.sync.uses_ps and self.sync.late == "drop":
+            self._use_reply(k)  # the set of its version was complete without it: it was dropped
         elif released := self.waiting.arrive(k, now.round + 1):
             self.do("merge_set", now)
             self._count(1)

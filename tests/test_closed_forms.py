@@ -13,7 +13,18 @@ import pytest
 import scheduled
 from scipy import integrate, special, stats
 
-from distsgd.algorithms import SSP, AllReduce, AsyncSGD, KBatchAsync, LocalSGD, SoftSync, SyncSGD
+from distsgd.algorithms import (
+    SSP,
+    AllReduce,
+    AsyncSGD,
+    KAsync,
+    KBatchAsync,
+    KBatchSync,
+    KSync,
+    LocalSGD,
+    SoftSync,
+    SyncSGD,
+)
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.virtual_time.durations import WorkerPlan
 from distsgd.common.virtual_time.platform import Machines, Platform
@@ -145,6 +156,36 @@ def test_k_batch_async_has_the_rate_and_the_staleness_of_a_kth_of_the_updates(co
     found = happens(KBatchAsync(messages_per_update=count), 8, 4000, compute=compute)
     assert rate(found) == pytest.approx(8 / count / 0.010, rel=0.03)
     assert middle(found, "staleness").mean() == pytest.approx(7 / count, rel=0.03)
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_k_async_takes_as_long_as_the_kth_of_all_where_computing_has_no_memory(count):
+    """E[X_K:W] = H_W - H_(W-K) times the mean: Dutta et al. 2018."""
+    found = happens(KAsync(workers_per_update=count), 8, 6000, compute="exponential")
+    assert 1 / rate(found) == pytest.approx(0.01 * (harmonic(8) - harmonic(8 - count)), rel=0.03)
+
+
+def until_update(fresh, late, left, waits):
+    """Steps of all workers until `left` more workers have a gradient at the present center, without memory.
+
+    Each busy worker is the next to end with the same chance: one with a late gradient then begins at the present
+    center, one with a fresh gradient waits, or begins again. In units of the mean time of a worker.
+    """
+    if not left:
+        return 0.0
+    busy, again = fresh + late, fresh - waits
+    here = 1 / busy + (fresh / busy * until_update(again, late, left - 1, waits) if fresh else 0.0)
+    return here + (late / busy * until_update(fresh + 1, late - 1, left, waits) if late else 0.0)
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_without_cancelling_late_gradients_delay_the_next_update(count):
+    """With cancelling it would be E[X_K:W] for K-sync, and K/W for K-batch-sync: Dutta et al. 2018."""
+    together = happens(KSync(workers_per_update=count), 8, 6000, compute="exponential")
+    alone = happens(KBatchSync(messages_per_update=count), 8, 6000, compute="exponential")
+    assert 1 / rate(together) == pytest.approx(0.01 * until_update(count, 8 - count, count, 1), rel=0.03)
+    assert 1 / rate(alone) == pytest.approx(0.01 * until_update(1, 7, count, 0), rel=0.03)
+    assert until_update(8, 0, count, 1) == pytest.approx(harmonic(8) - harmonic(8 - count))
 
 
 @pytest.mark.parametrize("period", [1, 10, 100])

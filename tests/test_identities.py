@@ -32,8 +32,10 @@ from distsgd.algorithms import (
     FedOpt,
     Hierarchical,
     Hogwild,
+    KAsync,
     KBatchAsync,
     KBatchSync,
+    KSync,
     LocalSGD,
     Malenia,
     MultiGPU,
@@ -91,6 +93,8 @@ ONE_WORKER = [
     EFSGD(learning_rate=ETA, share=1.0),
     Hierarchical(learning_rate=ETA),
     SyncSGD(learning_rate=ETA),
+    KSync(learning_rate=ETA),
+    KAsync(learning_rate=ETA),
     SyncSGDLR(learning_rates=(ETA,)),
     SAGN(learning_rate=ETA, server_learning_rate=ETA, communication_period=1),
     LocalSGD(learning_rate=ETA, communication_period=4),
@@ -129,6 +133,10 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (SyncSGD(), SyncSGDLR(learning_rates=(0.2,), reduction="mean"), TOGETHER),
         (SyncSGD(), SyncSGDLR(learning_rates=(0.2 / 3,) * 3, reduction="sum"), TOGETHER),
         (SyncSGD(), AllReduce(), TOGETHER),
+        (SyncSGD(), KSync(workers_per_update=3), TOGETHER),
+        (SyncSGD(), KAsync(workers_per_update=3), TOGETHER),
+        (SyncSGD(backup_workers=1), KSync(workers_per_update=2), {"schedule": (0, 1, 2) * 8}),
+        (AsyncSGD(), KAsync(learning_rate=0.1, workers_per_update=1), INTERLEAVED),
         (SyncSGD(), SAGN(communication_period=1, server_learning_rate=0.2), TOGETHER),
         (SyncSGD(), LocalSGD(communication_period=1), TOGETHER),
         (SyncSGD(), LocalSGD(synchronous_steps=1000), TOGETHER),
@@ -319,6 +327,12 @@ def test_k_gradients_at_the_present_center_make_an_update():
     order = [0, 0, 1, 1, 2, 0]
     assert events(KBatchSync(messages_per_update=2), order) == [[0, 1, 0, 0, 0, 1], [0, 0, 1, 0, 1, 0]]
     assert events(KBatchAsync(messages_per_update=2), order) == [[0, 1, 0, 1, 0, 1], [0, 0, 1, 0, 2, 1]]
+
+
+def test_late_messages_are_dropped_or_count_in_the_next_set():
+    order = [0, 1, 2, 0, 1, 2]
+    assert events(KSync(workers_per_update=2), order) == [[0, 1, 0, 0, 1, 0], [0, 0, 1, 0, 0, 1]]
+    assert events(KAsync(workers_per_update=2), order) == [[0, 1, 0, 1, 0, 1], [0, 0, 1, 0, 1, 0]]
 
 
 @pytest.mark.parametrize("kind", [KBatchSync, KBatchAsync], ids=lambda kind: kind.name)

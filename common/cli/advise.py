@@ -50,7 +50,7 @@ ENOUGH, AS_MANY = 0.5, 0.95
 STEPS: dict[str, Callable[[Any, int, float], float]] = {
     **dict.fromkeys(("serial", "multi_gpu", "sync_sgd", "all_reduce", "local_sgd"), lambda scheme, workers, late: 1),
     **dict.fromkeys(("async_sgd", "hogwild", "hierarchical", "dc_asgd"), lambda scheme, workers, late: 1),
-    **dict.fromkeys(("k_batch_async", "k_batch_sync"), lambda scheme, workers, late: 1),
+    **dict.fromkeys(("k_batch_async", "k_batch_sync", "k_sync", "k_async"), lambda scheme, workers, late: 1),
     **dict.fromkeys(("ringmaster", "agn", "adag"), lambda scheme, workers, late: 1),
     "sync_sgd_lr": lambda scheme, workers, late: workers if scheme.reduction == "sum" else 1,
     "downpour_easy": lambda scheme, workers, late: scheme.period,

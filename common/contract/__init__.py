@@ -10,7 +10,7 @@ from ..lazy import tf
 from ..messages.codec import Codec, Coordinates, ScaledSigns, Signs
 from ..sync.alone import Alone
 from ..sync.asynchronous import Async, Unlocked
-from ..sync.barrier import Barrier
+from ..sync.barrier import Barrier, Quorum
 from ..sync.bounded import Bounded
 from ..sync.collective import Collective
 from ..sync.synchronization import Synchronization
@@ -41,6 +41,7 @@ __all__ = [
     "NotNegative",
     "Period",
     "Positive",
+    "Quorum",
     "Rate",
     "Rounds",
     "ScaledSigns",

@@ -196,7 +196,8 @@ class Scheme(CheckedCall):
     def accepts(self, staleness: Tensor) -> Tensor | bool:
         """Return False to drop a message of this staleness: the version does not change, the worker gets the center.
 
-        Asynchronous and bounded rules ask; `Barrier` does not: it drops all messages older than the present version.
+        Asynchronous and bounded rules ask. `Barrier` does not: it drops all messages older than the present version.
+        Nor does `Quorum`, which has `late` for that.
         """
         return True
 

@@ -63,8 +63,7 @@ def _in_rounds(
 
     def execute(run: RecordedRun, scheme: Hyperparameters) -> Centers:
         _check_period(run)
-        if _evicted(run):
-            raise UserError(f"the run continued without a worker, which the transcription of {run.algorithm} cannot")
+        _check_evicted(run)
         _check_messages(run, memory(scheme))
         updates = run.result["updates"]  # fewer than steps if the run was stopped early
         messages = np.bincount(run.trace["worker"][run.trace["accepted"] == 1], minlength=run.workers)
@@ -105,6 +104,12 @@ def _reads(run: RecordedRun) -> list[tuple[int, int]]:
 def _evicted(run: RecordedRun) -> bool:
     """Return True if the run continued without a worker."""
     return bool(run.result["recovery"]["evicted"])
+
+
+def _check_evicted(run: RecordedRun) -> None:
+    """Raise `UserError` if the run continued without a worker."""
+    if _evicted(run):
+        raise UserError(f"the run continued without a worker, which the transcription of {run.algorithm} cannot")
 
 
 def _period(run: RecordedRun) -> int:
@@ -198,6 +203,23 @@ def _sync_sgd(run: RecordedRun, backup_workers: int = 0) -> Centers:
     return centers
 
 
+def _k_async(run: RecordedRun, scheme: Hyperparameters) -> Centers:
+    _check_evicted(run)
+    _check_messages(run)
+    centers, lawful = synchronous_rules.k_async(
+        run.start,
+        run.gradient,
+        _reads(run),
+        run.workers,
+        eta=scheme.learning_rate,
+        count=scheme.workers_per_update,
+        ends=[*run.earlier_step_targets, run.steps],
+    )
+    must(lawful, "how long a worker waited")
+    must(len(centers) == run.result["updates"], "how many updates there were")
+    return centers
+
+
 def _ringmaster(run: RecordedRun, scheme: Hyperparameters) -> Centers:
     centers, used = asynchronous_rules.ringmaster(
         run.start, run.gradient, run.contacts, run.workers, eta=scheme.learning_rate, threshold=scheme.delay_threshold
@@ -285,6 +307,8 @@ TRANSCRIPTIONS = {
         c="momentum_share",
     ),
     "sync_sgd": Transcription(lambda run, s: _sync_sgd(run, s.backup_workers), "synchronous"),
+    "k_sync": Transcription(lambda run, s: _sync_sgd(run, max(0, run.workers - s.workers_per_update)), "synchronous"),
+    "k_async": Transcription(_k_async, "synchronous"),
     "all_reduce": Transcription(lambda run, s: _sync_sgd(run), "synchronous"),
     "sync_sgd_lr": _in_rounds(
         synchronous_rules.sync_sgd_lr,
@@ -326,7 +350,7 @@ TRANSCRIPTIONS = {
 # Workers use a reply only as the point of the next gradient, and send only that gradient, which a codec may round.
 PUSH_GRADIENTS = (
     *("async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "ringleader", "malenia", "softsync"),
-    *("k_batch_async", "k_batch_sync", "hierarchical", "ssp", "sync_sgd"),
+    *("k_batch_async", "k_batch_sync", "hierarchical", "ssp", "sync_sgd", "k_sync", "k_async"),
 )
 
 # By codec: the rounding of messages, and that of replies.

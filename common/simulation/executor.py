@@ -50,8 +50,10 @@ class Merging:
         size = center.sizes[0]
         in_sets = scheme.sync.exchanges and scheme.sync.set_size(center.num_workers) is not None
         self.drops = Do.LEAVE in kinds
-        self.adopts_later = in_sets and self.part.pulled_centers is None and not workers.model.state_size
-        self.adds_at_once = in_sets and type(scheme).weighted is Scheme.weighted and type(scheme.codec) is Codec
+        self.counts_late = scheme.sync.late == "count"
+        in_order = in_sets and not self.counts_late  # the messages of a set are computed between it and the one before
+        self.adopts_later = in_order and self.part.pulled_centers is None and not workers.model.state_size
+        self.adds_at_once = in_order and type(scheme).weighted is Scheme.weighted and type(scheme.codec) is Codec
         places = 0 if self.adds_at_once else places
         self.inbox, self.outbox = (
             tf.nest.map_structure(lambda u, rows=rows: tf.Variable(tf.zeros([*rows, *u.shape])), self.part.no_message)
@@ -143,8 +145,9 @@ class Merging:
         self.workers.start_one(worker, self.part.center.read_value())
 
     def _arrive(self, worker: Any, place: Any) -> None:
-        message = self._received(worker, place)
-        weighed = self.center.weighted(self.part, message, tf.constant(0.0), _slot(worker))
+        center, message, slot = self.center, self._received(worker, place), _slot(worker)
+        staleness = center.staleness(center.read_version(), slot) if self.counts_late else 0
+        weighed = center.weighted(self.part, message, staleness, slot)
         tf.nest.map_structure(lambda inbox, u: inbox.assign_add(u), self.inbox, weighed)
 
     def _close(self, messages: Any, now: Any) -> None:
@@ -168,6 +171,8 @@ class Merging:
         adopted = self.workers.adopted(before, workers, when, self.reply.read_value())
         self.workers.store(workers, before, adopted)
         self.workers.share_state(workers)
+        if self.counts_late:
+            Row(self.center.pulled, workers).assign(tf.fill(tf.shape(workers), self.center.read_version()))
         pulled_centers = self.part.pulled_centers
         if pulled_centers is not None:
             ones = tf.ones_like(tf.cast(workers, tf.float32))

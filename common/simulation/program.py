@@ -174,7 +174,8 @@ def program_of(trace: Mapping[str, np.ndarray], scheme: Scheme, workers: int, sp
         apart = sync.lead is not None or (sparse and not isinstance(sync, Unlocked))
         versions = translation.one_by_one(apart, scheme.messages_per_update)
     else:
-        versions = translation.in_sets(size or 1)
+        # Workers that finish leave smaller sets; if late messages count, the last message completes one of any size.
+        versions = translation.in_sets(1 if sync.late == "count" else size or 1)
     ends = []
     for version in versions:
         for do, worker in translation.later.pop(version, ()):

@@ -1,10 +1,10 @@
-"""The synchronization rule of synchronous algorithms: each worker waits for all others, or for all but a few."""
+"""The synchronization rules by which messages of several workers make one update: a barrier, or a quorum."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..arguments import at_least
 from ..errors import UserError
@@ -13,46 +13,33 @@ from .store import Message, Store, Tensor, WorkerSlot
 from .synchronization import Synchronization
 
 
-@dataclass(frozen=True)
-class Barrier(Synchronization):
-    """A strict barrier: each update is the mean of one message of each of `workers - backup_workers` workers.
+class InSets(Synchronization):
+    """The base of both: each update is the mean of one message of each of `set_size` workers, which wait for it.
 
-    The message that completes the set applies the update and wakes every worker that waits. A message computed on an
-    older version is dropped, and its worker continues at once.
-
-    A run makes as many updates as the worker with the most rounds has, and ends with the last. Workers that are behind
-    then, because their messages were dropped or because they were down, leave: their messages would be too old, or the
-    only ones of a set.
+    The message that completes the set applies the update and wakes every worker that waits. With `late = "drop"` a
+    message computed on an older version is dropped, and its worker continues at once.
     """
 
-    backup_workers: int = 0
     waits = True
     label = "synchronous"
 
+    def _has_late(self, ps: Store) -> bool:
+        """Return True if a set may be complete without a message of each worker."""
+        return self.set_size(ps.num_workers) != ps.num_workers
+
     def updates_per_round(self, workers: int) -> float:
-        """Return 1: all messages of a round make one update."""
-        return 1
-
-    def set_size(self, active: int) -> int:
-        """Return the number of active workers minus backups; at least 1, as a worker may leave after its message."""
-        return max(active - self.backup_workers, 1)
-
-    def check(self, workers: int) -> None:
-        """Raise `UserError` unless a set needs at least one worker."""
-        at_least(0, backup_workers=self.backup_workers)
-        if self.backup_workers >= workers:
-            raise UserError(
-                f"backup_workers must be fewer than the workers. Received: "
-                f"backup_workers={self.backup_workers}, workers={workers}"
-            )
+        """Return 1 if all messages of a round make one update; if late ones count, the number of sets of a round."""
+        return 1 if self.late == "drop" else workers / (self.set_size(workers) or 1)
 
     def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor | Message]:
         """Return the initial sum of messages and the initial reply of a slice."""
         return {"inbox": part.no_message, "reply": part.initial}
 
     def complete(self, ps: Store) -> Tensor:
-        """Return True once the last version has been reached."""
-        return Synchronization.complete(self, ps) if ps.last_version is None else ps.read_version() >= ps.last_version
+        """Return True once the last version has been reached; where late messages count, all of them are awaited."""
+        if self.late == "count" or ps.last_version is None:
+            return super().complete(ps)
+        return ps.read_version() >= ps.last_version
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Add the message to the set, apply the set if it is complete, wait for the token, read the reply."""
@@ -60,29 +47,31 @@ class Barrier(Synchronization):
         with ps.event(slot, slices) as arrival:
             answers = self._arrive(ps, slot, slices)
         token = slot.sleep(after=[arrival.released])
-        # With backup workers the others may apply again while this worker reads. It reads under the lock; otherwise its
-        # reply could mix two versions.
-        with ps.lock(after=[token]) if self.backup_workers else tf.control_dependencies([token]):
+        # Without this worker the others may apply again while it reads. It reads under the lock; otherwise its reply
+        # could mix two versions.
+        with ps.lock(after=[token]) if self._has_late(ps) else tf.control_dependencies([token]):
             ps.note_pull(slot)
             replies = ps.each_slice(lambda _, answer: tf.identity(answer), answers)
         return ps.reply(replies)
 
     def _arrive(self, ps: Store, slot: WorkerSlot, slices: list[Message]) -> list[Any]:
-        """Add a fresh message to the sums, and apply them if it completes the set; called under the lock.
+        """Add a message to the sums unless it is dropped, and apply them if it completes the set; under the lock.
 
         Returns the same as `_close_set`.
         """
         with tf.device(ps.devices[0]):
             version = ps.read_version()
             staleness = ps.staleness(version, slot)
-            fresh = tf.equal(staleness, 0)
+            fresh = tf.equal(staleness, 0) | (self.late == "count")
             first = ~tf.reduce_any(ps.variables.arrived.read_value())
             with tf.control_dependencies([ps.record(version, slot, staleness, accepted=fresh), first]):
                 arrived = ps.write(ps.variables.arrived, slot, fresh)
 
+        drops = self.late == "drop" and self._has_late(ps)
+
         def arrive_at(part: Any, message: Message) -> Any:
             message = ps.weighted(part, message, staleness, slot)
-            if self.backup_workers:
+            if drops:
                 message = tf.nest.map_structure(lambda u: tf.where(fresh, u, tf.zeros_like(u)), message)
 
             def put(total: Any) -> None:
@@ -97,7 +86,7 @@ class Barrier(Synchronization):
             inboxes = ps.each_slice(arrive_at, slices)
         with tf.control_dependencies(inboxes):
             answers = self._close_set(ps, fresh, version)
-        if self.backup_workers:
+        if drops:
             with tf.device(ps.devices[0]), tf.control_dependencies([arrived]):  # after the time of the event
                 slot.wake(~fresh)
         return answers
@@ -118,7 +107,7 @@ class Barrier(Synchronization):
         def apply(part: Any) -> None:
             mean = tf.nest.map_structure(lambda inbox: inbox / messages, part.inbox)
             reply = ps.share(ps.merge(part, mean, tf.constant(0.0), version))
-            if reply is part.center and not self.backup_workers:
+            if reply is part.center and not self._has_late(ps):
                 answers[part.index] = part.center  # no copy: the next update needs a message of each of its readers
             else:
                 part.reply.assign(reply)
@@ -127,7 +116,7 @@ class Barrier(Synchronization):
 
         def release() -> None:
             with tf.control_dependencies([ps.count_updates(1)]):
-                if self.backup_workers:  # after the last update, workers that are late are not awaited
+                if self._has_late(ps):  # after the last update, workers that are late are not awaited
                     ps.active.assign(active & (arrived | ~self.complete(ps)))
                 cleared = ps.variables.arrived.assign(tf.zeros([ps.num_workers], tf.bool))
             with tf.control_dependencies([cleared]):  # a released worker must see the new version
@@ -142,3 +131,50 @@ class Barrier(Synchronization):
     def release(self, ps: Store) -> None:
         """Apply the set if it is complete without the workers that have left."""
         self._close_set(ps, tf.constant(True), ps.read_version())
+
+
+@dataclass(frozen=True)
+class Barrier(InSets):
+    """A strict barrier: each update is the mean of one message of each of `workers - backup_workers` workers.
+
+    A run makes as many updates as the worker with the most rounds has, and ends with the last. Workers that are behind
+    then, because their messages were dropped or because they were down, leave: their messages would be too old, or the
+    only ones of a set.
+    """
+
+    backup_workers: int = 0
+
+    def set_size(self, active: int) -> int:
+        """Return the number of active workers minus backups; at least 1, as a worker may leave after its message."""
+        return max(active - self.backup_workers, 1)
+
+    def check(self, workers: int) -> None:
+        """Raise `UserError` unless a set needs at least one worker."""
+        at_least(0, backup_workers=self.backup_workers)
+        if self.backup_workers >= workers:
+            raise UserError(
+                f"backup_workers must be fewer than the workers. Received: "
+                f"backup_workers={self.backup_workers}, workers={workers}"
+            )
+
+
+@dataclass(frozen=True)
+class Quorum(InSets):
+    """Each update is the mean of the messages of the first `count` workers; of all workers, if there are fewer.
+
+    Attributes:
+        count: number of workers whose messages make an update.
+        late: `drop`: messages computed on an older version are dropped, as by a barrier with backup workers, and a run
+            ends as there. `count`: they count like others, and a run ends when all workers have done their rounds.
+    """
+
+    count: int
+    late: Literal["drop", "count"] = "drop"
+
+    def set_size(self, active: int) -> int:
+        """Return the count, or the number of active workers if there are fewer, but at least 1."""
+        return max(min(self.count, active), 1)
+
+    def check(self, workers: int) -> None:
+        """Raise `UserError` unless a set needs at least one worker."""
+        at_least(1, count=self.count)

@@ -15,7 +15,7 @@ unchanged which workers wait.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from ..errors import UserError
 from ..lazy import tf
@@ -37,6 +37,8 @@ class Synchronization:
         exchanges: False for a single worker, which exchanges nothing.
         uses_ps: False without a parameter server: worker 0 holds the center and the record.
         label: the name of the rule in the catalogue.
+        late: with `set_size`, `drop` if a message computed on an older version is dropped, `count` if it is part of the
+            next set.
         simulated: True if the simulation treats messages as this synchronization rule does: a message is applied when
             it arrives, and the reply is the newest center as soon as `lead` lets the worker continue; or, with
             `set_size`, the mean of a set of messages is applied, and the new center is the reply to all of them.
@@ -47,6 +49,7 @@ class Synchronization:
     exchanges: ClassVar[bool] = True
     uses_ps: ClassVar[bool] = True
     label: ClassVar[str] = "asynchronous"
+    late: Literal["drop", "count"] = "drop"
     simulated: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:

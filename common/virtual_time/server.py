@@ -71,7 +71,7 @@ class SimulatedServer:
         self.waiting = waiting_at(scheme.sync, workers)
         self.in_sets = isinstance(self.waiting, SetOfMessages)
         self.may_drop = type(scheme).accepts is not Scheme.accepts
-        ends = [stop_at_version, last_version if self.in_sets else None]
+        ends = [stop_at_version, last_version if self.in_sets and scheme.sync.late == "drop" else None]
         self.last = min((end for end in ends if end is not None), default=None)
         self.version, self.messages, self.over = 0, 0, False
         self.pulled, self.recorded = [0] * workers, [0] * workers
@@ -90,8 +90,9 @@ class SimulatedServer:
         if not self.in_sets:
             self._apply(worker, staleness, EXCHANGE, now)
         else:
-            self._record(worker, staleness, staleness == 0, EXCHANGE, now)
-            if staleness:  # dropped: the worker continues at once
+            counts = staleness == 0 or self.scheme.sync.late == "count"
+            self._record(worker, staleness, counts, EXCHANGE, now)
+            if not counts:  # dropped: the worker continues at once
                 return self._with_center((worker,))
         return self._release(self.waiting.arrive(worker, self.recorded[worker]))
 

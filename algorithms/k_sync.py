@@ -1,0 +1,38 @@
+"""K-sync SGD: the mean of the gradients of the first K of W workers.
+
+    worker k    g_k = g_k(θ),  push g_k,  wait,  x ← θ
+    server      keeps the first K gradients computed at the present θ:
+                θ ← θ − (η/K) Σ g_k,  then release their workers; later gradients are dropped
+
+Reference: Dutta, Joshi, Ghosh, Dube, Nagpurkar, *Slow and Stale Gradients Can Win the Race: Error-Runtime Trade-offs in
+Distributed SGD*, AISTATS 2018, arXiv:1803.01113.
+Departures: the paper cancels late computations, and all workers begin anew at the new θ. Here a late worker ends its
+computation, its gradient is dropped, and only then does it begin at the new θ: updates come less often than in the
+paper, where one takes the K-th smallest of W times.
+Limits: it is `sync_sgd` with W − K backup workers, and with K = W without. If there are fewer than K workers, all of
+them make an update.
+"""
+
+from dataclasses import dataclass
+
+from ..common.contract import Period, Quorum, Rate, Scheme, sgd
+
+
+@dataclass(frozen=True, kw_only=True)
+class KSync(Scheme):
+    """The mean of the first K workers' gradients at the present center; later ones are dropped."""
+
+    paper = "Dutta et al. 2018"
+
+    learning_rate: Rate = 0.2
+    """Step size η of the mean gradient."""
+    workers_per_update: Period = 4
+    """Number K of workers whose gradients make one update."""
+
+    @property
+    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Quorum(self.workers_per_update)
+
+    def server_update(self, server, message, staleness):
+        sgd(server.center, message, self.learning_rate)
+        return server.center
