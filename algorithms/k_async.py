@@ -3,7 +3,7 @@
     worker k    g_k = g_k(x_k),  push g_k,  wait,  x_k ← θ
     server      with the K-th gradient:  θ ← θ − (η/K) Σ g_k,  then release these K workers
 
-The other workers go on at the older centers x_k that they have, and their gradients count in a later update.
+The other workers continue at the older centers x_k that they have, and their gradients count in a later update.
 
 Reference: Dutta, Joshi, Ghosh, Dube, Nagpurkar, *Slow and Stale Gradients Can Win the Race: Error-Runtime Trade-offs in
 Distributed SGD*, AISTATS 2018, arXiv:1803.01113.
@@ -19,7 +19,7 @@ from ..common.contract import Period, Quorum, Rate, Scheme, sgd
 
 @dataclass(frozen=True, kw_only=True)
 class KAsync(Scheme):
-    """The mean of the first K workers' gradients, however late; the others go on at their older centers."""
+    """The mean of the first K workers' gradients, however late; the others continue at their older centers."""
 
     paper = "Dutta et al. 2018"
 

@@ -331,10 +331,10 @@ def k_batch(
     count: int,
     present: bool,
 ) -> tuple[list[np.ndarray], list[bool]]:
-    """Collect K gradients, whoever sends them, and step with their mean: θ ← θ − (η/K) Σ g. `order` as in `async_sgd`.
+    """Collect K gradients, of any workers, and step with their mean: θ ← θ − (η/K) Σ g. `order` as in `async_sgd`.
 
-    The sender goes on at once, from the θ there is then. `present`: ignore gradients that were not taken at the present
-    θ. Returns θ after each step, and for each gradient whether it was used.
+    The sender continues at once, from the θ of that moment. `present`: ignore gradients not taken at the present θ.
+    Returns θ after each step, and for each gradient whether it was used.
     """
     thetas, read, t, batch, used = [start.copy()], [0] * workers, [0] * workers, [], []
     for k in order:

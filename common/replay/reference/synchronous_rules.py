@@ -54,7 +54,7 @@ def k_async(
     count: int,
     ends: Sequence[int],
 ) -> tuple[list[np.ndarray], bool]:
-    """Average the gradients of the first K workers, of whatever θ, and step; these K then read θ, the others go on.
+    """Average the gradients of the first K workers, of whatever θ, and step; these K then read θ, the others continue.
 
     `events` holds (worker, updates in the θ that it had read); `ends` the steps after which a worker stops, of each run
     if one resumes another: then fewer than K may be left. Returns θ after each update, and True if each worker read θ
