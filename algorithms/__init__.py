@@ -32,11 +32,13 @@ from .sagn import SAGN as SAGN
 from .easgd import EASGD as EASGD
 from .signsgd_mv import SignSGDMV as SignSGDMV
 from .ef_sgd import EFSGD as EFSGD
+from .ef21_sgdm import EF21SGDM as EF21SGDM
 from .local_sgd import LocalSGD as LocalSGD
 from .slowmo import SlowMo as SlowMo
 from .fedopt import FedOpt as FedOpt
 from .bmuf import BMUF as BMUF
 from .diloco import DiLoCo as DiLoCo
+from .sparseloco import SparseLoCo as SparseLoCo
 from .all_reduce import AllReduce as AllReduce
 from .multi_gpu import MultiGPU as MultiGPU
 

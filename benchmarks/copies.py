@@ -4,7 +4,7 @@ When things happen does not depend on learning rates, and the rules of the catal
 settings is one run of a model that is K copies side by side, [K P], in which each copy has its own rates: K times
 the arithmetic, which is cheap for a small model, in as many operations as one run needs.
 
-`top_k` in a message (`ef_sgd`) is not elementwise: its settings go one by one.
+`top_k` in a message (`ef_sgd`, `sparseloco`) is not elementwise: its settings go one by one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..algorithms import EFSGD, Scheme
+from ..algorithms import Scheme
+from ..common.contract import Coordinates
 from ..common.errors import UserError
 from ..common.lazy import tf
 from ..common.worker.flat_model import FlatModel, unpack
@@ -22,7 +23,7 @@ from ..common.worker.flat_model import FlatModel, unpack
 
 def shares_runs(kind: type[Scheme]) -> bool:
     """Return True if several settings of the algorithm can go into one run."""
-    return not issubclass(kind, EFSGD)
+    return not isinstance(kind().codec, Coordinates)
 
 
 def with_values(settings: Sequence[Scheme], size: int) -> Scheme:

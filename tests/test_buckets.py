@@ -54,7 +54,9 @@ def test_each_scheme_of_the_catalogue_declares_elementwise_correctly():
     assert {name for name, kind in SCHEMES.items() if not kind().elementwise} == {
         "async_diloco",
         "diloco",
+        "ef21_sgdm",
         "ef_sgd",
+        "sparseloco",
         "sync_sgd_lr",
     }
 

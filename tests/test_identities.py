@@ -17,6 +17,7 @@ from distsgd.algorithms import (
     BMUF,
     DCASGD,
     EASGD,
+    EF21SGDM,
     EFSGD,
     SAGN,
     SSP,
@@ -46,6 +47,7 @@ from distsgd.algorithms import (
     SignSGDMV,
     SlowMo,
     SoftSync,
+    SparseLoCo,
     SyncSGD,
     SyncSGDLR,
 )
@@ -91,6 +93,7 @@ ONE_WORKER = [
     DCASGD(learning_rate=ETA, compensation=1.0),
     SSP(learning_rate=ETA),
     EFSGD(learning_rate=ETA, share=1.0),
+    EF21SGDM(learning_rate=ETA, share=1.0, momentum=0.0),
     Hierarchical(learning_rate=ETA),
     SyncSGD(learning_rate=ETA),
     KSync(learning_rate=ETA),
@@ -175,6 +178,8 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (Ringmaster(delay_threshold=1), KBatchSync(learning_rate=0.1, messages_per_update=1), INTERLEAVED),
         (LocalSGD(), FedOpt(server_optimizer="adagrad", beta_1=0.0, tau=1e4, server_learning_rate=2e4), TOGETHER),
         (SyncSGD(), EFSGD(share=1.0), TOGETHER),
+        (SyncSGD(), EF21SGDM(share=1.0, momentum=0.0), TOGETHER),
+        (DiLoCo(momentum=0.0), SparseLoCo(share=1.0, outer_learning_rate=0.7), TOGETHER),
         (LocalSGD(), SlowMo(slow_momentum=0.0), TOGETHER),
         (LocalSGD(), BMUF(learning_rate=0.2, block_momentum=0.0), TOGETHER),
         (

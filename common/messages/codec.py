@@ -64,6 +64,10 @@ class Codec:
         """Return this codec for a model of that many variables; for codecs whose `bytes` depend on the number."""
         return self
 
+    def for_workers(self, workers: int) -> Codec:
+        """Return this codec for replies to that many workers; for codecs whose `bytes` depend on the number."""
+        return self
+
     @property
     def reads(self) -> tuple[float, float] | None:
         """Bytes up and down of a worker's read before each message; None if the worker has a copy of the center."""
@@ -93,6 +97,19 @@ class Coordinates(Codec):
     def bytes(self, sizes: Sequence[int]) -> float:
         """Return the bytes of an index and a float for each nonzero element, of one element at least."""
         return (INDEX_BYTES + FLOAT_BYTES) * max(1, int(self.share * sum(sizes)))
+
+
+@dataclass(frozen=True)
+class SummedCoordinates(Coordinates):
+    """`Coordinates` for a reply that is the sum or mean of a sparse vector of each worker.
+
+    Args:
+        share: fraction of the elements of one of the vectors that are not zero.
+    """
+
+    def for_workers(self, workers: int) -> Codec:
+        """Return this codec for a sum of so many vectors, none of which have a nonzero element in common."""
+        return replace(self, share=min(1.0, workers * self.share))
 
 
 @dataclass(frozen=True)

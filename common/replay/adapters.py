@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..record_format import EVENTS
 from ..spec import parse
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
-from .reference import asynchronous_rules, buffered_rules, synchronous_rules
+from .reference import asynchronous_rules, buffered_rules, compressed_rules, synchronous_rules
 from .reference.inner_steps import INNER_STEPS
 
 Argument = str | Callable[[RecordedRun, Hyperparameters], Any]  # a hyperparameter by its name, or a function of the run
@@ -29,7 +29,7 @@ Memory = Callable[[Hyperparameters], bool]
 
 
 def _compressor(run: RecordedRun, scheme: Hyperparameters) -> Callable[[np.ndarray], np.ndarray]:
-    if scheme.compressor == "topk":
+    if scheme.get("compressor", "topk") == "topk":
         return synchronous_rules.largest(max(1, int(scheme.share * len(run.start))))
     return synchronous_rules.scaled_sign(run.shapes)
 
@@ -345,6 +345,17 @@ TRANSCRIPTIONS = {
         weight_decay="weight_decay",
     ),
     "ef_sgd": _in_rounds(synchronous_rules.ef_sgd, lambda s: True, jumps=True, compress=_compressor),
+    "ef21_sgdm": _in_rounds(
+        compressed_rules.ef21_sgdm, lambda s: True, jumps=True, beta="momentum", compress=_compressor
+    ),
+    "sparseloco": _in_rounds(
+        compressed_rules.sparseloco,
+        lambda s: True,
+        jumps=True,
+        epsilon="outer_learning_rate",
+        beta="decay",
+        compress=_compressor,
+    ),
 }
 
 # Workers use a reply only as the point of the next gradient, and send only that gradient, which a codec may round.

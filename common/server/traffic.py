@@ -36,7 +36,7 @@ class Traffic:
     @property
     def reply(self) -> float:
         """Bytes of one reply."""
-        return self.scheme.reply_codec.bytes(self.sizes)
+        return self.scheme.reply_codec.for_workers(self.workers).bytes(self.sizes)
 
     @property
     def center(self) -> float:
