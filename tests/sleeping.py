@@ -28,11 +28,14 @@ class Sleeping(AsyncSGD):
         return rested(super().message(worker))
 
 
+@dataclass(frozen=True, kw_only=True)
 class Resting(AsyncSGD):
-    """Asynchronous SGD, at 20 ms a round and under its name, so that it replays."""
+    """Asynchronous SGD that sleeps in each round, under its name, so that it replays."""
+
+    milliseconds: int = 20
 
     def message(self, worker: Any) -> Any:
-        return rested(super().message(worker), 20)
+        return rested(super().message(worker), self.milliseconds)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,10 +121,10 @@ def test_tasks_that_are_missing_are_named_with_their_addresses(machines, tmp_pat
 def test_a_run_continues_after_bad_input_and_foreign_tasks(machines, tmp_path):
     """Garbage, a task with other hyperparameters, one of another cluster, second workers 0 and 1; then a replay."""
     cluster = Run(machines, tmp_path)
-    steps = 2000
+    steps, scheme = 480, Resting(milliseconds=100)
     cluster.options = {"steps": steps, "recovery": AGAIN}
-    good = [cluster.start(AsyncSGD(), "ps", 0), cluster.start(AsyncSGD(), "worker", 0)]
-    other = AsyncSGD(learning_rate=0.123)
+    good = [cluster.start(scheme, "ps", 0), cluster.start(scheme, "worker", 0)]
+    other = Resting(milliseconds=100, learning_rate=0.123)
     different = cluster.start(other, "worker", 1, seed=7)
     error = different.end()
     assert isinstance(error, UserError), error
@@ -136,22 +136,22 @@ def test_a_run_continues_after_bad_input_and_foreign_tasks(machines, tmp_path):
 
     cluster.started.remove(different)
     (tmp_path / "worker-1").rename(tmp_path / "refused")
-    good.append(cluster.start(AsyncSGD(), "worker", 1))
+    good.append(cluster.start(scheme, "worker", 1))
     wait_until(cluster.trains)
     spare = machines[3]
     for address in (*cluster.addresses.ps, *cluster.addresses.worker):
         assert spare.python(GARBAGE, address) == "sent\n"
     strangers = Addresses(cluster.addresses.ps, [spare.address()])
-    stranger = cluster.start(AsyncSGD(), "worker", 0, machine=spare, addresses=strangers, run_dir=tmp_path / "strange")
+    stranger = cluster.start(scheme, "worker", 0, machine=spare, addresses=strangers, run_dir=tmp_path / "strange")
     error = stranger.end()
     assert isinstance(error, UserError), error
     assert "addresses.worker is" in str(error)
-    second = cluster.start(AsyncSGD(), "worker", 0, machine=spare)  # in the folder of the first
+    second = cluster.start(scheme, "worker", 0, machine=spare)  # in the folder of the first
     error = second.end()
     assert isinstance(error, UserError), error
     assert "another run is under way in" in str(error)
     assert not (tmp_path / "result.json").exists()
-    twin = cluster.start(AsyncSGD(), "worker", 1, machine=spare, run_dir=tmp_path / "twin")
+    twin = cluster.start(scheme, "worker", 1, machine=spare, run_dir=tmp_path / "twin")
     error = twin.end()
     assert isinstance(error, UserError), error
     assert ("is running already" if machines.real else "cannot listen") in str(error)
