@@ -36,6 +36,8 @@ from .ef21_sgdm import EF21SGDM as EF21SGDM
 from .local_sgd import LocalSGD as LocalSGD
 from .slowmo import SlowMo as SlowMo
 from .fedopt import FedOpt as FedOpt
+from .scaffold import Scaffold as Scaffold
+from .fedprox import FedProx as FedProx
 from .bmuf import BMUF as BMUF
 from .diloco import DiLoCo as DiLoCo
 from .sparseloco import SparseLoCo as SparseLoCo

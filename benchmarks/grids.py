@@ -33,6 +33,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "ef21_sgdm": {"learning_rate": (0.2, 0.4, 0.8, 1.6)},
     "slowmo": {"learning_rate": (0.2, 0.4, 0.8, 1.6), "slow_momentum": (0.3, 0.6)},
     "fedopt": {"learning_rate": (0.1, 0.2, 0.4), "server_learning_rate": (0.01, 0.03, 0.1)},
+    "fedprox": {"learning_rate": (0.2, 0.4, 0.8), "proximity": (0.01, 0.1, 1.0)},
     "bmuf": {"learning_rate": (0.4, 0.8, 1.6), "block_learning_rate": (0.5, 1.0)},
     "diloco": {"learning_rate": INNER, "outer_learning_rate": OUTER},
     "sparseloco": {"learning_rate": INNER, "outer_learning_rate": (0.4, 0.7, 1.0)},

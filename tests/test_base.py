@@ -37,7 +37,10 @@ BASE = [
 ]
 EQUATIONS = [
     f"common/replay/reference/{name}.py"
-    for name in ("asynchronous_rules", "buffered_rules", "compressed_rules", "inner_steps", "synchronous_rules")
+    for name in (
+        *("asynchronous_rules", "buffered_rules", "compressed_rules", "federated_rules"),
+        *("inner_steps", "synchronous_rules"),
+    )
 ]
 BLOCKED = ("tensorflow", "keras", "sklearn", "matplotlib", "scipy", "rich", "cloudpickle")
 

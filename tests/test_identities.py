@@ -31,6 +31,7 @@ from distsgd.algorithms import (
     DynSGD,
     FedBuff,
     FedOpt,
+    FedProx,
     Hierarchical,
     Hogwild,
     KAsync,
@@ -43,6 +44,7 @@ from distsgd.algorithms import (
     RescaledASGD,
     Ringleader,
     Ringmaster,
+    Scaffold,
     Serial,
     SignSGDMV,
     SlowMo,
@@ -104,6 +106,8 @@ ONE_WORKER = [
     DiLoCo(inner_optimizer="sgd", learning_rate=ETA, outer_learning_rate=1.0, momentum=0.0),
     SlowMo(learning_rate=ETA, slow_momentum=0.0),
     BMUF(learning_rate=ETA),
+    Scaffold(learning_rate=ETA, communication_period=4),
+    FedProx(learning_rate=ETA, proximity=0.0),
     AllReduce(learning_rate=ETA),
     MultiGPU(learning_rate=ETA),
 ]
@@ -177,6 +181,9 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (AsyncSGD(), KBatchAsync(learning_rate=0.1, messages_per_update=1), INTERLEAVED),
         (Ringmaster(delay_threshold=1), KBatchSync(learning_rate=0.1, messages_per_update=1), INTERLEAVED),
         (LocalSGD(), FedOpt(server_optimizer="adagrad", beta_1=0.0, tau=1e4, server_learning_rate=2e4), TOGETHER),
+        (LocalSGD(), FedProx(proximity=0.0), TOGETHER),
+        (SyncSGD(), FedProx(communication_period=1, proximity=3.0), TOGETHER),
+        (SyncSGD(), Scaffold(communication_period=1), TOGETHER),
         (SyncSGD(), EFSGD(share=1.0), TOGETHER),
         (SyncSGD(), EF21SGDM(share=1.0, momentum=0.0), TOGETHER),
         (DiLoCo(momentum=0.0), SparseLoCo(share=1.0, outer_learning_rate=0.7), TOGETHER),
@@ -506,6 +513,43 @@ def size_after(scheme, workers, rounds=60):
     for k in list(range(workers)) * rounds:
         group.step(k, group.point(k))
     return np.abs(group.center).max()
+
+
+CURVATURES, MINIMA = np.array([0.5, 2.0]), np.array([-1.0, 1.0])  # of two workers with unequal data
+MINIMUM = CURVATURES @ MINIMA / CURVATURES.sum()  # of the mean loss
+LOCAL: dict[str, Any] = {"learning_rate": 0.1, "communication_period": 10}
+
+
+def at_rest(scheme, rounds=40):
+    """Return the center at which two workers with ½ a_k (x − b_k)² come to rest."""
+    group = Group(scheme, np.array([3.0]), workers=2)
+    while group.version < rounds:
+        for k in group.ready:
+            group.step(k, CURVATURES[k] * (group.point(k) - MINIMA[k]))
+    return group.center[0]
+
+
+def drifted(steps=(10, 10), mu=0.0, weights=(1, 1)):
+    """Return that center by hand, if the move of each worker has a weight.
+
+    After H steps worker k is at m_k + (1 − η (a_k + μ))^H (θ − m_k); m_k minimizes ½ a_k (x − b_k)² + ½ μ (x − θ)².
+    """
+    moved = (1 - (1 - 0.1 * (CURVATURES + mu)) ** steps) * CURVATURES / (CURVATURES + mu) * weights
+    return moved @ MINIMA / moved.sum()
+
+
+def test_scaffold_reaches_the_minimum_where_local_sgd_drifts_away_from_it():
+    assert at_rest(LocalSGD(**LOCAL)) == pytest.approx(drifted(), rel=1e-4)
+    assert abs(drifted() - MINIMUM) > 0.2
+    assert at_rest(Scaffold(**LOCAL)) == pytest.approx(MINIMUM, rel=1e-4)
+    assert at_rest(Scaffold(server_learning_rate=0.5, **LOCAL)) == pytest.approx(MINIMUM, rel=1e-4)
+
+
+@pytest.mark.parametrize("mu", [0.1, 1.0, 3.0])
+def test_fedprox_drifts_less_the_stronger_its_spring(mu):
+    center = at_rest(FedProx(proximity=mu, **LOCAL))
+    assert center == pytest.approx(drifted(mu=mu), rel=1e-4)
+    assert drifted() < center < MINIMUM
 
 
 def test_adamw_is_that_of_keras_with_the_epsilon_of_the_paper():

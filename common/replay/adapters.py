@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..record_format import EVENTS
 from ..spec import parse
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
-from .reference import asynchronous_rules, buffered_rules, compressed_rules, synchronous_rules
+from .reference import asynchronous_rules, buffered_rules, compressed_rules, federated_rules, synchronous_rules
 from .reference.inner_steps import INNER_STEPS
 
 Argument = str | Callable[[RecordedRun, Hyperparameters], Any]  # a hyperparameter by its name, or a function of the run
@@ -328,6 +328,8 @@ TRANSCRIPTIONS = {
         tau="tau",
         form="server_optimizer",
     ),
+    "scaffold": _in_rounds(federated_rules.scaffold, lambda s: True, epsilon="server_learning_rate"),
+    "fedprox": _in_rounds(federated_rules.fedprox, mu="proximity"),
     "bmuf": _in_rounds(
         synchronous_rules.bmuf,
         lambda s: s.form == "nesterov" or _inner_memory(s),  # a restarted worker begins at θ, not ahead of it

@@ -1,0 +1,57 @@
+"""The rules for workers with unequal data or unequal numbers of steps, and for hostile ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .gradients import Gradient
+from .inner_steps import sgd_step
+from .synchronous_rules import after_steps, no_states
+
+
+def scaffold(
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, epsilon: float, period: int, steps: int
+) -> list[np.ndarray]:
+    """Execute y_k ← θ; H times y_k ← y_k − η (g − c_k + c); c_k⁺ = c_k − c + (θ − y_k)/(H η), option II.
+
+    Then θ ← θ + ε mean_k (y_k − θ); c ← c + mean_k (c_k⁺ − c_k); c_k ← c_k⁺.
+    """
+    theta, c, path = start.copy(), [np.zeros_like(start) for _ in range(workers)], []
+    common = np.zeros_like(start)
+    for t in range(0, steps, period):
+        length = min(period, steps - t)
+        y = after_steps(
+            theta, no_states(workers), plus(gradient, [common - c_k for c_k in c]), t, length, eta, sgd_step
+        )
+        new = [c_k - common + (theta - y_k) / (length * eta) for c_k, y_k in zip(c, y, strict=True)]
+        theta = theta + epsilon * np.mean([y_k - theta for y_k in y], axis=0)
+        common = common + np.mean([n - c_k for n, c_k in zip(new, c, strict=True)], axis=0)
+        c = new
+        path.append(theta.copy())
+    return path
+
+
+def plus(gradient: Gradient, corrections: Sequence[np.ndarray]) -> Gradient:
+    """Return the gradient of each worker plus its correction."""
+    return lambda x, k, t: gradient(x, k, t) + corrections[k]
+
+
+def fedprox(
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, mu: float, period: int, steps: int
+) -> list[np.ndarray]:
+    """Execute H steps of SGD from θ on f_k(x) + μ/2 ‖x − θ‖²; θ ← mean_k x_k."""
+    theta, path = start.copy(), []
+    for t in range(0, steps, period):
+        x = after_steps(
+            theta, no_states(workers), proximal(gradient, theta, mu), t, min(period, steps - t), eta, sgd_step
+        )
+        theta = np.mean(x, axis=0)
+        path.append(theta.copy())
+    return path
+
+
+def proximal(gradient: Gradient, theta: np.ndarray, mu: float) -> Gradient:
+    """Return the gradient of f_k(x) + μ/2 ‖x − θ‖²."""
+    return lambda x, k, t: gradient(x, k, t) + mu * (x - theta)
