@@ -38,6 +38,7 @@ from .slowmo import SlowMo as SlowMo
 from .fedopt import FedOpt as FedOpt
 from .scaffold import Scaffold as Scaffold
 from .fedprox import FedProx as FedProx
+from .fednova import FedNova as FedNova
 from .bmuf import BMUF as BMUF
 from .diloco import DiLoCo as DiLoCo
 from .sparseloco import SparseLoCo as SparseLoCo

@@ -30,6 +30,7 @@ from distsgd.algorithms import (
     DownpourEasy,
     DynSGD,
     FedBuff,
+    FedNova,
     FedOpt,
     FedProx,
     Hierarchical,
@@ -108,6 +109,7 @@ ONE_WORKER = [
     BMUF(learning_rate=ETA),
     Scaffold(learning_rate=ETA, communication_period=4),
     FedProx(learning_rate=ETA, proximity=0.0),
+    FedNova(learning_rate=ETA, communication_period=4),
     AllReduce(learning_rate=ETA),
     MultiGPU(learning_rate=ETA),
 ]
@@ -184,6 +186,7 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (LocalSGD(), FedProx(proximity=0.0), TOGETHER),
         (SyncSGD(), FedProx(communication_period=1, proximity=3.0), TOGETHER),
         (SyncSGD(), Scaffold(communication_period=1), TOGETHER),
+        (LocalSGD(), FedNova(work=(1.0,)), TOGETHER),
         (SyncSGD(), EFSGD(share=1.0), TOGETHER),
         (SyncSGD(), EF21SGDM(share=1.0, momentum=0.0), TOGETHER),
         (DiLoCo(momentum=0.0), SparseLoCo(share=1.0, outer_learning_rate=0.7), TOGETHER),
@@ -550,6 +553,19 @@ def test_fedprox_drifts_less_the_stronger_its_spring(mu):
     center = at_rest(FedProx(proximity=mu, **LOCAL))
     assert center == pytest.approx(drifted(mu=mu), rel=1e-4)
     assert drifted() < center < MINIMUM
+
+
+def test_fednova_counts_workers_alike_whatever_the_number_of_their_steps():
+    center = at_rest(FedNova(work=(1.0, 0.3), **LOCAL))
+    assert center == pytest.approx(drifted(steps=(10, 3), weights=(1 / 10, 1 / 3)), rel=1e-4)
+    assert abs(center - MINIMUM) < 0.3 * abs(drifted(steps=(10, 3)) - MINIMUM)
+
+
+def test_fednova_s_workers_make_their_part_of_each_period():
+    def lengths(worker):
+        return [length for length, _ in FedNova(work=(1.0, 0.5, 0.0)).rounds(23, worker=worker)]
+
+    assert [lengths(worker) for worker in range(4)] == [[10, 10, 3], [5, 5, 2], [1, 1, 1], [10, 10, 3]]
 
 
 def test_adamw_is_that_of_keras_with_the_epsilon_of_the_paper():

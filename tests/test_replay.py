@@ -115,8 +115,11 @@ def test_the_hand_written_gradient_is_the_slope_of_the_loss():
         assert gradient(params, rows)[i] == pytest.approx((loss(params + e) - loss(params - e)) / 2e-6, abs=1e-7)
 
 
-# Numbers of the other form of a scheme, which have no effect in this one.
-IDLE = {"dc_asgd": "decay", "ef_sgd with scaled signs": "share", "ef21_sgdm with scaled signs": "share"}
+# Numbers without an effect: of the other form of a scheme, or rounded to a whole number.
+IDLE = {
+    **{"dc_asgd": "decay", "ef_sgd with scaled signs": "share", "ef21_sgdm with scaled signs": "share"},
+    "fednova": "work",
+}
 
 
 def slightly_wrong(name, values):

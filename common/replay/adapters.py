@@ -329,6 +329,7 @@ TRANSCRIPTIONS = {
         form="server_optimizer",
     ),
     "scaffold": _in_rounds(federated_rules.scaffold, lambda s: True, epsilon="server_learning_rate"),
+    "fednova": _in_rounds(federated_rules.fednova, work="work"),
     "fedprox": _in_rounds(federated_rules.fedprox, mu="proximity"),
     "bmuf": _in_rounds(
         synchronous_rules.bmuf,

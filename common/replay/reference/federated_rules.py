@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .gradients import Gradient
-from .inner_steps import sgd_step
+from .inner_steps import inner_window, sgd_step
 from .synchronous_rules import after_steps, no_states
 
 
@@ -55,3 +55,20 @@ def fedprox(
 def proximal(gradient: Gradient, theta: np.ndarray, mu: float) -> Gradient:
     """Return the gradient of f_k(x) + μ/2 ‖x − θ‖²."""
     return lambda x, k, t: gradient(x, k, t) + mu * (x - theta)
+
+
+def fednova(
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, work: Sequence[float], period: int, steps: int
+) -> list[np.ndarray]:
+    """Execute H_k local steps from θ; d_k = (θ − x_k)/(η H_k); θ ← θ − mean_k(H_k) η mean_k(d_k)."""
+    theta, done, path = start.copy(), [0] * workers, []
+    for t in range(0, steps, period):
+        length, d = min(period, steps - t), []
+        h = [max(1, round(work[k % len(work)] * length)) for k in range(workers)]
+        for k in range(workers):
+            x = inner_window(theta, {}, gradient, k, done[k], h[k], eta, sgd_step)
+            done[k] += h[k]
+            d.append((theta - x) / (eta * h[k]))
+        theta = theta - np.mean(h) * eta * np.mean(d, axis=0)
+        path.append(theta.copy())
+    return path
