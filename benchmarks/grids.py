@@ -26,6 +26,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "ssp": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "sync_sgd": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "all_reduce": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
+    "trimmed_mean": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "sync_sgd_lr": {"learning_rates": ((0.4,), (0.8,), (1.6,), (3.2,))},
     "sagn": {"learning_rate": (0.4, 0.8, 1.6), "server_learning_rate": (3.2, 6.4, 12.8)},
     "signsgd_mv": {"learning_rate": (0.001, 0.002, 0.004, 0.008, 0.016), "momentum": (0.0,)},

@@ -31,6 +31,7 @@ from distsgd.algorithms import (
     Serial,
     SyncSGD,
     SyncSGDLR,
+    TrimmedMean,
 )
 from distsgd.common import Group, UserError
 from distsgd.common.contract import Int8, WithMemory, uniform_numbers
@@ -51,6 +52,7 @@ CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
     "k_sync": KSync(workers_per_update=2),
     "k_async": KAsync(workers_per_update=2),
     "sync_sgd_lr": SyncSGDLR(learning_rates=(0.3, 0.1, 0.05)),
+    "trimmed_mean": TrimmedMean(trim=0.4),  # of three workers, the median
     "fedopt with yogi": FedOpt(server_optimizer="yogi"),
     "fedopt with adagrad": FedOpt(server_optimizer="adagrad"),
     "ef_sgd with signs": EFSGD(compressor="sign"),

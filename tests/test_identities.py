@@ -53,8 +53,10 @@ from distsgd.algorithms import (
     SparseLoCo,
     SyncSGD,
     SyncSGDLR,
+    TrimmedMean,
 )
 from distsgd.common import Cluster, Group, train
+from distsgd.common.contract import Server
 from distsgd.common.contract.optimizers import adamw, sgd, top_k
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import UserError, WaitTimeout
@@ -110,6 +112,7 @@ ONE_WORKER = [
     Scaffold(learning_rate=ETA, communication_period=4),
     FedProx(learning_rate=ETA, proximity=0.0),
     FedNova(learning_rate=ETA, communication_period=4),
+    TrimmedMean(learning_rate=ETA),
     AllReduce(learning_rate=ETA),
     MultiGPU(learning_rate=ETA),
 ]
@@ -187,6 +190,7 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (SyncSGD(), FedProx(communication_period=1, proximity=3.0), TOGETHER),
         (SyncSGD(), Scaffold(communication_period=1), TOGETHER),
         (LocalSGD(), FedNova(work=(1.0,)), TOGETHER),
+        (SyncSGD(), TrimmedMean(trim=0.0), TOGETHER),
         (SyncSGD(), EFSGD(share=1.0), TOGETHER),
         (SyncSGD(), EF21SGDM(share=1.0, momentum=0.0), TOGETHER),
         (DiLoCo(momentum=0.0), SparseLoCo(share=1.0, outer_learning_rate=0.7), TOGETHER),
@@ -566,6 +570,30 @@ def test_fednova_s_workers_make_their_part_of_each_period():
         return [length for length, _ in FedNova(work=(1.0, 0.5, 0.0)).rounds(23, worker=worker)]
 
     assert [lengths(worker) for worker in range(4)] == [[10, 10, 3], [5, 5, 2], [1, 1, 1], [10, 10, 3]]
+
+
+@pytest.mark.parametrize(
+    ("trim", "hostile", "stands"), [(0.2, 1, True), (0.2, 2, False), (0.5, 2, True), (0.5, 3, False)]
+)
+def test_a_trimmed_mean_stands_as_many_hostile_workers_as_it_drops(trim, hostile, stands):
+    """Five workers with ½(x − b)², b near 1; some send the gradient with the wrong sign, ten times as large."""
+    group = Group(TrimmedMean(trim=trim), np.array([3.0, -2.0]), workers=5)
+    for k in list(range(5)) * 60:
+        gradient = group.point(k) - (1 + 0.01 * k)
+        group.step(k, -10 * gradient if k < hostile else gradient)
+    assert (np.abs(group.center - 1).max() < 0.1) == stands
+
+
+def test_a_trimmed_mean_leaves_out_the_row_of_a_worker_that_is_lost():
+    rows, present = tf.Variable([[1.0], [100.0], [3.0], [9.0]]), tf.Variable([1.0, 0.0, 1.0, 1.0])
+    server = Server(center=tf.Variable([0.0]), num_workers=4, gradients=rows, present=present)
+    center = TrimmedMean(trim=0.5, learning_rate=1.0).server_update(server, tf.constant([0.0]), tf.constant(0.0))
+    assert (center.numpy(), present.numpy().tolist()) == ([-3.0], [0.0] * 4)
+
+
+def test_the_share_that_is_trimmed_is_a_half_at_most():
+    with pytest.raises(UserError, match=r"^trim must be at most 0\.5, the median\. Received: trim=0\.6"):
+        Group(TrimmedMean(trim=0.6), np.zeros(1), workers=2)
 
 
 def test_adamw_is_that_of_keras_with_the_epsilon_of_the_paper():

@@ -34,6 +34,7 @@ from distsgd.algorithms import (
     SparseLoCo,
     SyncSGD,
     SyncSGDLR,
+    TrimmedMean,
 )
 from distsgd.common.record_format import RECORD
 from distsgd.common.replay.comparison import judge
@@ -65,6 +66,7 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "bmuf": BMUF(block_learning_rate=0.8),
     "scaffold": Scaffold(server_learning_rate=0.8),
     "fedprox": FedProx(proximity=1.0),
+    "trimmed_mean": TrimmedMean(trim=0.4),
     "diloco": DiLoCo(inner_optimizer="adamw:weight_decay=2"),  # of less, such a short run shows nothing
     "async_diloco": AsyncDiLoCo(inner_optimizer="adamw:weight_decay=2", momentum_share=0.2),
     "local_sgd": LocalSGD(synchronous_steps=14),
@@ -118,7 +120,7 @@ def test_the_hand_written_gradient_is_the_slope_of_the_loss():
 # Numbers without an effect: of the other form of a scheme, or rounded to a whole number.
 IDLE = {
     **{"dc_asgd": "decay", "ef_sgd with scaled signs": "share", "ef21_sgdm with scaled signs": "share"},
-    "fednova": "work",
+    **{"fednova": "work", "trimmed_mean": "trim"},
 }
 
 

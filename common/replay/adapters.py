@@ -330,6 +330,7 @@ TRANSCRIPTIONS = {
     ),
     "scaffold": _in_rounds(federated_rules.scaffold, lambda s: True, epsilon="server_learning_rate"),
     "fednova": _in_rounds(federated_rules.fednova, work="work"),
+    "trimmed_mean": _in_rounds(federated_rules.trimmed_mean, beta="trim"),
     "fedprox": _in_rounds(federated_rules.fedprox, mu="proximity"),
     "bmuf": _in_rounds(
         synchronous_rules.bmuf,

@@ -72,3 +72,15 @@ def fednova(
         theta = theta - np.mean(h) * eta * np.mean(d, axis=0)
         path.append(theta.copy())
     return path
+
+
+def trimmed_mean(
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, beta: float, steps: int
+) -> list[np.ndarray]:
+    """Execute θ ← θ − η a; a: the median (β = 1/2), or the mean without the ⌊β W⌋ smallest and largest values."""
+    theta, path, b = start.copy(), [], int(beta * workers + 1e-9)
+    for t in range(steps):
+        g = np.sort([gradient(theta, k, t) for k in range(workers)], axis=0)
+        theta = theta - eta * (np.median(g, axis=0) if beta == 0.5 else np.mean(g[b : workers - b], axis=0))
+        path.append(theta.copy())
+    return path

@@ -1,0 +1,62 @@
+"""Trimmed mean: synchronous SGD that drops the extreme gradients, coordinate by coordinate, against hostile workers.
+
+    worker k    push g_k(θ),  wait,  x ← θ
+    server      for each coordinate: sort the W values, drop the ⌊β W⌋ smallest and as many of the largest, a is the
+                mean of the others;  θ ← θ − η a,  then release all workers
+
+With β = 1/2 it is the median: one value is left, or the middle two if their number is even.
+
+Reference: Yin, Chen, Ramchandran, Bartlett, *Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates*,
+ICML 2018, arXiv:1803.01498, Algorithm 1, options I (median) and II (trimmed mean).
+Departures: gradients of batches; the paper has whole shards, and projects θ to a bounded set. After the loss
+of a worker W is the number of those left.
+Limits: with β = 0 it is `sync_sgd`. Up to β W workers may send anything; with more, one coordinate is theirs to choose.
+The ps keeps the gradient of each worker: W times the model. Workers with unequal data are extreme, too: on skewed
+shards, the dropped gradients bias the center. A worker that sends a number that is not finite ends the run, as with
+every scheme.
+"""
+
+from dataclasses import dataclass
+
+from ..common.contract import Barrier, Fraction, Rate, Scheme, UserError, sgd, tf
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrimmedMean(Scheme):
+    """The median or trimmed mean of one gradient of each worker, for each coordinate."""
+
+    paper = "Yin et al. 2018"
+    sync = Barrier()
+
+    learning_rate: Rate = 0.2
+    """Step size η."""
+    trim: Fraction = 0.25
+    """Fraction β of the workers whose values are dropped at either end; 0.5 is the median."""
+
+    def check(self, workers):
+        if self.trim > 0.5:
+            raise UserError(f"trim must be at most 0.5, the median. Received: trim={self.trim}")
+
+    def worker_rows(self, center):
+        return {"gradients": 0 * center}
+
+    def worker_numbers(self):
+        return {"present": 0.0}  # a worker that was lost keeps its row
+
+    def weighted(self, server, message, staleness):
+        server.gradients.assign(message)
+        server.present.assign(1.0)
+        return message
+
+    def server_update(self, server, message, staleness):
+        present = server.present.read_value()
+        number = tf.cast(tf.reduce_sum(present), tf.int32)
+        dropped = tf.gather([self._dropped(n) for n in range(server.num_workers + 1)], number)
+        rows = tf.sort(tf.where(present[:, None] > 0, server.gradients.read_value(), float("inf")), axis=0)
+        sgd(server.center, tf.reduce_mean(rows[dropped : number - dropped], axis=0), self.learning_rate)
+        server.present.assign(tf.zeros_like(present))
+        return server.center
+
+    def _dropped(self, workers):
+        """Return the number of values that are dropped at either end; at least one is left."""
+        return max(0, min(int(self.trim * workers + 1e-9), (workers - 1) // 2))
