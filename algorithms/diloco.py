@@ -25,7 +25,11 @@ class DiLoCo(Scheme):
     """Many local AdamW steps, then a Nesterov step of the center."""
 
     paper = "Douillard et al. 2023"
-    aliases = ("lookahead --workers 1 --momentum 0 --outer-learning-rate 0.5", "snoo --workers 1")
+    aliases = (
+        "lookahead --workers 1 --momentum 0 --outer-learning-rate 0.5",
+        "snoo --workers 1",
+        "muloco --inner-optimizer muon --learning-rate 0.02 --communication-period 30 --momentum 0.6",
+    )
     sync = Barrier()
 
     communication_period: Period = 20

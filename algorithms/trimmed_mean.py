@@ -27,6 +27,7 @@ class TrimmedMean(Scheme):
 
     paper = "Yin et al. 2018"
     sync = Barrier()
+    aliases = ("median --trim 0.5",)
 
     learning_rate: Rate = 0.2
     """Step size η."""
