@@ -32,6 +32,7 @@ class AsyncDiLoCo(Scheme):
 
     paper = "Liu et al. 2024"
     keeps_pulled_centers = True
+    sends_params = True
 
     communication_period: Period = 20
     """Local steps between two exchanges."""

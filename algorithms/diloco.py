@@ -31,6 +31,7 @@ class DiLoCo(Scheme):
         "muloco --inner-optimizer muon --learning-rate 0.02 --communication-period 30 --momentum 0.6",
     )
     sync = Barrier()
+    sends_params = True
 
     communication_period: Period = 20
     """Local steps between two outer steps."""

@@ -27,6 +27,7 @@ class EASGD(Scheme):
     sync = Barrier()
     exchange_first = True
     elementwise = True
+    sends_params = True
 
     communication_period: Period = 10
     """Local steps between two exchanges."""

@@ -36,6 +36,7 @@ class FedOpt(Scheme):
     )
     sync = Barrier()
     elementwise = True
+    sends_params = True
 
     communication_period: Period = 10
     """Local steps between two rounds."""

@@ -25,6 +25,7 @@ class FedProx(Scheme):
 
     paper = "Li et al. 2020"
     sync = Barrier()
+    sends_params = True
     elementwise = True
 
     communication_period: Period = 10

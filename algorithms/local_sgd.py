@@ -27,6 +27,7 @@ class LocalSGD(Scheme):
     paper = "Stich 2019"
     aliases = ("fedavg",)
     sync = Barrier()
+    sends_params = True
 
     communication_period: Period = 10
     """Local steps between two averages."""

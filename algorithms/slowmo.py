@@ -25,6 +25,7 @@ class SlowMo(Scheme):
 
     paper = "Wang et al. 2020"
     sync = Barrier()
+    sends_params = True
 
     communication_period: Period = 10
     """Local steps between two averages."""

@@ -23,7 +23,6 @@ import numpy as np
 
 from ..algorithms import AllReduce, AsyncSGD, Downpour, Hogwild, Scheme, Serial, SyncSGD
 from ..common.cluster.cluster import BackendName, Cluster
-from ..common.contract.rounding import Rounding
 from ..common.data.models import ModelRecipe
 from ..common.data.recipes import synthetic
 from ..common.errors import DistsgdError
@@ -135,7 +134,7 @@ class Ours:
     scheme: Scheme
     backend: BackendName = "processes"
     workers: int = WORKERS
-    codec: Rounding = "float32"
+    codec: str = "float32"
     transport: TransportName = "memory"
     joined: bool = False
 

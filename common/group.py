@@ -37,7 +37,6 @@ from typing import Any
 
 from .arguments import at_least, at_most
 from .contract.checks import check_kind, check_update, fitted
-from .contract.rounding import Rounding
 from .contract.scheme import Scheme
 from .contract.seeded import uniform
 from .contract.views import Server, Tensor, Worker
@@ -332,8 +331,8 @@ class Operations:
         message = self.local.message(self.scheme_at(now.first), now, mean)
         check_finite(now, message)
         kept = [SimpleNamespace(**{name: Row(v, now.worker) for name, v in rows.items()}) for rows in self.local.codecs]
-        parts = zip(codec.cut(message.vector, self.sizes), kept, self.sizes, strict=True)
-        return [Message(codec.decode(codec.encode(part, own), n), message.scalars) for part, own, n in parts]
+        wires = codec.send(message.vector, self.sizes, kept, self.local.view(now))
+        return [Message(codec.decode(wire, n), message.scalars) for wire, n in zip(wires, self.sizes, strict=True)]
 
     def _reply(self, slices: Sequence[Tensor]) -> None:
         """Keep the slices of a reply as a worker receives them."""
@@ -374,7 +373,7 @@ class Group:
             or dict, or a single one.
         workers: number of workers, W.
         ps: number of parameter servers, each with a slice of the center. A codec encodes each slice by itself.
-        codec: `bf16` or `int8` to quantise messages, with error feedback.
+        codec: compression of messages, for instance `int8` or `topk:fraction=0.01`, with error feedback.
         seed: seed of `worker.uniform`.
 
     Example:
@@ -395,7 +394,7 @@ class Group:
     """
 
     def __init__(
-        self, scheme: Scheme, params: Any, *, workers: int, ps: int = 1, codec: Rounding = "float32", seed: int = 0
+        self, scheme: Scheme, params: Any, *, workers: int, ps: int = 1, codec: str = "float32", seed: int = 0
     ):
         scheme = fitted_in_process(scheme, workers, ps, codec, "Group(Downpour(), params, workers=4)")
         self.scheme, self.workers, self._structure = scheme, workers, Structure(params)
@@ -473,7 +472,7 @@ class MeanUnknown(Exception):
         self.vector = tf.cast(vector, tf.float32)
 
 
-def fitted_in_process(scheme: Scheme, workers: int, ps: int, codec: Rounding, usage: str) -> Scheme:
+def fitted_in_process(scheme: Scheme, workers: int, ps: int, codec: str, usage: str) -> Scheme:
     """Return the scheme with this codec; `UserError` if the arguments do not fit, with the call as it should be."""
     check_kind(scheme, usage)
     at_least(1, workers=workers, ps=ps)

@@ -22,7 +22,6 @@ import numpy as np
 import tensorflow as tf
 
 from .arguments import at_most
-from .contract.rounding import Rounding
 from .contract.scheme import Scheme
 from .errors import UserError
 from .group import Operations, fitted_in_process
@@ -109,7 +108,7 @@ class Optimizer(keras.optimizers.Optimizer):
             skipped: the next one in the order that is ready steps instead.
         seed: seed of a random order, and of `worker.uniform`.
         ps: number of parameter servers, each with a slice of the center. A codec encodes each slice by itself.
-        codec: `bf16` or `int8` to quantise messages, with error feedback.
+        codec: compression of messages, for instance `int8` or `topk:fraction=0.01`, with error feedback.
         name: name of the optimizer.
         clipnorm: as in other optimizers of Keras; so are `clipvalue` and `global_clipnorm`.
         clipvalue: the largest size of an element of a gradient.
@@ -142,7 +141,7 @@ class Optimizer(keras.optimizers.Optimizer):
         order: Order = "round robin",
         seed: int = 0,
         ps: int = 1,
-        codec: Rounding = "float32",
+        codec: str = "float32",
         name: str = "distsgd",
         clipnorm: float | None = None,
         clipvalue: float | None = None,

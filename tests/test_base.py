@@ -38,7 +38,7 @@ BASE = [
 EQUATIONS = [
     f"common/replay/reference/{name}.py"
     for name in (
-        *("asynchronous_rules", "buffered_rules", "compressed_rules", "federated_rules"),
+        *("asynchronous_rules", "buffered_rules", "codecs", "compressed_rules", "federated_rules"),
         *("inner_steps", "synchronous_rules"),
     )
 ]

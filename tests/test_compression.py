@@ -1,11 +1,20 @@
 """Compressed messages: what is sent, what is kept for later, and what is lost."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from distsgd.algorithms import EF21SGDM, SparseLoCo
-from distsgd.common import Group
-from distsgd.common.replay.reference import compressed_rules, synchronous_rules
+from distsgd.algorithms import EF21SGDM, SCHEMES, LocalSGD, SparseLoCo, SyncSGD
+from distsgd.common import Group, Recovery, UserError
+from distsgd.common.contract.rounding import WithMemory, codec_of, rounded
+from distsgd.common.contract.seeded import uniform, uniform_numbers
+from distsgd.common.replay.adapters import RANDOM
+from distsgd.common.replay.reference import codecs, compressed_rules, synchronous_rules
+from distsgd.common.spec import parse
+from runs import record
 
 # Three workers whose minimum is 0, but whose gradients' largest elements add up to a step away from it (Beznosikov et
 # al. 2020, example 1): f_k(x) = ⟨a_k, x⟩² + ¼ |x|².
@@ -50,3 +59,137 @@ def test_moves_that_sparseloco_has_not_sent_decay():
         found.append(group.center.tolist())
     assert found == [[-1, 0], [-2, 0], [-2, pytest.approx(-1.05)], [pytest.approx(-3.5), pytest.approx(-1.05)]]
     np.testing.assert_allclose(group.params(0), group.center)
+
+
+def test_a_codec_without_memory_grows_as_in_theory_and_with_memory_it_falls():
+    found = {}
+    for memory in ("yes", "no"):
+        group = Group(SyncSGD(learning_rate=0.02), np.ones(3), workers=3, codec=f"topk:fraction=0.34,memory={memory}")
+        for k in list(range(3)) * 30:
+            group.step(k, hostile_gradient(group.point(k), k))
+        found[memory] = group.center
+    np.testing.assert_allclose(found["no"], (1 + 11 * 0.02 / 6) ** 30, rtol=1e-5)
+    assert np.abs(found["yes"]).max() < 1
+
+
+# Codecs of `--codec`, on two slices, against NumPy.
+
+SHAPES = [(40, 8), (8,), (10, 7)]
+SIZES, ALL = (199, 199), 398
+TEXTS = (
+    "int8:block=64", "int4", "int4:block=32", "fp4", "topk:fraction=0.1", "topk", "randomk:fraction=0.3",
+    "randomk:fraction=0.3,memory=no", "sign", "qsgd", "qsgd:bits=2,block=16", "qsgd:bits=8,block=100,memory=yes",
+)  # fmt: skip
+
+
+def messages(seed=0):
+    rng = np.random.default_rng(seed)
+    vector = (rng.normal(size=ALL) * 10.0 ** rng.uniform(-4, 2, ALL)).astype(np.float32)
+    vector[20:120] = 0
+    return vector
+
+
+def sender(k=1, t=3):
+    return SimpleNamespace(shapes=SHAPES, index=k, round=tf.constant(t, tf.int64), uniform=partial(uniform, 7, ALL))
+
+
+def sent(codec, vector, kept=(None, None), **where):
+    """Return a message as it arrives, and the bytes that travelled."""
+    wires = codec.send(tf.constant(vector), SIZES, kept, sender(**where))
+    size = sum(int(np.prod(tensor.shape)) * tensor.dtype.size for wire in wires for tensor in wire)
+    return np.concatenate([codec.decode(wire, n) for wire, n in zip(wires, SIZES, strict=True)]), size
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_codec_is_that_of_numpy_and_counts_the_bytes_that_travel(text):
+    codec, (name, options) = codec_of(text), parse("codec", text, codecs.CODECS)
+    run = codecs.Run(SIZES, SHAPES, lambda k, t: uniform_numbers(7, ALL, RANDOM, k, t))
+    equations = codecs.CODECS[name](**options)(run)
+    for t in range(2):
+        vector = messages(t)
+        back, travelled = sent(codec, vector, k=1, t=t)
+        np.testing.assert_allclose(back, equations(vector, 1, t), rtol=1e-5, atol=1e-12)
+        counted = codec.for_model(len(SHAPES)).bytes(SIZES)
+        assert travelled == counted or (name == "randomk" and travelled < counted)  # a zero that is drawn is not sent
+
+
+@pytest.mark.parametrize("text", ["int4", "fp4", "topk:fraction=0.1", "randomk", "sign", "qsgd:memory=yes"])
+def test_what_is_not_sent_stays_with_the_worker_and_does_not_grow(text):
+    codec = WithMemory(codec_of(text))
+    kept = [SimpleNamespace(memory=tf.Variable(tf.zeros(n))) for n in SIZES]
+    total, arrived, rests = np.zeros(ALL), np.zeros(ALL), []
+    for t in range(60):
+        vector = np.random.default_rng(t).normal(size=ALL).astype(np.float32)
+        total, arrived = total + vector, arrived + sent(codec, vector, kept, t=t)[0]
+        rest = np.concatenate([own.memory.numpy() for own in kept])
+        np.testing.assert_allclose(arrived + rest, total, atol=1e-4)
+        rests.append(np.linalg.norm(rest) / np.sqrt(ALL))
+    assert rests[-1] < (12 if text == "randomk" else 8)  # of random walks without a codec, √60
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("text", ["int4", "fp4", "topk", "randomk:memory=no", "randomk", "sign", "qsgd"])
+def test_a_message_that_is_not_finite_does_not_arrive_finite(text, bad):
+    vector = messages()
+    vector[300] = bad
+    assert not np.isfinite(sent(codec_of(text), vector)[0]).all()
+
+
+@pytest.mark.parametrize(("bits", "block"), [(2, 16), (4, 64), (4, 512), (8, 64)])
+def test_qsgd_is_unbiased_and_its_variance_is_below_the_bound(bits, block):
+    """E C(u) = u and E‖C(u) − u‖² ≤ min(n/s², √n/s) ‖u‖²: Alistarh et al. 2017, lemma 3.1."""
+    s, rng = 2 ** (bits - 1) - 1, np.random.default_rng(0)
+    vector = rng.normal(size=block)
+    drawn = np.array([codecs.qsgd(vector, rng.uniform(size=block), s, block) for _ in range(2000)])
+    variance = np.mean(np.sum((drawn - vector) ** 2, 1)) / np.sum(vector**2)
+    assert variance <= codecs.variance_bound(s, block)
+    assert np.sum((drawn.mean(0) - vector) ** 2) < 1.2 * variance / 2000 * np.sum(vector**2)
+
+
+def test_random_elements_without_memory_are_unbiased():
+    codec = codec_of("randomk:fraction=0.25,memory=no")
+    mean = np.mean([sent(codec, np.ones(ALL, np.float32), t=t)[0] for t in range(300)], axis=0)
+    assert abs(mean.mean() - 1) < 0.01  # k of P, exactly
+    assert np.abs(mean - 1).max() < 4.5 * np.sqrt(3 / 300)
+    assert not np.array_equal(*(sent(codec, np.ones(ALL, np.float32), k=k)[0] for k in range(2)))
+
+
+@pytest.mark.parametrize(
+    ("codec", "wrong"),
+    [
+        ("top", "unknown codec 'top'"),
+        ("topk:share=0.1", "codec topk has no option 'share'"),
+        ("topk:fraction=2", "fraction must lie between 0 and 1"),
+        ("topk:memory=maybe", "memory must be"),
+        ("int4:block=x", "takes a whole number"),
+        ("qsgd:bits=3", "bits of the codec qsgd must be 2, 4 or 8. Received: 3"),
+    ],
+)
+def test_a_codec_that_is_none_is_refused_in_one_line(codec, wrong):
+    with pytest.raises(UserError, match=wrong) as refused:
+        Group(SyncSGD(), np.zeros(3), workers=2, codec=codec)
+    assert "\n" not in str(refused.value)
+
+
+def test_parameters_are_not_made_sparse():
+    for name, kind in SCHEMES.items():
+        if kind.sends_params:
+            assert rounded(kind(), "int8").codec.remembers
+            with pytest.raises(
+                UserError, match=f"{name} sends parameters, for which a codec is one of bf16, int8. Rec"
+            ):
+                rounded(kind(), "topk:fraction=0.1")
+    with pytest.raises(UserError, match="local_sgd sends parameters"):
+        Group(LocalSGD(), np.zeros(3), workers=2, codec="sign")
+
+
+def test_what_a_codec_keeps_survives_another_number_of_ps_tasks(tmp_path):
+    """The residual of the whole message, cut anew."""
+    asked = {"workers": 2, "backend": "threads", "batch_size": 4, "hidden": (4,), "codec": "topk:fraction=0.05"}
+    asked |= {"recovery": Recovery(checkpoint_steps=1000)}
+    longer = record(SyncSGD(), tmp_path / "longer", ps=2, steps=16, **asked)
+    record(SyncSGD(), tmp_path / "run", ps=2, steps=8, **asked)
+    again = record(SyncSGD(), tmp_path / "run", ps=3, steps=16, **asked)
+    assert again.result["recovery"]["resumed_from"] == 8
+    assert again.result["recovery"]["warnings"] == []
+    np.testing.assert_allclose(again.center, longer.center, rtol=1e-6)

@@ -16,6 +16,7 @@ from distsgd.common.contract import BFloat16, Codec, Int8, WithMemory
 from distsgd.common.contract.rounding import rounded
 from distsgd.common.data.recipes import Dataset
 from distsgd.common.replay.reference import asynchronous_rules
+from distsgd.common.replay.reference.codecs import on_slices
 from distsgd.common.replay.replay import read
 from runs import DIGITS, Harness, linear, record
 
@@ -121,7 +122,7 @@ def test_coordinates_of_a_batch_are_not_rounded(tmp_path):
 def test_a_run_sends_numpy_s_vectors_and_forgets_the_residual_on_rejoining(ps):
     data = Dataset((np.ones((8, 1), np.float32), np.tile(SLOPES, (8, 1))), None, classes=0)
     sizes = [5] if ps == 1 else [3, 2]
-    sent = asynchronous_rules.pushed(lambda x, k, t: SLOPES, asynchronous_rules.int8, sizes, 1, lambda x: x)
+    sent = asynchronous_rules.pushed(lambda x, k, t: SLOPES, on_slices(asynchronous_rules.int8, sizes), 1, lambda x: x)
     once, twice = (sent(SLOPES, 0, t) for t in range(2))
     options = {"workers": 1, "ps": ps, "model": linear(), "data": data, "codec": "int8"}
     with Harness(AsyncSGD(learning_rate=1.0), **options) as harness:
@@ -147,12 +148,16 @@ def close(run_dir):
     ("codec", "scheme", "options"),
     [
         ("bf16", AsyncSGD(), {"backend": "threads"}),
+        ("topk:fraction=0.1", SyncSGD(), {"backend": "threads"}),
+        pytest.param("randomk:fraction=0.2,memory=no", SyncSGD(), {"backend": "threads"}, marks=pytest.mark.slow),
+        pytest.param("qsgd:bits=4,block=64", AsyncSGD(), {"backend": "simulation", "ps": 1}, marks=pytest.mark.slow),
+        pytest.param("fp4", AsyncSGD(), {"backend": "threads"}, marks=pytest.mark.slow),
         pytest.param("int8", SyncSGD(), {"backend": "threads"}, marks=pytest.mark.slow),
         pytest.param("int8", AsyncSGD(), {"backend": "processes"}, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_does_what_the_equations_with_its_codec_say(codec, scheme, options, tmp_path):
-    record(scheme, tmp_path / "run", workers=2, ps=2, steps=4, hidden=(8,), codec=codec, **options)
+    record(scheme, tmp_path / "run", workers=2, steps=4, hidden=(8,), codec=codec, **{"ps": 2, **options})
     with_codec, without = close(tmp_path / "run")
     assert without > 1e-5
     # Mostly 1e-7. An element between two steps may go to one in float32 and to the other in float64.

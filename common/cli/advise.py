@@ -17,7 +17,7 @@ from rich.text import Text
 from ...algorithms import SCHEMES, SyncSGD
 from ..arguments import at_least, at_most, positive
 from ..contract.checks import check_scheme
-from ..contract.rounding import Rounding, rounded
+from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..record.display import Page
@@ -81,8 +81,8 @@ class Question:
     longer ones if messages take more than half of the time."""
     settings: str = ""
     """Hyperparameters of some algorithms instead of their defaults, as in diloco:communication_period=100."""
-    codec: Rounding = "float32"
-    """Number format of messages; algorithms with a codec of their own keep it."""
+    codec: str = "float32"
+    """Compression of messages, as in training; algorithms with a codec of their own keep it."""
     curvature: float = 1.0
     """Largest curvature of the loss, h, which limits the learning rates."""
     seed: int = 0

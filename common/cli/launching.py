@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..cluster.cluster import Cluster, Isolation
-from ..contract.rounding import Rounding
 from ..errors import UserError
 from ..kernels import Kernels
 from ..launch.run import run
@@ -40,7 +39,7 @@ class LaunchOptions:
     """Random seed of the algorithm."""
     run_dir: Path | None = None
     """Folder for the results of the run; the default is a new one in runs/, to which runs/latest then points."""
-    codec: Rounding = "float32"
+    codec: str = "float32"
     """Number format of messages: bf16 halves the bytes, int8 quarters them; the rounding error is added to the next
     message."""
     transport: TransportName = "memory"

@@ -14,7 +14,7 @@ from ..arguments import at_least
 from ..errors import UserError
 from ..messages.codec import Codec
 from ..sync.asynchronous import Unlocked
-from .rounding import Rounding, rounded
+from .rounding import rounded
 from .scheme import Scheme
 from .views import check_names
 
@@ -31,7 +31,7 @@ def check_kind(scheme: Any, usage: str) -> None:
         raise UserError(f'class {kind} has no name: give it one, as in name = "{kind.lower()}"')
 
 
-def fitted(scheme: Scheme, workers: int, ps: int, codec: Rounding) -> Scheme:
+def fitted(scheme: Scheme, workers: int, ps: int, codec: str) -> Scheme:
     """Return the scheme with this codec; `UserError` if it cannot work with so many workers and parameter servers."""
     check_scheme(scheme, workers)
     if ps > 1 and not scheme.sync.uses_ps:

@@ -123,8 +123,12 @@ def orthogonal(matrix: Any) -> Any:
 
 
 def top_k(vector: Any, share: float) -> Any:
-    """Return the vector with all but its largest elements set to zero; a fraction `share` is kept, one at least."""
-    _, where = tf.math.top_k(tf.abs(vector), max(1, int(share * vector.shape[0])), sorted=False)
+    """Return the vector with all but its largest elements set to zero; a fraction `share` is kept, one at least.
+
+    An element that is not finite counts as the largest, so that the server sees it and refuses the message.
+    """
+    sizes = tf.where(tf.math.is_finite(vector), tf.abs(vector), float("inf"))
+    _, where = tf.math.top_k(sizes, max(1, int(share * vector.shape[0])), sorted=False)
     return tf.scatter_nd(where[:, None], tf.gather(vector, where), tf.shape(vector))
 
 

@@ -57,6 +57,7 @@ class Scheme(CheckedCall):
     # Worker threads may take gradients at the shared center itself instead of a copy (large models). Only for schemes
     # whose workers do nothing but push gradients.
     in_place: ClassVar[bool] = False
+    sends_params: ClassVar[bool] = False  # the message is the worker's parameters: few codecs of `--codec` fit them
     sparse: ClassVar[bool] = False  # on a sparse problem, messages hold the coordinates of the batch alone
     default_devices_per_worker: ClassVar[int] = 1  # devices that share a worker's batches, unless the user sets them
 

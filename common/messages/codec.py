@@ -1,9 +1,9 @@
 """Codecs: the encoding of vectors between a worker and the parameter server, and its size in bytes.
 
-A codec works on the slice of one ps task. The server's rule, the event log and the replay see the decoded vector. The
-codecs here are lossless, but most only for vectors of their kind: sparse ones, or signs. The scheme's `message` has to
-return such a vector; the codec does not make one. A codec that quantises may keep the residual for the next message, in
-variables of its own (`tests/rounded.py` has one).
+A codec sends a whole message, or a slice for each ps task. The server's rule, the event log and the replay see the
+decoded vector. The codecs here are lossless, but most only for vectors of their kind: sparse ones, or signs. The
+scheme's `message` has to return such a vector; the codec does not make one. Codecs that compress any message are in
+`contract/rounding.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,24 @@ from ..sync.store import Tensor
 from .cut import Cut, cut_into
 
 FLOAT_BYTES = INDEX_BYTES = 4
+
+
+def packed(digits: Tensor, bits: int) -> Tensor:
+    """Return numbers from 0 to 2^bits - 1, [n], as bytes that hold 8 / bits of them each."""
+    each = 8 // bits
+    padded = tf.pad(tf.cast(digits, tf.int32), [[0, -int(digits.shape[0]) % each]])
+    return tf.cast(tf.reduce_sum(tf.reshape(padded, [-1, each]) * _places(bits), 1), tf.uint8)
+
+
+def unpacked(wire: Tensor, bits: int, size: int) -> Tensor:
+    """Return the numbers, [size], from bytes of `packed`."""
+    digits = tf.cast(wire, tf.int32)[:, None] // _places(bits) % (1 << bits)
+    return tf.reshape(digits, [-1])[:size]
+
+
+def _places(bits: int) -> list[int]:
+    """Return the weights of the numbers in a byte."""
+    return [1 << place for place in range(0, 8, bits)]
 
 
 class Codec:
@@ -41,10 +59,23 @@ class Codec:
         """Cut a message [P] into slices of these sizes."""
         return cut_into(message, sizes)
 
+    def send(self, message: Tensor, sizes: Sequence[int], variables: Sequence[Any], worker: Any) -> Sequence[Any]:
+        """Return the tensors to send for each slice of a message [P]. Default: each slice is encoded by itself.
+
+        A codec that needs the whole message, the shapes of the model's variables or random numbers overrides this.
+
+        Args:
+            message: the message, [P].
+            sizes: sizes of its slices.
+            variables: for each slice, those of `local_variables` as attributes.
+            worker: the sender as its scheme sees it, with `shapes`, `uniform`, `index`, `round`; None if it is none.
+        """
+        return [self.encode(part, own) for part, own in zip(self.cut(message, sizes), variables, strict=True)]
+
     def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
         """Return the tensors to send for a vector [n], the slice of one ps task; built on the vector's device.
 
-        `variables` has those of `local_variables` as attributes.
+        `variables` has those of `local_variables` as attributes; None for a reply.
         """
         return [vector]
 
@@ -155,14 +186,11 @@ class Signs(Codec):
     def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
         """Return [(n + 3) / 4] bytes of digits: 0, 1, 2 for -1, 0, 1, and 3 for an element that is not finite."""
         finite = tf.math.is_finite(vector)
-        digits = tf.where(finite, tf.sign(tf.where(finite, vector, 0.0)) + 1, 3.0)
-        digits = tf.reshape(tf.pad(tf.cast(digits, tf.int32), [[0, -int(vector.shape[0]) % 4]]), [-1, 4])
-        return [tf.cast(tf.reduce_sum(digits * [1, 4, 16, 64], 1), tf.uint8)]
+        return [packed(tf.where(finite, tf.sign(tf.where(finite, vector, 0.0)) + 1, 3.0), 2)]
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
         """Return the base-4 digits as floats."""
-        digits = tf.cast(wire[0], tf.int32)[:, None] // [1, 4, 16, 64] % 4
-        return tf.gather([-1.0, 0.0, 1.0, float("nan")], tf.reshape(digits, [-1])[:size])
+        return tf.gather([-1.0, 0.0, 1.0, float("nan")], unpacked(wire[0], 2, size))
 
     def bytes(self, sizes: Sequence[int]) -> float:
         """Return a byte for each four elements, rounded up on each slice."""

@@ -22,7 +22,10 @@ class Encoder:
 
     Attributes:
         variables: the codec's variables for each slice, by name.
+        worker: the worker as its scheme sees it; None if the sender is no worker.
     """
+
+    worker: Any = None
 
     def __init__(self, codec: Codec, sizes: Sequence[int], name: str):
         self.codec, self.sizes = codec, sizes
@@ -48,5 +51,4 @@ class Encoder:
 
     def encode(self, message: Any) -> list[Any]:
         """Return the encoded slices of a message, a list of tensors for each slice."""
-        parts = self.codec.cut(message, self.sizes)
-        return [self.codec.encode(part, own) for part, own in zip(parts, self.variables, strict=True)]
+        return [*self.codec.send(message, self.sizes, self.variables, self.worker)]

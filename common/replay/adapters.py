@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import at_least, one_of
+from ..arguments import at_least
 from ..errors import UserError
 from ..record_format import EVENTS
 from ..spec import parse
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
 from .reference import asynchronous_rules, buffered_rules, compressed_rules, federated_rules, synchronous_rules
+from .reference.codecs import CODECS
+from .reference.codecs import Run as CodecRun
 from .reference.inner_steps import INNER_STEPS
 
 Argument = str | Callable[[RecordedRun, Hyperparameters], Any]  # a hyperparameter by its name, or a function of the run
@@ -368,31 +370,43 @@ PUSH_GRADIENTS = (
     *("k_batch_async", "k_batch_sync", "hierarchical", "ssp", "sync_sgd", "k_sync", "k_async"),
 )
 
-# By codec: the rounding of messages, and that of replies.
-ROUNDINGS = {
-    "bf16": (asynchronous_rules.bf16, asynchronous_rules.bf16),
-    "int8": (asynchronous_rules.int8, asynchronous_rules.whole),
-}
+RANDOM = 0x636F646563  # first part of the key of a codec's random numbers
 
 
-def rounded(name: str, equations: Transcription, codec: str) -> Transcription:
-    """Return the transcription of the algorithm `name` with messages that a codec has rounded.
+def compressed(name: str, equations: Transcription, codec: str, seed: int) -> Transcription:
+    """Return the transcription of the algorithm `name` with messages that a codec has compressed.
+
+    Args:
+        name: the algorithm.
+        equations: its transcription.
+        codec: the codec of the run, `NAME:key=value[,...]`.
+        seed: seed of the run.
 
     Raises:
         UserError: the codec is unknown, or the messages are no gradients.
     """
-    one_of(("float32", *ROUNDINGS), codec=codec)
     if codec == equations.codec:
         return equations
+    kind, options = parse("codec", codec, CODECS)
     if name not in PUSH_GRADIENTS:
         raise UserError(f"with a codec, only schemes that push gradients can be replayed. Received: a run of {name}")
-    push, reply = ROUNDINGS[codec]
+    of_run = CODECS[kind](**options)
+    memory = options.get("memory", signature(CODECS[kind]).parameters["memory"].default) == "yes"
+    reply = asynchronous_rules.bf16 if kind == "bf16" else asynchronous_rules.whole
 
     def execute(run: RecordedRun, hyperparameters: Hyperparameters) -> Centers:
         if run.joins.any() or run.earlier_step_targets:
             raise UserError(f"a worker of {name} was started again, and has lost what its codec would send later")
         sizes = [len(part) for part in np.array_split(run.start, run.ps)]
-        gradient = asynchronous_rules.pushed(run.gradient, push, sizes, run.workers, reply)  # keeps rounding errors
+        sent = of_run(CodecRun(sizes, run.shapes, lambda k, t: _random(seed, len(run.start), k, t)))
+        gradient = asynchronous_rules.pushed(run.gradient, sent, run.workers, reply, memory)
         return equations.execute(replace(run, gradient=gradient), hyperparameters)
 
     return replace(equations, execute=execute, codec=codec)
+
+
+def _random(seed: int, size: int, k: int, t: int) -> np.ndarray:
+    """Return the random numbers of the message of worker k in its round t."""
+    from ..contract.seeded import uniform_numbers  # not at the top: few codecs are random
+
+    return uniform_numbers(seed, size, RANDOM, k, t)

@@ -17,7 +17,7 @@ from ..errors import UserError, first_line
 from ..files import with_tuples
 from ..record_format import read_config
 from ..spec import parse
-from .adapters import TRANSCRIPTIONS, rounded
+from .adapters import TRANSCRIPTIONS, compressed
 from .comparison import NO_ROOM, Verdict, judge
 from .problem_runs import of_problem
 from .recorded import RecordedRun, read_run
@@ -49,7 +49,7 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
         raise UserError(f"{name} has no reference in NumPy: it takes no lock, so that its events have no order")
     equations = dict(TRANSCRIPTIONS)
     if name in equations:
-        equations[name] = rounded(name, equations[name], config["codec"])
+        equations[name] = compressed(name, equations[name], config["codec"], config["seed"])
     given = _hyperparameters(config, schemes[name]) if name in schemes else None
     if config["record"] == "gradients":
         known, are_moves = recorded_gradients(run_dir, config)

@@ -96,32 +96,33 @@ class Merging:
     def _actions(self) -> dict[int, Action]:
         center, part = self.center, self.part
         actions: dict[int, Action] = {
-            Do.APPLY: lambda worker, now, place: self._adopt_one(worker, now, self._merged(worker, place)),
-            Do.PUSH: lambda worker, now, place: self._push(worker, place),
+            Do.APPLY: lambda worker, now, place: self._adopt_one(worker, now, self._merged(worker, now, place)),
+            Do.PUSH: self._push,
             Do.PULL: lambda worker, now, place: self._adopt_one(worker, now, part.center.read_value()),
             Do.READ: lambda worker, now, place: self._adopt_one(worker, now, center.reply(center.read())),
             Do.START: lambda worker, now, place: self._start(worker),
             Do.CLOSE: lambda messages, now, place: self._close(messages, now),
         }
         if not self.adds_at_once:
-            actions[Do.ARRIVE] = lambda worker, now, place: self._arrive(worker, place)
+            actions[Do.ARRIVE] = self._arrive
         return actions
 
-    def _received(self, worker: Any, place: Any) -> Any:
+    def _received(self, worker: Any, now: Any, place: Any) -> Any:
         """Return a message after encoding and decoding by the codec."""
         variables = self.workers.variables_of(worker)
-        local = SimpleNamespace(**variables["codec"])
-        encoder = SimpleNamespace(encode=lambda message: [self.scheme.codec.encode(message, local)])
+        sizes, local = [self.workers.model.size], [SimpleNamespace(**variables["codec"])]
+        view, codec = self.workers.view(variables, worker, now, done=True), self.scheme.codec
+        encoder = SimpleNamespace(encode=lambda message: codec.send(message, sizes, local, view))
         slot: Any = SimpleNamespace(index=worker, encoder=encoder, times=None)
         sent = tf.nest.map_structure(lambda outbox: Row(outbox, place).read_value(), self.outbox)
         message = self.center.receive(slot, sent)[1][0]
         self.workers.store_one(worker, variables)
         return message
 
-    def _merged(self, worker: Any, place: Any) -> Any:
+    def _merged(self, worker: Any, now: Any, place: Any) -> Any:
         """Merge a message into the center; return the reply."""
         center, sender = self.center, _slot(worker)
-        message = self._received(worker, place)
+        message = self._received(worker, now, place)
         version = center.read_version()
         staleness = tf.cast(center.staleness(version, sender), tf.float32)
         completes = center.count_message(True)
@@ -136,16 +137,16 @@ class Merging:
         self.workers.store_one(worker, variables)
         self.workers.share_state(worker)
 
-    def _push(self, worker: Any, place: Any) -> None:
-        self._merged(worker, place)
+    def _push(self, worker: Any, now: Any, place: Any) -> None:
+        self._merged(worker, now, place)
         self.workers.share_state(worker)
 
     def _start(self, worker: Any) -> None:
         self.center.note_pull(_slot(worker))
         self.workers.start_one(worker, self.part.center.read_value())
 
-    def _arrive(self, worker: Any, place: Any) -> None:
-        center, message, slot = self.center, self._received(worker, place), _slot(worker)
+    def _arrive(self, worker: Any, now: Any, place: Any) -> None:
+        center, message, slot = self.center, self._received(worker, now, place), _slot(worker)
         staleness = center.staleness(center.read_version(), slot) if self.counts_late else 0
         weighed = center.weighted(self.part, message, staleness, slot)
         tf.nest.map_structure(lambda inbox, u: inbox.assign_add(u), self.inbox, weighed)

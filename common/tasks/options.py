@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 from ..arguments import CheckedCall, at_least, at_most, close_to, fraction, nearest, not_negative, one_of, positive
 from ..contract.hyperparameters import meanings
-from ..contract.rounding import CODECS, Rounding
+from ..contract.rounding import codec_of
 from ..data.examples import USUAL_BATCH
 from ..data.skew import parsed
 from ..errors import UserError
@@ -118,9 +118,10 @@ class RunOptions:
     """Coefficient of the term l2/2 |x|^2 that is added to the loss."""
     ema_decay: float | None = None
     """Evaluate an exponential moving average of the center, with this decay, instead of the center."""
-    codec: Rounding = "float32"
-    """Number format of messages: bf16 halves the bytes, int8 quarters them; the rounding error is added to the next
-    message. With bf16, replies are also compressed for algorithms that send plain gradients taken at them."""
+    codec: str = "float32"
+    """Compression of messages: bf16 (half of the bytes), int8, int4, fp4, qsgd, topk, randomk or sign; with options, as
+    in topk:fraction=0.01. The error is added to the next message, unless memory=no. With bf16, replies are also
+    compressed for algorithms that send plain gradients taken at them."""
     transport: TransportName = "memory"
     """Channel for vectors of a megabyte and more between processes of one machine: shared memory, or sockets; between
     machines it is always sockets."""
@@ -162,7 +163,7 @@ class RunOptions:
         not_negative(l2=self.l2)
         if self.ema_decay is not None:
             fraction(ema_decay=self.ema_decay)
-        one_of(("float32", *CODECS), codec=self.codec)
+        codec_of(self.codec)
         one_of(get_args(TransportName), transport=self.transport)
         one_of(get_args(Kernels), kernels=self.kernels)
         if self.stop_at_version is not None:
@@ -195,7 +196,7 @@ class Keywords(TypedDict, total=False):
     clip_norm: float | None
     l2: float
     ema_decay: float | None
-    codec: Rounding
+    codec: str
     transport: TransportName
     kernels: Kernels
     stop_at_version: int | None

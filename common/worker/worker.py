@@ -60,6 +60,7 @@ class DenseWorker:
         known["uniform"] = partial(uniform, seed, sum(self.buckets.sizes))
         self.local = partial(local_state, self)
         self.views: list[Any] = [Worker(**known, **variables) for variables in local]
+        self.encoder.worker = self.views[0]
 
     def start(self, recorded: Any) -> Joined:
         """Take a slot and initialise the local variables from the center; returns the results of `join`."""

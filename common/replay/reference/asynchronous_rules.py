@@ -10,6 +10,7 @@ from .gradients import Gradient
 from .inner_steps import InnerStep, State, inner_window, sgd_step
 
 Rounding = Callable[[np.ndarray], np.ndarray]
+Codec = Callable[[np.ndarray, int, int], np.ndarray]  # of a message [P], the index of its worker, and its round
 
 
 def serial(start: np.ndarray, gradient: Gradient, steps: int, *, eta: float) -> list[np.ndarray]:
@@ -464,20 +465,20 @@ def whole(vector: np.ndarray) -> np.ndarray:
     return vector
 
 
-def pushed(gradient: Gradient, rounding: Rounding, sizes: Sequence[int], workers: int, reply: Rounding) -> Gradient:
-    """Return the rounded gradients that workers push, with error feedback and rounded replies.
+def pushed(gradient: Gradient, codec: Codec, workers: int, reply: Rounding, memory: bool = True) -> Gradient:
+    """Return the compressed gradients that workers push, with or without error feedback, and rounded replies.
 
-        g = g_k(reply(x)), or g_k(x) at the first time;  q = Q(g + e_k);  e_k ← g + e_k − q;  push q
+        g = g_k(reply(x)), or g_k(x) at the first time;  q = C(g + e_k);  e_k ← g + e_k − q;  push q
 
-    Q rounds each slice of the center separately; `sizes` are theirs. The function keeps e_k, so it serves one run only.
+    The function keeps e_k, so it serves one run only.
     """
-    memory: list[np.ndarray | float] = [0.0] * workers
-    ends = np.cumsum(sizes)[:-1]
+    kept: list[np.ndarray | float] = [0.0] * workers
 
     def message(x: np.ndarray, k: int, t: int) -> np.ndarray:
-        wanted = gradient(reply(x) if t else x, k, t) + memory[k]
-        sent = np.concatenate([rounding(part) for part in np.split(wanted, ends)])
-        memory[k] = wanted - sent
+        wanted = gradient(reply(x) if t else x, k, t) + kept[k]
+        sent = codec(wanted, k, t)
+        if memory:
+            kept[k] = wanted - sent
         return sent
 
     return message

@@ -1,0 +1,138 @@
+"""The codecs of messages: what arrives of a message [P] of worker k in its round t, as functions of (message, k, t)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .asynchronous_rules import Codec, Rounding, bf16, int8
+from .synchronous_rules import Compressor, largest, scaled_sign
+
+INTEGERS = [float(n) for n in range(-7, 8)]
+E2M1 = [-6.0, -4.0, -3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run of a codec.
+
+    Attributes:
+        sizes: sizes of the slices of a message.
+        shapes: shapes of the model's variables.
+        uniform: random numbers [P] from 0 to 1, as a function of (k, t).
+    """
+
+    sizes: Sequence[int]
+    shapes: Sequence[Sequence[int]]
+    uniform: Callable[[int, int], np.ndarray]
+
+
+OfRun = Callable[[Run], Codec]
+
+
+def nearest_level(vector: np.ndarray, levels: Sequence[float], block: int) -> np.ndarray:
+    """Round each block to the nearest s times a level, to the lower of two; s is max |v| / max level."""
+    known = np.array(levels, vector.dtype)
+    near = np.empty_like(vector)
+    for first in range(0, len(vector), block):
+        part = vector[first : first + block]
+        s = np.max(np.abs(part)) / known[-1]
+        near[first : first + block] = s * known[np.abs(part[:, None] / (s or 1) - known).argmin(1)]
+    return near
+
+
+def qsgd(vector: np.ndarray, u: np.ndarray, s: int, block: int) -> np.ndarray:
+    """Return ‖v‖₂ sign(v) l/s for each block v; l = ⌊a⌋ + 1 with probability a − ⌊a⌋, else ⌊a⌋; a = s |v|/‖v‖₂.
+
+    The random numbers u are from 0 to 1.
+    """
+    sent = np.empty_like(vector)
+    for first in range(0, len(vector), block):
+        part, drawn = vector[first : first + block], u[first : first + block]
+        norm = np.sqrt(np.sum(part * part))
+        a = s * np.abs(part) / (norm or 1)
+        up = drawn >= 1 - (a - np.floor(a))
+        sent[first : first + block] = norm * np.sign(part) * np.minimum(np.floor(a) + up, s) / s
+    return sent
+
+
+def variance_bound(s: int, block: int) -> float:
+    """Return ω = min(n/s², √n/s): of `qsgd`, E‖C(v) − v‖² is at most ω ‖v‖²; so C/(1 + ω) is a contraction."""
+    return min(block / s**2, float(np.sqrt(block)) / s)
+
+
+def random_elements(vector: np.ndarray, u: np.ndarray, kept: int) -> np.ndarray:
+    """Keep that many elements, those of the smallest u; the others become zero."""
+    sent, where = 0 * vector, np.argsort(u, kind="stable")[:kept]
+    sent[where] = vector[where]
+    return sent
+
+
+def on_slices(rounding: Rounding, sizes: Sequence[int]) -> Codec:
+    """Return the codec that rounds each slice of a message by itself."""
+    ends = np.cumsum(sizes)[:-1]
+    return lambda message, k, t: np.concatenate([rounding(part) for part in np.split(message, ends)])
+
+
+def whole(compress: Compressor) -> Codec:
+    """Return the codec that compresses the whole message."""
+    return lambda message, k, t: compress(message)
+
+
+# The options of each codec, with their defaults. Error feedback is an option of all, `memory`; see `pushed`.
+
+
+def _levels(levels: Sequence[float]) -> Callable[..., OfRun]:
+    def codec(*, block: int = 64, memory: str = "yes") -> OfRun:
+        return lambda run: on_slices(lambda part: nearest_level(part, levels, block), run.sizes)
+
+    return codec
+
+
+def _bf16(*, memory: str = "yes") -> OfRun:
+    return lambda run: on_slices(bf16, run.sizes)
+
+
+def _int8(*, block: int = 256, memory: str = "yes") -> OfRun:
+    return lambda run: on_slices(lambda part: int8(part, block), run.sizes)
+
+
+def _qsgd(*, bits: int = 4, block: int = 512, memory: str = "no") -> OfRun:
+    s = 2 ** (bits - 1) - 1
+    factor = 1 / (1 + variance_bound(s, block)) if memory == "yes" else 1.0
+
+    def of_run(run: Run) -> Codec:
+        ends = np.cumsum(run.sizes)[:-1]
+
+        def sent(message: np.ndarray, k: int, t: int) -> np.ndarray:
+            parts = zip(np.split(message, ends), np.split(run.uniform(k, t), ends), strict=True)
+            return factor * np.concatenate([qsgd(v, u, s, block) for v, u in parts])
+
+        return sent
+
+    return of_run
+
+
+def _topk(*, fraction: float = 0.01, memory: str = "yes") -> OfRun:
+    return lambda run: whole(largest(max(1, int(fraction * sum(run.sizes)))))
+
+
+def _randomk(*, fraction: float = 0.01, memory: str = "yes") -> OfRun:
+    def of_run(run: Run) -> Codec:
+        kept = max(1, int(fraction * sum(run.sizes)))
+        factor = sum(run.sizes) / kept if memory == "no" else 1.0
+        return lambda message, k, t: factor * random_elements(message, run.uniform(k, t), kept)
+
+    return of_run
+
+
+def _sign(*, memory: str = "yes") -> OfRun:
+    return lambda run: whole(scaled_sign(run.shapes))
+
+
+CODECS: dict[str, Callable[..., OfRun]] = {
+    **{"bf16": _bf16, "int8": _int8, "int4": _levels(INTEGERS), "fp4": _levels(E2M1), "qsgd": _qsgd},
+    **{"topk": _topk, "randomk": _randomk, "sign": _sign},
+}
