@@ -52,7 +52,7 @@ class Scaffold(Scheme):
         return server.center
 
     def on_reply(self, worker, reply):
-        steps = self.server_learning_rate * self.learning_rate * worker.steps
+        steps = worker.steps * self.server_learning_rate * self.learning_rate
         worker.common.assign((worker.began - reply) / steps)
         worker.began.assign(reply)
         worker.params.assign(reply)
