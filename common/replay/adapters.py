@@ -367,7 +367,7 @@ TRANSCRIPTIONS = {
 # Workers use a reply only as the point of the next gradient, and send only that gradient, which a codec may round.
 PUSH_GRADIENTS = (
     *("async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "ringleader", "malenia", "softsync"),
-    *("k_batch_async", "k_batch_sync", "hierarchical", "ssp", "sync_sgd", "k_sync", "k_async"),
+    *("k_batch_async", "k_batch_sync", "hierarchical", "ssp", "sync_sgd", "k_sync", "k_async", "trimmed_mean"),
 )
 
 RANDOM = 0x636F646563  # first part of the key of a codec's random numbers
