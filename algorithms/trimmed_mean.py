@@ -10,7 +10,8 @@ Reference: Yin, Chen, Ramchandran, Bartlett, *Byzantine-Robust Distributed Learn
 ICML 2018, arXiv:1803.01498, Algorithm 1, options I (median) and II (trimmed mean).
 Departures: gradients of batches; the paper has whole shards, and projects θ to a bounded set. After the loss
 of a worker W is the number of those left.
-Limits: with β = 0 it is `sync_sgd`. Up to β W workers may send anything; with more, one coordinate is theirs to choose.
+Limits: with β = 0 it is `sync_sgd`. Up to ⌊β W⌋ workers, but fewer than half of all, may send anything; more of them
+move each coordinate wherever they want.
 The ps keeps the gradient of each worker: W times the model. Workers with unequal data are extreme, too: on skewed
 shards, the dropped gradients bias the center. A worker that sends a number that is not finite ends the run, as with
 every scheme.

@@ -573,12 +573,20 @@ def test_fednova_s_workers_make_their_part_of_each_period():
 
 
 @pytest.mark.parametrize(
-    ("trim", "hostile", "stands"), [(0.2, 1, True), (0.2, 2, False), (0.5, 2, True), (0.5, 3, False)]
+    ("workers", "trim", "hostile", "stands"),
+    [
+        (5, 0.2, 1, True),
+        (5, 0.2, 2, False),
+        (5, 0.5, 2, True),
+        (5, 0.5, 3, False),
+        (4, 0.5, 1, True),
+        (4, 0.5, 2, False),
+    ],
 )
-def test_a_trimmed_mean_stands_as_many_hostile_workers_as_it_drops(trim, hostile, stands):
-    """Five workers with ½(x − b)², b near 1; some send the gradient with the wrong sign, ten times as large."""
-    group = Group(TrimmedMean(trim=trim), np.array([3.0, -2.0]), workers=5)
-    for k in list(range(5)) * 60:
+def test_a_trimmed_mean_stands_as_many_hostile_workers_as_it_drops(workers, trim, hostile, stands):
+    """Workers with ½(x − b)², b near 1; some send the gradient with the wrong sign, ten times as large."""
+    group = Group(TrimmedMean(trim=trim), np.array([3.0, -2.0]), workers=workers)
+    for k in list(range(workers)) * 60:
         gradient = group.point(k) - (1 + 0.01 * k)
         group.step(k, -10 * gradient if k < hostile else gradient)
     assert (np.abs(group.center - 1).max() < 0.1) == stands
