@@ -15,15 +15,16 @@ Departures: v and h_k begin at zero; in the paper they begin at the worker's fir
 begins with C(g_k), as here.
 Limits: with β = 0 and a share of one it is `sync_sgd`. As v − h_k vanishes where gradients no longer change, so does
 the error of the compression: for a full gradient it converges to the minimum at a constant rate, also if the workers'
-data differ, where compressed gradients without memory may diverge. A worker that is started again begins with h_k = 0,
-while the share of its old h_k in h stays.
+data differ, where compressed gradients without memory may diverge. A worker that is started again without its state
+begins with h_k = 0, while the share of its old h_k in h stays: from then on the center comes to rest where the mean
+gradient is the negative of that share. The loss of a worker leaves such a remainder, too.
 Defaults: a momentum of 0.9 is what makes noisy gradients of small batches converge; EF21 needs large batches.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Barrier, Coordinates, Fraction, Rate, ScaledSigns, Scheme, scaled_signs, sgd, top_k
+from ..common.contract import Barrier, Coordinates, Decay, Fraction, Rate, ScaledSigns, Scheme, scaled_signs, sgd, top_k
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class EF21SGDM(Scheme):
 
     learning_rate: Rate = 0.2
     """Step size η of the mean estimate."""
-    momentum: Fraction = 0.9
+    momentum: Decay = 0.9
     """Momentum β of the worker's estimate of its gradient; 0 for EF21."""
     share: Fraction = 0.02
     """Fraction of all elements that a top-k message has, at least one element."""

@@ -193,3 +193,8 @@ def test_what_a_codec_keeps_survives_another_number_of_ps_tasks(tmp_path):
     assert again.result["recovery"]["resumed_from"] == 8
     assert again.result["recovery"]["warnings"] == []
     np.testing.assert_allclose(again.center, longer.center, rtol=1e-6)
+
+
+def test_a_momentum_of_one_that_would_never_let_a_gradient_in_is_refused():
+    with pytest.raises(UserError, match=r"^momentum must be below 1\. Received: momentum=1"):
+        EF21SGDM(momentum=1.0)
