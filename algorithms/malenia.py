@@ -16,9 +16,11 @@ of the center, and with it staleness and the number of updates of a run, counts 
 change a mean or are ignored. A worker that restarts has its first gradient ignored, unless the center is the same.
 Choice of s and η: the paper has S = max{W, ⌈σ²/ε⌉} to bring the mean of ‖∇f‖² below ε with gradients of variance σ²:
 more noise needs a larger s. Each update takes the step of a synchronous one.
-Limits: with one worker and s = 1 it is serial SGD. s = 1 is `sync_sgd` in which fast workers add gradients to their
-means instead of waiting; but of workers with equal speed those that have not finished the set lose a gradient.
-`ringleader` loses none. `k_batch_sync` with equal shards needs no gradient of the slow workers.
+Limits: with one worker and s = 1 it is serial SGD. An update needs a gradient of each worker: once one has finished its
+steps or is lost for good, at most one more is made. So give fast workers more steps than they make, and end the run by
+`stop_at_version`. s = 1 is `sync_sgd` in which fast workers add gradients to their means instead of waiting; but of
+workers with equal speed those that have not finished the set lose a gradient. `ringleader` loses none. `k_batch_sync`
+with equal shards needs no gradient of the slow workers.
 """
 
 from dataclasses import dataclass

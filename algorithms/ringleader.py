@@ -18,7 +18,9 @@ restarts takes its first gradient at the present center.
 Choice of η: the paper has η = min{1/(8WL), ...} for a smoothness L. The mean of a cycle is applied W times, and its
 gradients are up to 2W − 2 moves of the center late: more workers need a smaller η.
 Memory: the ps keeps three vectors for each worker.
-Limits: with one worker it is serial SGD. `rescaled_asgd` is as fair with no memory, but its steps vary with the speeds.
+Limits: with one worker it is serial SGD. A cycle needs a gradient of each worker: once one has finished its steps or is
+lost for good, at most 2W − 2 further messages move the center. So give fast workers more steps than they make, and end
+the run by `stop_at_version`. `rescaled_asgd` is as fair with no memory, but its steps vary with the speeds.
 """
 
 from dataclasses import dataclass

@@ -389,6 +389,19 @@ def test_a_ringleader_moves_with_the_table_of_all_workers_once_for_each_in_a_cyc
 
 
 @pytest.mark.parametrize(
+    ("rule", "most"), [(buffered_rules.ringleader, 4), (functools.partial(buffered_rules.malenia, s=1), 1)]
+)
+def test_the_center_soon_stands_still_without_one_of_its_workers(rule, most):
+    """Once worker 0 of three has finished, 2W - 2 messages move a ringleader's center at most, and one Malenia's."""
+    rng, moves = np.random.default_rng(0), set()
+    for _ in range(200):
+        order = [*rng.integers(0, 3, rng.integers(5, 30)), 0, *rng.integers(1, 3, 40)]
+        path = np.array(rule(np.array([1.0]), lambda x, k, t: np.ones(1), order, 3, eta=1.0))[:, 0]
+        moves.add(np.count_nonzero(np.diff(path[-41:])))
+    assert max(moves) == most
+
+
+@pytest.mark.parametrize(
     ("enough", "messages", "moves"),
     [
         (1.0, [(0, 1), (0, 3), (1, 4), (0, 100), (1, 6), (0, 2)], [0, 0, (2 + 4) / 2, 0, 0, (6 + 2) / 2]),
