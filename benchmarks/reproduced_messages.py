@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ..algorithms.diloco import DiLoCo
+from ..algorithms.ef21_sgdm import EF21SGDM
 from ..algorithms.ef_sgd import EFSGD
+from ..algorithms.fedprox import FedProx
+from ..algorithms.local_sgd import LocalSGD
+from ..algorithms.scaffold import Scaffold
 from ..algorithms.signsgd_mv import SignSGDMV
 from .claims_variants import Forgetful
 from .reproduced_experiment import Experiment, Numbers, path
@@ -20,8 +24,11 @@ def _memory() -> Numbers:
     rate, start = 0.02, np.ones(3)
     settings = {"learning_rate": rate, "share": 1 / 3, "compressor": "topk"}
     lost = path(Forgetful(**settings), start, gradient, workers=3, steps=50)
-    kept = path(EFSGD(**settings), start, gradient, workers=3, steps=3000)
-    return {"growth": float((lost[-1, 0] / lost[-2, 0] - 1) / rate), "left": float(kept[-1] @ kept[-1])}
+    found = {"growth": float((lost[-1, 0] / lost[-2, 0] - 1) / rate)}
+    for name, scheme in {"ef": EFSGD(**settings), "ef21": EF21SGDM(**settings, momentum=0.0)}.items():
+        kept = path(scheme, start, gradient, workers=3, steps=3000)[-1]
+        found[name] = float(kept @ kept)
+    return found
 
 
 # Signs of skewed noise.
@@ -41,6 +48,28 @@ def _signs() -> Numbers:
         )
         for name, scheme in schemes.items()
     }
+
+
+# The drift of local steps on unequal data.
+
+DRIFT = {"learning_rate": 0.1, "communication_period": 10}
+CURVATURES, MINIMA = np.array([0.5, 2.0]), np.array([-1.0, 1.0])
+
+
+def _drift() -> Numbers:
+    """Return where the center comes to rest on the mean of two quadratics ½ aₖ (x − bₖ)², a worker each."""
+    gradient = lambda x, k, t: CURVATURES[k] * (x - MINIMA[k])  # noqa: E731
+    schemes = LocalSGD(**DRIFT), FedProx(**DRIFT, proximity=1.0), Scaffold(**DRIFT)
+    return {
+        scheme.name: float(path(scheme, np.full(1, 3.0), gradient, workers=2, steps=1000)[-1, 0]) for scheme in schemes
+    }
+
+
+def _drifted(mu: float) -> float:
+    """Return that place for local SGD with a spring of strength μ, in closed form."""
+    pulls = CURVATURES + mu
+    moved = (1 - (1 - DRIFT["learning_rate"] * pulls) ** DRIFT["communication_period"]) * CURVATURES / pulls
+    return float(moved @ MINIMA / moved.sum())
 
 
 # The noise of two-phase optimizers.
@@ -75,12 +104,12 @@ def _two_phase_variance(workers: int) -> float:
 EXPERIMENTS = [
     Experiment(
         "memory",
-        "`ef_sgd`",
+        "`ef_sgd`, `ef21_sgdm`",
         "Beznosikov et al. 2020 (arXiv:2002.12410), three workers, top-1, fᵢ = ⟨aᵢ, x⟩² + ¼ ‖x‖², x = (1, 1, 1)",
         "without memory each step multiplies x by 1 + 11 η / 6 (1.8333); with memory it converges",
         _memory,
-        "1 + {growth:.4f} η; with memory, η = 0.02, ‖x‖² = {left:.0e} after 3000 steps",
-        lambda found: abs(found["growth"] - 11 / 6) < 1e-9 and found["left"] < 1e-20,
+        "1 + {growth:.4f} η; with memory, η = 0.02, ‖x‖² = {ef:.0e}, {ef21:.0e} after 3000 steps",
+        lambda found: abs(found["growth"] - 11 / 6) < 1e-9 and max(found["ef"], found["ef21"]) < 1e-20,
     ),
     Experiment(
         "signs",
@@ -90,6 +119,18 @@ EXPERIMENTS = [
         _signs,
         "{signs:.3f} η; with error feedback {memory:.3f} η",
         lambda found: abs(found["signs"] - 0.5) < 0.01 and abs(found["memory"] + 0.25) < 0.03,
+    ),
+    Experiment(
+        "drift",
+        "`local_sgd`, `fedprox`, `scaffold`",
+        "Karimireddy et al. 2020 (arXiv:1910.06378), client drift; the quadratics are ours: ½ aₖ (x − bₖ)² with "
+        "a = ½, 2 and b = −1, 1, η = 0.1, 10 local steps, μ = 1 (`fedprox`)",
+        f"local SGD comes to rest at {_drifted(0):.4f}, FedProx at {_drifted(1):.4f}, SCAFFOLD at the minimum, 0.6000",
+        _drift,
+        "{local_sgd:.4f}, {fedprox:.4f}, {scaffold:.4f}",
+        lambda found: np.allclose(
+            [found[name] for name in ("local_sgd", "fedprox", "scaffold")], [_drifted(0), _drifted(1), 0.6], atol=1e-4
+        ),
     ),
     Experiment(
         "two-phases",
