@@ -11,7 +11,9 @@ the operations of one step, and then writes the point of the next step's worker 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import partial
@@ -453,12 +455,19 @@ def assigning(variables: Iterator[Any]) -> Callable[[Any, str], Any]:
 
 
 def kind_of(saved: dict[str, Any]) -> type[Scheme]:
-    """Return the class of a saved scheme; `UserError` if its module has no such class."""
-    kind = getattr(importlib.import_module(saved["module"]), saved["class_name"], None)
+    """Return the class of a saved scheme; `UserError` if its module has no such class.
+
+    A file may be of any origin. So only modules of the catalogue are imported for it; others must have been.
+    """
+    module, name = saved["module"], saved["class_name"]
+    if module.startswith("distsgd.algorithms."):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    kind = getattr(sys.modules.get(module), name, None)
     if not (isinstance(kind, type) and issubclass(kind, Scheme)):
         raise UserError(
-            f"the saved optimizer needs its algorithm: there is no scheme {saved['class_name']} in module "
-            f"{saved['module']}"
+            f"the saved optimizer needs its algorithm: there is no scheme {name} in module {module}. If it is "
+            "your own, import its module before you load the model"
         )
     return kind
 

@@ -226,6 +226,15 @@ def test_saved_model_continues_a_new_run(tmp_path):
     np.testing.assert_allclose(vector(loaded.get_weights()), vector(model.get_weights()), rtol=1e-6)
 
 
+def test_saved_model_imports_no_module_but_of_the_catalogue(tmp_path, monkeypatch):
+    (tmp_path / "of_a_stranger.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = Optimizer(SyncSGD(), workers=2).get_config()
+    for module in ("of_a_stranger", "distsgd.algorithms.missing"):
+        config["scheme"] |= {"module": module}
+        fails(f"no scheme SyncSGD in module {module}. If", lambda: Optimizer.from_config(config))
+
+
 def test_schedule_begins_anew_with_a_new_run():
     scheme = AsyncSGD(learning_rate=keras.optimizers.schedules.CosineDecay(0.3, 10))
     model, _ = changed_after(linear(Optimizer(scheme, workers=2)), 16)
