@@ -210,7 +210,7 @@ def test_a_record_that_no_run_of_the_scheme_can_make_is_no_traceback(name, copy,
         ("config.json", {"model": "mlp:hidden=9"}, "parameters"),
         ("config.json", {"algorithm": "hogwild"}, "hogwild has no reference in NumPy: it takes no lock"),
         ("config.json", {"algorithm": "my_scheme"}, "my_scheme has no reference in NumPy: it is not transcribed"),
-        ("config.json", {"codec": "int4"}, "codec must be one of float32, bf16, int8. Received: codec=int4"),
+        ("config.json", {"codec": "int3"}, "unknown codec 'int3'. Did you mean int8"),
         ("config.json", {"hyperparameters": {"learning_rate": "Schedule(...)"}}, "constant rates alone"),
         (
             "config.json",
