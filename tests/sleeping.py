@@ -29,16 +29,6 @@ class Sleeping(AsyncSGD):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resting(AsyncSGD):
-    """Asynchronous SGD that sleeps in each round, under its name, so that it replays."""
-
-    milliseconds: int = 20
-
-    def message(self, worker: Any) -> Any:
-        return rested(super().message(worker), self.milliseconds)
-
-
-@dataclass(frozen=True, kw_only=True)
 class SleepingBarrier(SyncSGD):
     """Synchronous SGD, at 100 ms a round."""
 

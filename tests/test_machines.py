@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from sleeping import Resting
+from resting import Resting
 
 from distsgd.algorithms import SCHEMES, AllReduce, AsyncSGD, Downpour, SyncSGD
 from distsgd.common import Cluster, train

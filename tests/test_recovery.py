@@ -11,7 +11,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 from going import SMALL, TOLERANCE, Going, Lasting
-from sleeping import Resting
+from resting import Resting
 
 from distsgd.algorithms import AEAMSGD, AsyncSGD, DownpourEasy, SyncSGD
 from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout

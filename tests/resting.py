@@ -1,0 +1,20 @@
+"""An algorithm of the catalogue whose workers sleep in each round; tests import it, as no `--import` can."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sleeping import rested
+
+from distsgd.algorithms import AsyncSGD
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resting(AsyncSGD):
+    """Asynchronous SGD that sleeps in each round, under its name, so that it replays."""
+
+    milliseconds: int = 20
+
+    def message(self, worker: Any) -> Any:
+        return rested(super().message(worker), self.milliseconds)
