@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distsgd.algorithms import SCHEMES
+from distsgd.algorithms import SCHEMES, AsyncSGD, LocalSGD
 from distsgd.common import Cluster, UserError, train
 from distsgd.common.cli.catalogue import aliases, without_alias
 from distsgd.common.cli.flag_groups import parse_flags
@@ -69,6 +69,15 @@ def test_each_name_has_one_meaning():
     assert len(texts) == len(aliases())
     assert without_alias(["evaluate", "fedavg"]) == ["evaluate", "fedavg"]
     assert without_alias(["list"]) == ["list"]
+
+
+@pytest.mark.parametrize(("own", "base", "meant"), [("mine", LocalSGD, "local_sgd"), ("fedavg", AsyncSGD, "fedavg")])
+def test_an_imported_algorithm_takes_over_no_other_name_and_keeps_its_own(own, base, meant, monkeypatch):
+    class Mine(base):
+        name = own
+
+    monkeypatch.setitem(SCHEMES, own, Mine)
+    assert without_alias(["fedavg"]) == [meant]
 
 
 @pytest.mark.parametrize("name", SCHEMES)

@@ -35,9 +35,12 @@ def catalogue(arguments: list[str]) -> int:
 
 
 def aliases() -> dict[str, list[str]]:
-    """Return the other names of algorithms, and what each means: an algorithm, and options."""
-    words = [(name, *text.split()) for name, scheme in SCHEMES.items() for text in scheme.aliases]
-    return {alias: [name, *options] for name, alias, *options in words}
+    """Return the other names of algorithms, and what each means: an algorithm, and options.
+
+    An imported algorithm does not inherit other names, and its own name comes before another algorithm's other name.
+    """
+    words = [(name, *text.split()) for name, scheme in SCHEMES.items() for text in vars(scheme).get("aliases", ())]
+    return {alias: [name, *options] for name, alias, *options in words if alias not in SCHEMES}
 
 
 def without_alias(arguments: list[str]) -> list[str]:
