@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from going import task_log
+from sleeping import rested
 
 from conftest import children
 from distsgd.common import Cluster, Recovery, train
@@ -55,6 +56,13 @@ class Telling(Scheme):
         drawn = tf.floor(256 * worker.uniform(worker.index, worker.round))
         worker.adopted.assign(tf.cast(1000 * worker.round + worker.step, tf.float32) + drawn[1])
         worker.params.assign(reply if self.sync.uses_ps else worker.params + reply)
+
+
+class RestingTelling(Telling):
+    """The same, at 5 ms a round, so that a kill comes before the end of a run."""
+
+    def message(self, worker):
+        return rested(super().message(worker), 5)
 
 
 def draw(*key):
@@ -169,7 +177,7 @@ def test_a_process_that_was_killed_counts_on(warm, tmp_path):
 
     killer = threading.Thread(target=kill)
     killer.start()
-    scheme, steps = Telling(), 1000
+    scheme, steps = RestingTelling(), 1000
     center, trace = run(scheme, tmp_path, "processes", steps, recovery=Recovery(max_restarts=1))
     killer.join()
     assert (trace["event"] == EVENTS.index("join")).sum() == 1

@@ -323,7 +323,7 @@ def test_arguments_that_do_not_fit_are_refused_in_one_line():
     fails("has no parameter server: leave ps out", lambda: Group(AllReduce(), one, workers=2, ps=2))
     fails("ps must be at most 3", lambda: Group(AsyncSGD(), one, workers=2, ps=4))
     fails("workers must be at least 1", lambda: Group(AsyncSGD(), one, workers=0))
-    fails("codec must be one of", lambda: Group(AsyncSGD(), one, workers=2, codec="int4"))
+    fails("unknown codec .int3.", lambda: Group(AsyncSGD(), one, workers=2, codec="int3"))
     fails(
         "must be arrays of floats. Received: float64, int64$", lambda: Group(AsyncSGD(), [one, np.arange(3)], workers=2)
     )
