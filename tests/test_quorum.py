@@ -1,6 +1,6 @@
 """A quorum whose late messages count, with a weight by staleness: on threads, in virtual time and in a group."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from distsgd.algorithms import KAsync
 from distsgd.common import Cluster, Group, UserError, train
 from distsgd.common.contract import Quorum
 from distsgd.common.virtual_time.platform import Platform
-from runs import ONES, quadratic
+from runs import ONES, quadratic, record
 
 START = [1.0, -2.0, 0.5]
 
@@ -49,6 +49,17 @@ def test_late_messages_count_with_a_weight_by_their_staleness(backend, tmp_path)
     assert np.bincount(trace["worker"]).tolist() == [30] * 4
     assert (np.bincount(trace["version"])[:50] == 2).all()  # at the end, one worker may be left
     np.testing.assert_allclose(model.layers[0].kernel.numpy()[0], last_center(trace, scheme), rtol=1e-5)
+
+
+def test_a_replay_lets_only_a_stop_leave_the_last_set_open(tmp_path):
+    whole = record(KAsync(workers_per_update=2), tmp_path / "run", backend="simulation", steps=6, hidden=(8,))
+    updates = whole.result["updates"] - 1
+    before = {name: column[whole.trace["version"] < updates] for name, column in whole.trace.items()}
+    shorter = replace(whole, trace=before, result={**whole.result, "updates": updates})
+    opened = replace(whole, result={**shorter.result, "stopped_by": "version 3"})
+    np.testing.assert_array_equal(opened.execute().center, shorter.execute().center)
+    with pytest.raises(ValueError, match="how many updates"):
+        replace(whole, result=shorter.result).execute()
 
 
 def test_a_group_weighs_late_messages_and_lets_their_senders_wait():
