@@ -40,8 +40,7 @@ class LaunchOptions:
     run_dir: Path | None = None
     """Folder for the results of the run; the default is a new one in runs/, to which runs/latest then points."""
     codec: str = "float32"
-    """Number format of messages: bf16 halves the bytes, int8 quarters them; the rounding error is added to the next
-    message."""
+    """Compression of messages, with the options of training: bf16 (half of the bytes), int8, topk:fraction=0.01, ..."""
     transport: TransportName = "memory"
     """Channel for vectors of a megabyte and more between processes of one machine: shared memory, or sockets."""
     kernels: Kernels = "auto"
