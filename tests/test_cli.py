@@ -183,6 +183,7 @@ def test_help_shows_flags_of_the_algorithm_and_common_ones_with_defaults(run_mai
         (["list", "foo"], "list does not take 'foo'"),
         (["explain"], "required"),
         (["explain", "downpuor"], "unknown algorithm 'downpuor'. Did you mean downpour"),
+        (["explain", "lookahed"], "unknown algorithm 'lookahed'. Did you mean lookahead"),
         (["evaluate"], "required"),
         (["evaluate", ""], "run_dir must not be empty"),
         (["evaluate", __file__], "is a file: give the run directory"),

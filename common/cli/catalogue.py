@@ -44,14 +44,14 @@ def aliases() -> dict[str, list[str]]:
 
 
 def without_alias(arguments: list[str]) -> list[str]:
-    """Replace another name of an algorithm by what it means, and say so: `snoo` by `diloco --workers 1`."""
+    """Replace another name of an algorithm, and say so: `snoo` by `diloco --workers 1`; to explain one, only say so."""
     place = int(arguments[0] in ("explain", "simulate"))
     alias = spelt("".join(arguments[place : place + 1]), aliases())
     if alias is None:
         return arguments
     meant = aliases()[alias]
     print(f"{alias} is {shlex.join(meant)}", file=sys.stderr)  # noqa: T201
-    return [*arguments[:place], *(meant[:1] if arguments[0] == "explain" else meant), *arguments[place + 1 :]]
+    return arguments if arguments[0] == "explain" else [*arguments[:place], *meant, *arguments[place + 1 :]]
 
 
 def timing(scheme: type[Scheme]) -> str:
@@ -59,8 +59,8 @@ def timing(scheme: type[Scheme]) -> str:
     return scheme().sync.label
 
 
-def explain(scheme: type[Scheme]) -> None:
-    """Print the docstring of the algorithm's module (or of its class), its hyperparameters, and how to run it."""
+def explain(scheme: type[Scheme], alias: str = "") -> None:
+    """Print the docstring of the algorithm's module (or of its class), its hyperparameters, and the command."""
     console = Page(highlight=False)
     text = Text((sys.modules[scheme.__module__].__doc__ or scheme.__doc__ or scheme.idea).strip())
     text.highlight_regex(r"\A[^\n]*", "bold")
@@ -79,7 +79,7 @@ def explain(scheme: type[Scheme]) -> None:
         console.print(table)
     imported = not scheme.__module__.startswith("distsgd.")
     imports = f"--import {shlex.quote(os.path.relpath(inspect.getfile(scheme)))} " if imported else ""
-    console.print(f"\nTo run it: bash run.sh {imports}{scheme.name}", soft_wrap=True)
+    console.print(f"\nTo run it: bash run.sh {imports}{alias or scheme.name}", soft_wrap=True)
 
 
 def hyperparameters(scheme: type[Scheme]) -> dict[str, tuple[str, str]]:

@@ -27,7 +27,7 @@ from ..timeline.lanes import read_lanes
 from ..timeline.picture import FORMATS, draw
 from ..timeline.trace_export import write_trace
 from . import flags
-from .catalogue import explain
+from .catalogue import aliases, explain
 from .flags import Parser, plain
 from .imports import import_tensorflow, use_tensorflow_here
 from .own import problem_of_run
@@ -40,9 +40,9 @@ def explanation(arguments: list[str]) -> int:
     parser = Parser("run.sh explain", "Equations, origin, departures, limits and hyperparameters of an algorithm.")
     parser.add_argument("algorithm", help=", ".join(SCHEMES))
     word = parser.values(arguments).algorithm
-    if (name := spelt(word, SCHEMES)) is None:
-        raise UserError(f"unknown algorithm {word!r}. {nearest(word, SCHEMES)}")
-    explain(SCHEMES[name])
+    if (name := spelt(word, [*SCHEMES, *aliases()])) is None:
+        raise UserError(f"unknown algorithm {word!r}. {nearest(word, [*SCHEMES, *aliases()])}")
+    explain(SCHEMES[aliases().get(name, [name])[0]], name)
     return 0
 
 
