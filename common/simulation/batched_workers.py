@@ -19,12 +19,13 @@ import tensorflow as tf
 from ..contract.scheme import Scheme
 from ..contract.seeded import uniform
 from ..contract.views import Worker
+from ..messages.cut import cut_into
 from ..messages.message import as_message
 from ..messages.ops import building, first_values
 from ..messages.stand_in import Row, StandIn
 from ..worker.replica import Replica, Stream
 
-Values = dict[str, Any]  # of one or many workers, by name: params, slots (of the scheme), codec, state, seeds
+Values = dict[str, Any]  # of one or many workers: params, slots (of the scheme), codec (by slice), state, seeds
 
 
 class ShadowVariable(StandIn):
@@ -83,8 +84,9 @@ class BatchedWorkers:
         scheme: the algorithm.
         replica: the model of a worker; its own variables are not used.
         workers: W.
-        initial: placeholders of the initial center [P] and state [S].
+        initial: a pair, the placeholders of the initial center [P] and state [S].
         seed: seed of the run.
+        sizes: sizes of the slices of a message, which a codec encodes.
 
     Attributes:
         tables: a variable [W, ...] for each local variable, nested as `Values`.
@@ -94,9 +96,9 @@ class BatchedWorkers:
             them: then they need not be stored.
     """
 
-    def __init__(self, scheme: Scheme, replica: Replica, workers: int, initial: tuple[Any, Any], seed: int):
+    def __init__(self, scheme: Scheme, replica: Replica, workers: int, initial: Any, seed: int, sizes: list[int]):
         self.scheme, self.replica, self.model, self.seed = scheme, replica, replica.model, seed
-        self.num_workers = workers
+        self.num_workers, self.sizes = workers, sizes
         center, state = initial
 
         def seeds(initial_seed: Any) -> Any:  # different seeds, so that workers draw different dropout masks
@@ -107,9 +109,9 @@ class BatchedWorkers:
             value = tf.convert_to_tensor(value)
             return tf.tile(value[None], [workers, *[1] * value.shape.rank])
 
-        slots, codec = first_values(scheme.local_variables, center), scheme.codec.local_variables(0 * center)
-        start = {"params": center, "state": state, "slots": dict(slots), "codec": dict(codec)}
-        start = tf.nest.map_structure(all_rows, start)
+        codec = [dict(scheme.codec.local_variables(part)) for part in cut_into(0 * center, sizes)]
+        start = {"params": center, "state": state, "slots": dict(first_values(scheme.local_variables, center))}
+        start = tf.nest.map_structure(all_rows, start | {"codec": codec})
         start["seeds"] = [seeds(seed) for seed in self.model.initial_seeds]
         self.tables = tf.nest.map_structure(lambda value: tf.Variable(value, name="table"), start)
         self.shared = tf.Variable(all_rows(state), name="shared")
@@ -317,8 +319,9 @@ class BatchedWorkers:
         variables["params"].assign(center)
         for name, value in self.scheme.local_variables(center).items():
             variables["slots"][name].assign(value)
-        for name, value in self.scheme.codec.local_variables(0 * center).items():
-            variables["codec"][name].assign(value)
+        for own, part in zip(variables["codec"], cut_into(0 * center, self.sizes), strict=True):
+            for name, value in self.scheme.codec.local_variables(part).items():
+                own[name].assign(value)
         if self.model.state_size:
             variables["state"].assign(Row(self.shared, worker).read_value())
         self.store_one(worker, variables)

@@ -13,6 +13,7 @@ import tensorflow as tf
 from ..contract.scheme import Scheme
 from ..data.dataset import leaves
 from ..messages.codec import Codec
+from ..messages.cut import joined
 from ..messages.ops import building, is_finite
 from ..messages.stand_in import Row
 from ..server.center import Center
@@ -109,15 +110,12 @@ class Merging:
 
     def _received(self, worker: Any, now: Any, place: Any) -> Any:
         """Return a message after encoding and decoding by the codec."""
-        variables = self.workers.variables_of(worker)
-        sizes, local = [self.workers.model.size], [SimpleNamespace(**variables["codec"])]
-        view, codec = self.workers.view(variables, worker, now, done=True), self.scheme.codec
-        encoder = SimpleNamespace(encode=lambda message: codec.send(message, sizes, local, view))
-        slot: Any = SimpleNamespace(index=worker, encoder=encoder, times=None)
+        variables, codec, sizes = self.workers.variables_of(worker), self.scheme.codec, self.workers.sizes
+        local = [SimpleNamespace(**own) for own in variables["codec"]]
         sent = tf.nest.map_structure(lambda outbox: Row(outbox, place).read_value(), self.outbox)
-        message = self.center.receive(slot, sent)[1][0]
+        wires = codec.send(sent.vector, sizes, local, self.workers.view(variables, worker, now, done=True))
         self.workers.store_one(worker, variables)
-        return message
+        return sent._replace(vector=joined([*map(codec.decode, wires, sizes)]))
 
     def _merged(self, worker: Any, now: Any, place: Any) -> Any:
         """Merge a message into the center; return the reply."""
@@ -207,10 +205,10 @@ class Executor:
             (self.part,), (center,) = self.center.slices, self.center.initial
             state = tf.compat.v1.placeholder(tf.float32, [model.state_size], name="initial_state")
             gradient = tf.function(model.gradient, reduce_retracing=True, autograph=False)
-            own, loss = [""] * job.devices_per_worker, (options.l2, options.clip_norm)
+            own, loss, sizes = [""] * job.devices_per_worker, (options.l2, options.clip_norm), job.slices(model.size)
             replica = Replica(model, gradient, "replica", (0, workers), own, Given(), job.train, *loss)
             self.data = Shard(leaves(job.train), "simulation")
-            self.workers = BatchedWorkers(job.scheme, replica, workers, (center, state), job.seed)
+            self.workers = BatchedWorkers(job.scheme, replica, workers, (center, state), job.seed, sizes)
             self.merging = Merging(job.scheme, self.center, self.workers, kinds, places)
             initialize = tf.compat.v1.global_variables_initializer()
         self.session = tf.compat.v1.Session(graph=self.graph)
