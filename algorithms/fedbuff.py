@@ -22,7 +22,7 @@ center, and its next move is an update late.
 
 from dataclasses import dataclass
 
-from ..common.contract import NotNegative, Period, Rate, Scheme, sgd, tf
+from ..common.contract import NotNegative, Period, Rate, Scheme, gathered, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +57,8 @@ class FedBuff(Scheme):
 
     def server_update(self, server, message, staleness):
         weight = (1 + staleness) ** -self.staleness_exponent / self.messages_per_update
-        gathered = server.buffer + weight * message
-        server.center.assign_sub(tf.where(server.completes, self.server_learning_rate * gathered, 0.0))
-        server.buffer.assign(tf.where(server.completes, 0.0, gathered))
+        total = gathered(server.buffer, weight * message, server.completes)
+        server.center.assign_sub(self.server_learning_rate * total)
         return server.center
 
     def on_reply(self, worker, reply):

@@ -12,7 +12,7 @@ the time of a gradient, whatever its distribution. With local steps and weights 
 
 from dataclasses import dataclass
 
-from ..common.contract import Period, Rate, Scheme, sgd, tf
+from ..common.contract import Period, Rate, Scheme, gathered, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,6 @@ class KBatchAsync(Scheme):
         return {"total": 0 * center}
 
     def server_update(self, server, message, staleness):
-        total = server.total + message
-        mean = tf.where(server.completes, total / self.messages_per_update, 0.0)
-        sgd(server.center, mean, self.learning_rate)
-        server.total.assign(tf.where(server.completes, 0.0, total))
+        total = gathered(server.total, message, server.completes)
+        sgd(server.center, total / self.messages_per_update, self.learning_rate)
         return server.center

@@ -19,7 +19,7 @@ K-batch-async (Dutta et al. 2018) with K = c.
 
 from dataclasses import dataclass
 
-from ..common.contract import Period, Rate, Scheme, sgd, tf
+from ..common.contract import Period, Rate, Scheme, gathered, sgd, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,6 @@ class SoftSync(Scheme):
         return {"buffer": 0 * center}
 
     def server_update(self, server, message, staleness):
-        gathered = server.buffer + message / tf.maximum(staleness, 1.0)
-        sgd(server.center, tf.where(server.completes, gathered, 0.0) / self.messages_per_update, self.learning_rate)
-        server.buffer.assign(tf.where(server.completes, 0.0, gathered))
+        total = gathered(server.buffer, message / tf.maximum(staleness, 1.0), server.completes)
+        sgd(server.center, total / self.messages_per_update, self.learning_rate)
         return server.center

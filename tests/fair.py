@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-import tensorflow as tf
-
-from distsgd.common.contract import Count, Period, Rate, Scheme, sgd
+from distsgd.common.contract import Count, Period, Rate, Scheme, gathered, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +43,8 @@ class Fair(Scheme):
 
     def server_update(self, server, message, staleness):
         server.sent_before.assign_add(1)
-        gathered = server.buffer + server.sent_before**-0.5 / self.buffer_size * message
-        server.center.assign_sub(tf.where(server.completes, gathered, 0.0))
-        server.buffer.assign(tf.where(server.completes, 0.0, gathered))
+        weight = server.sent_before**-0.5 / self.buffer_size
+        server.center.assign_sub(gathered(server.buffer, weight * message, server.completes))
         return server.center
 
     def on_reply(self, worker, reply):

@@ -16,7 +16,7 @@ from ..sync.collective import Collective
 from ..sync.synchronization import Synchronization
 from .hyperparameters import Count, Decay, Fraction, NotNegative, Period, Positive, Rate, unstable_above
 from .inner import InnerOptimizer, inner
-from .optimizers import adagrad, adamw, scaled_signs, sgd, take, top_k
+from .optimizers import adagrad, adamw, gathered, scaled_signs, sgd, take, top_k
 from .rounding import BFloat16, Int8, WithMemory
 from .rounds import Event, Rounds
 from .scheme import Scheme
@@ -57,6 +57,7 @@ __all__ = [
     "Worker",
     "adagrad",
     "adamw",
+    "gathered",
     "inner",
     "scaled_signs",
     "sgd",

@@ -21,6 +21,17 @@ def _has_kernel(variable: Any, rate: Any) -> bool:
     return hasattr(variable, "handle") and rate.shape.rank == 0
 
 
+def gathered(buffer: Any, message: Any, completes: Any) -> Any:
+    """Add a message to a buffer [n]; the one that completes an update gets the sum, and empties the buffer.
+
+    Returns:
+        The sum of the messages [n] if `completes` is true, else zeros.
+    """
+    total = buffer + message
+    buffer.assign(tf.where(completes, 0.0, total))
+    return tf.where(completes, total, 0.0)
+
+
 def sgd(variable: Any, gradient: Any, learning_rate: Any) -> None:
     """Apply x <- x - eta g; coordinates that occur several times in a sparse g add up."""
     if isinstance(gradient, tf.IndexedSlices):
