@@ -10,8 +10,7 @@ import tensorflow as tf
 from distsgd.algorithms import EF21SGDM, SCHEMES, LocalSGD, SparseLoCo, SyncSGD
 from distsgd.common import Group, Recovery, UserError
 from distsgd.common.contract.rounding import WithMemory, codec_of, rounded
-from distsgd.common.contract.seeded import uniform, uniform_numbers
-from distsgd.common.replay.adapters import RANDOM
+from distsgd.common.contract.seeded import OF_CODEC, uniform, uniform_numbers
 from distsgd.common.replay.reference import codecs, compressed_rules, synchronous_rules
 from distsgd.common.spec import parse
 from runs import record
@@ -103,7 +102,7 @@ def sent(codec, vector, kept=(None, None), **where):
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_codec_is_that_of_numpy_and_counts_the_bytes_that_travel(text):
     codec, (name, options) = codec_of(text), parse("codec", text, codecs.CODECS)
-    run = codecs.Run(SIZES, SHAPES, lambda k, t: uniform_numbers(7, ALL, RANDOM, k, t))
+    run = codecs.Run(SIZES, SHAPES, lambda k, t: uniform_numbers(7, ALL, OF_CODEC, k, t))
     equations = codecs.CODECS[name](**options)(run)
     for t in range(2):
         vector = messages(t)

@@ -48,9 +48,8 @@ from ..spec import parse
 from ..sync.store import Tensor
 from .optimizers import scaled_signs, top_k
 from .scheme import Scheme
+from .seeded import OF_CODEC
 from .views import Worker
-
-RANDOM = 0x636F646563  # first part of the key of a codec's random numbers, which differ from those of the scheme
 
 LARGEST = 127  # largest int8 whose negative is an int8, too
 
@@ -107,9 +106,10 @@ class InBlocks(Compressor):
         at_least(1, block=self.block)
 
     def in_blocks(self, vector: Tensor) -> Tensor:
-        """Return a vector [n] as blocks, [m, block], padded with zeros."""
-        missing = -int(vector.shape[0]) % self.block
-        return tf.reshape(tf.pad(vector, [[0, missing]]) if missing else vector, [-1, self.block])
+        """Return a vector [n] as blocks, [m, block], padded with zeros; a block is at most n long."""
+        size = int(vector.shape[0])
+        block = min(self.block, max(size, 1))  # a slice may be shorter than a block
+        return tf.reshape(tf.pad(vector, [[0, -size % block]]) if size % block else vector, [-1, block])
 
     def scaled(self, numbers: Tensor, scales: Tensor) -> Tensor:
         """Return numbers [n] times the scale of their block, [m]."""
@@ -222,7 +222,7 @@ class QSGD(InBlocks):
 
 def _random(worker: Any) -> Tensor:
     """Return the random numbers [P] of a worker for the codec of the message of its round."""
-    return worker.uniform(RANDOM, worker.index, worker.round)
+    return worker.uniform(OF_CODEC, worker.index, worker.round)
 
 
 class OfWholeMessage(Compressor):

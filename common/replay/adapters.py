@@ -367,8 +367,6 @@ PUSH_GRADIENTS = (
     *("k_batch_async", "k_batch_sync", "hierarchical", "ssp", "sync_sgd", "k_sync", "k_async", "trimmed_mean"),
 )
 
-RANDOM = 0x636F646563  # first part of the key of a codec's random numbers
-
 
 def compressed(name: str, equations: Transcription, codec: str, seed: int) -> Transcription:
     """Return the transcription of the algorithm `name` with messages that a codec has compressed.
@@ -404,6 +402,6 @@ def compressed(name: str, equations: Transcription, codec: str, seed: int) -> Tr
 
 def _random(seed: int, size: int, k: int, t: int) -> np.ndarray:
     """Return the random numbers of the message of worker k in its round t."""
-    from ..contract.seeded import uniform_numbers  # not at the top: few codecs are random
+    from ..contract.seeded import OF_CODEC, uniform_numbers  # not at the top: few codecs are random
 
-    return uniform_numbers(seed, size, RANDOM, k, t)
+    return uniform_numbers(seed, size, OF_CODEC, k, t)
