@@ -109,9 +109,8 @@ class Journal:
     def finish(self, slot: WorkerSlot, replied: Any, condition: Any) -> Any:
         """Note when a worker that has finished received its last reply, if the condition holds."""
         with tf.device(self.device):
-            return Row(self.replied, slot.index).write(
-                tf.where(condition, replied, tf.gather(self.replied, slot.index))
-            )
+            row = Row(self.replied, slot.index)
+            return row.write(tf.where(condition, replied, row.read_value()))
 
     def ends(self) -> Any:
         """Return the times at which the last message of each worker was released and replied to, [W, 2]."""
