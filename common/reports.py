@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 Report = Callable[..., None]
+
+OF_LATER_JOIN = "of_later_join"  # an event of a later join of a script: `join` has its name, `its` that of the event
 
 # Events of faults that the run survived, and of the reactions to them.
 FAULTS = (
@@ -19,3 +22,8 @@ FAULTS = (
     "checkpoint",
     "warning",
 )
+
+
+def name_of(event: Mapping[str, Any]) -> str:
+    """Return the name of an event: that within the join for an event of a later join of a script."""
+    return event.get("its", event["event"])

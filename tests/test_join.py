@@ -382,8 +382,8 @@ def test_a_fault_of_the_script_ends_the_run(launch, capsys, what, code, said):
     assert result["outcome"] == {1: "failed", 2: "rejected"}[code]
 
 
-def test_two_joins_of_a_script_train_two_centers(launch, tmp_path):
-    code, result = launch(TWO)
+def test_two_joins_of_a_script_train_two_centers_that_replay(launch, tmp_path, capsys):
+    code, result = launch(TWO, flags=["--record", "gradients"])
     assert (code, result["algorithm"], result["steps"], result["updates"]) == (0, "local_sgd", 18, 3)
     run_dir = tmp_path / "run"
     np.testing.assert_allclose(center_of(run_dir), np.full(3, 2.0 * 0.5**9), rtol=1e-5)
@@ -394,7 +394,21 @@ def test_two_joins_of_a_script_train_two_centers(launch, tmp_path):
             np.testing.assert_array_equal(own["critic"].ravel(), center_of(run_dir / "critic"))
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert {row["critic_loss"] for row in rows if "critic_loss" in row} <= {*np.arange(0, 9, 0.125)}
-    assert (run_dir / "critic" / "trace.npz").exists()
+    later = json.loads((run_dir / "critic" / "result.json").read_text())
+    assert (later["algorithm"], later["outcome"]) == ("async_sgd", "completed")
+    assert (later["steps"], later["updates"]) == (18, 18)
+    assert later["seconds_training"] > 0
+    rows = [json.loads(line) for line in (run_dir / "critic" / "metrics.jsonl").read_text().splitlines()]
+    assert {row["loss"] for row in rows if "loss" in row} <= {*np.arange(0, 9, 0.125)}
+    capsys.readouterr()
+    assert dispatch(["replay", str(run_dir)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("the run did what the paper's equations say") == 2
+    assert shown.index("local_sgd, 2 workers, 9 local steps each") < shown.index("async_sgd, 2 workers, 9 local steps")
+    with np.load(run_dir / "critic" / "center.npz") as file:
+        arrays = dict(file)
+    np.savez(run_dir / "critic" / "center.npz", **arrays | {"center": 1.1 * arrays["center"]})
+    assert dispatch(["replay", str(run_dir)]) == 1
 
 
 def test_each_of_two_joins_in_sequence_reports_its_figures(launch, tmp_path, capsys):

@@ -559,6 +559,9 @@ def test_a_script_on_several_machines_trains_two_centers(machines, tmp_path, fir
         np.testing.assert_array_equal(saved["center"], centers[1][1].ravel())
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert {row["worker"] for row in rows if "b_loss" in row} == {0, 1}  # reported over the network
+    later = json.loads((tmp_path / "run" / "b" / "result.json").read_text())
+    assert (later["outcome"], later["steps"]) == ("completed", 10)
+    assert 0 < later["seconds_training"] < later["seconds_total"]  # on the clock of this machine
 
 
 @pytest.mark.slow

@@ -232,7 +232,7 @@ def test_what_cannot_be_replayed_is_said_in_one_line(file, values, says, copy):
     ("file", "says"),
     [
         ("config.json", "not a run directory"),
-        ("result.json", "has not ended, or is of a later join of a script: it has no result"),
+        ("result.json", "has not ended: it has no result"),
         ("trace.npz", "has no trace.npz"),
         ("center.npz", "has no center.npz"),
     ],

@@ -22,6 +22,7 @@ from ..record.latest import named
 from ..record_format import read_config
 from ..replay.comparison import Verdict
 from ..replay.replay import replay
+from ..replay.scripted import with_later_joins
 from ..tasks.follow import follow
 from ..timeline.lanes import read_lanes
 from ..timeline.picture import FORMATS, draw
@@ -106,13 +107,26 @@ def measure(module: str, arguments: list[str]) -> int:
 
 
 def replay_run(arguments: list[str]) -> int:
-    """Show a run's distance from the equations; return 0 if they agree, 1 if not, 2 if float32 may be the reason."""
+    """Show a run's distance from the equations; return 0 if they agree, 1 if not, 2 if float32 may be the reason.
+
+    Of a script with several joins each is compared, and the worst result returned.
+    """
     about = "Verify a run: re-execute its event log in NumPy, by the paper's equations, and compare the centers."
     parser = Parser("run.sh replay", about, usage="run.sh replay run_dir")
     parser.add_argument("run_dir", type=plain(Path), help="directory of a run that has ended, or latest; only read")
     run_dir = named(parser.values(arguments).run_dir)
 
     use_tensorflow_here()
+    codes = []
+    for folder in with_later_joins(run_dir):
+        if codes:
+            print()  # noqa: T201
+        codes.append(_replay_one(folder))
+    return 1 if 1 in codes else max(codes)
+
+
+def _replay_one(run_dir: Path) -> int:
+    """Show the distance of one center from the equations; return the code as `replay_run` does."""
     began = time.monotonic()
     with Console(stderr=True).status("replaying ..."):  # shown only on a terminal
         verdict = replay(run_dir, SCHEMES)

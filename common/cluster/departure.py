@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 from ..errors import DistsgdError, TaskLost
-from ..reports import FAULTS, Report
+from ..reports import FAULTS, Report, name_of
 from ..waiting import reachable
 from .arrival import RETRY_SECONDS
 from .member import Member
@@ -49,10 +49,10 @@ class Outbox:
         self.local_report(**event)
         if event["event"] == "saving":
             self.saving_seconds = event["seconds"]
-        if not self.member.spec.evaluates and event["event"] in RELAYED:
+        if not self.member.spec.evaluates and name_of(event) in RELAYED:
             with self._adding:
                 self.lines.append(json.dumps({"task": self.member.name, **event}))
-            if event["event"] == "finished":
+            if name_of(event) == "finished":
                 self.wake.set()
 
     def sent(self, count: int) -> None:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ..errors import KINDS, DistsgdError, TaskFailed, TaskLost, UserError, WaitTimeout, first_line
-from ..reports import Report
+from ..reports import Report, name_of
 from ..server.failures import is_absence, is_refusal
 from .arrival import RETRY_SECONDS, Arrival, RunIsOver
 from .departure import LINGER_SECONDS, Departure, Outbox
@@ -90,7 +90,7 @@ class Heartbeat:
 
     def _take_down(self, event: dict[str, Any]) -> None:
         """Report an event of a task on another machine, with its times converted to the clock of this machine."""
-        if event["event"] == "finished":
+        if name_of(event) == "finished":
             late = time.monotonic() - event["sent"]
             event |= {name: event[name] + late for name in ("started", "ended")}
         self.outbox.local_report(**event)

@@ -13,7 +13,7 @@ import cloudpickle
 from ..cluster.membership import Membership
 from ..cluster.task_spec import Addresses
 from ..errors import UserError
-from ..files import own_folder, replacing, write_json, writing
+from ..files import own_folder, replacing, writing
 from ..record import checkpoint
 from ..record.callbacks import STOP
 from ..record.run_directory import check_resumed
@@ -54,7 +54,7 @@ class Launched:
     def loop(self, terms: Terms, name: str, handoff: Handoff) -> ScriptLoop:
         """Agree with worker 0, build graph and session, and wait for the other workers."""
         job = terms.job(self.job, name, take=handoff.take)
-        report = self.report if self._agree(terms, name, job) else of_later_join(self.report, name)
+        report = self._agree(terms, name, job)
         graph, wait_seconds = TaskGraph(job, [self.index]), job.cluster.wait_seconds
         config = session_config(job.cluster, 1, INTER_OP)
         config.device_filters.extend(["/job:ps", f"/job:worker/task:{self.index}"] if job.uses_ps else ["/job:worker"])
@@ -72,10 +72,10 @@ class Launched:
         self.states[name] = state
         self.report(event="blocks", open=list(self.states.values()).count("joined"))
 
-    def _agree(self, terms: Terms, name: str, job: Job) -> bool:
+    def _agree(self, terms: Terms, name: str, job: Job) -> Report:
         """Write the terms of worker 0; raise `UserError` on another worker that joins with others.
 
-        Returns True for the first join of worker 0.
+        Returns the function that reports the events of this join.
         """
         mine, place = terms.in_common(), place_of_terms(self.script, name)
         if self.index == CHIEF:
@@ -95,17 +95,15 @@ class Launched:
                 raise UserError(
                     f"all workers must join with the same {what}. Received: {value}, and {theirs} on worker 0"
                 )
+        report = self.report if agreed["is_first"] else of_later_join(self.report, name)
         if self.index == CHIEF:
             config = describe_script(job, self.script)
             if checkpoint.found(job.run_dir):
                 check_resumed(job.run_dir, config)
-            if agreed["is_first"]:
-                self.report(event="joined", config=config)
-            else:
-                write_json(job.run_dir / "config.json", config)
+            report(event="joined", config=config)
             for warning in job.scheme.warnings(job.cluster.workers):
-                self.report(event="warning", message=warning)
-        return agreed["is_first"]
+                report(event="warning", message=warning)
+        return report
 
     def _agreed(self, place: Path, name: str) -> dict[str, Any] | None:
         """Return what worker 0 has agreed to; None if it has not joined yet."""

@@ -16,11 +16,11 @@ from ..cluster.fingerprint import class_digest, in_words
 from ..contract.checks import check_kind, check_update
 from ..contract.scheme import Scheme
 from ..errors import UserError
-from ..reports import Report
+from ..reports import OF_LATER_JOIN, Report
 from ..tasks.job import Job, Script, checked, describe
 from ..worker.parameters import Parameters
 
-# Events of faults of workers. The record has the versions and restorations of one center, that of the first join.
+# Events of faults of workers, which all joins of a script have in common: each has its versions and restorations.
 OF_WORKERS = ("warning", "evicted", "silent", "refused", "rejoined", "lost")
 
 TERMS = "terms-"  # begin of the names of files with terms
@@ -80,12 +80,13 @@ def describe_script(job: Job, script: Script) -> dict[str, Any]:
 
 
 def of_later_join(report: Report, name: str) -> Report:
-    """Return a function that reports faults and figures: progress and result are those of the first join of a script.
+    """Return a function that reports the events of a later join of a script, for a record of its own.
 
-    The figures have the name of the join before theirs.
+    Faults of workers are those of the run, too, and so are the figures, which have the name of the join before theirs.
     """
 
-    def report_some(event: str, **known: Any) -> None:
+    def report_both(event: str, **known: Any) -> None:
+        report(event=OF_LATER_JOIN, join=name, its=event, **known)
         if event in OF_WORKERS:
             report(event=event, **known)
         elif event == "worker":
@@ -94,4 +95,4 @@ def of_later_join(report: Report, name: str) -> Report:
             }
             report(event="figures", worker=known["worker"], **figures)
 
-    return report_some
+    return report_both

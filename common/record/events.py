@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
+from ..reports import name_of
+
 PROGRESS = ("worker", "center")  # events of which a late subscriber needs only the newest
 
 ROOM = 1000  # events may wait before progress is thinned
@@ -63,8 +65,8 @@ class Subscriber:
             if self._closed or self.failure is not None:
                 return
             key: Any = next(self._numbers)
-            if len(self._waiting) >= self.room and event["event"] in PROGRESS:
-                key = event["event"], event.get("worker")
+            if len(self._waiting) >= self.room and (name := name_of(event)) in PROGRESS:
+                key = name, event.get("join"), event.get("worker")
             since, _ = self._waiting.get(key, (now, event))
             # A new report of progress keeps the place of the older one in the dictionary. At the end of the queue it
             # would be replaced by the next report before its turn, again and again.

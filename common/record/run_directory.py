@@ -30,6 +30,7 @@ from ..cluster.task_spec import TaskSpec
 from ..errors import CannotWrite, DistsgdError, Interrupted, UserError
 from ..files import Lock, cannot_write_into, dumps, finite, replacing, write_json
 from ..record_format import DATA, INITIAL, read_arrays, read_config, read_json, short
+from ..reports import OF_LATER_JOIN
 from ..worker.flat_model import FlatModel
 from . import checkpoint
 from .cpu import CpuRecord
@@ -41,7 +42,7 @@ from .round_log import Shares
 
 RecordMode = Literal["full", "off"]
 
-NOT_FIGURES = {"event", "task", "when", "virtual"}  # fields of an event that are no metrics
+NOT_FIGURES = {"event", "task", "when", "virtual", "join", "its"}  # fields of an event that are no metrics
 
 ROWS = {
     "worker": "worker",
@@ -93,11 +94,27 @@ def check_resumed(run_dir: Path, config: dict[str, Any]) -> None:
 
 
 class RunRecord:
-    """Collects the events of a run and writes its folder."""
+    """Collects the events of a run and writes its folder.
 
-    def __init__(self, run_dir: Path, config: dict[str, Any], task: TaskSpec | None = None, lock: Lock | None = None):
-        self.run_dir, self.config, self.task = run_dir, config, task
-        self.lock = lock  # held until the end
+    Args:
+        run_dir: the folder.
+        config: the configuration.
+        task: the task of this program in a run on several machines.
+        lock: of the folder, held until the end.
+        is_part: True for a later join of a script, whose folder is in that of the run.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        config: dict[str, Any],
+        task: TaskSpec | None = None,
+        lock: Lock | None = None,
+        *,
+        is_part: bool = False,
+    ):
+        self.run_dir, self.config, self.task, self.lock = run_dir, config, task, lock
+        self.later_joins: dict[str, RunRecord] = {}  # of a script, by their names
         self.publish: Callable[[dict[str, Any]], None] = self.on_event  # publishes an event to all subscribers
         self.began = time.monotonic()
         self.finished: dict[int, dict[str, Any]] = {}
@@ -115,7 +132,9 @@ class RunRecord:
             run_dir.mkdir(parents=True, exist_ok=True)
             elsewhere = task is not None and task.separate_evaluator  # the checkpoints are on the chief's machine
             resuming = bool(checkpoint.found(run_dir)) or (elsewhere and (run_dir / "events.bin").exists())
-            if resuming:
+            if is_part:  # its configuration is written when the script joins, after a comparison
+                (run_dir / "result.json").unlink(missing_ok=True)
+            elif resuming:
                 self._go_on()
             elif (task is None or task.evaluates) and self._holds_results():
                 raise UserError(
@@ -124,8 +143,9 @@ class RunRecord:
             else:
                 for name in (INITIAL, DATA):  # of a run that failed here
                     (run_dir / name).unlink(missing_ok=True)
-            write_json(run_dir / "config.json", config)
-            make_latest(run_dir)
+            if not is_part:
+                write_json(run_dir / "config.json", config)
+                make_latest(run_dir)
             self.metrics = Metrics(run_dir / "metrics.jsonl", resuming)
             self.began -= max((row["seconds"] for row in self.rows), default=0)  # seconds of the run that is resumed
         except OSError as error:
@@ -185,6 +205,8 @@ class RunRecord:
         elif kind == "joined":  # the algorithm of a script is known
             self.config |= event["config"]
             write_json(self.run_dir / "config.json", self.config)
+        elif kind == OF_LATER_JOIN:
+            self._later_join(event["join"]).on_event({**event, "event": event["its"]})
         elif kind == "network":
             self.network = event["state"]
         elif kind == "kernels":
@@ -192,6 +214,12 @@ class RunRecord:
         if "virtual" in event:
             self.simulated["virtual_seconds"] = event["virtual"]
         self.simulated |= {name: event[name] for name in ("order_seconds", "arithmetic_seconds") if name in event}
+
+    def _later_join(self, name: str) -> RunRecord:
+        """Return the record of a later join of a script."""
+        if name not in self.later_joins:
+            self.later_joins[name] = RunRecord(self.run_dir / name, dict(self.config), self.task, is_part=True)
+        return self.later_joins[name]
 
     def _add(self, row: Row) -> None:
         """Add a row to the metrics; if it cannot be written, warn and continue the run without metrics on the disk."""
@@ -219,6 +247,9 @@ class RunRecord:
         if self.lock is not None:
             self.lock.make_room()
         try:
+            for join in self.later_joins.values():
+                join.network, join.kernels, join.stopped = self.network, self.kernels, self.stopped
+                join.finish(error, picture)
             write_json(self.run_dir / "result.json", result)
             if picture and any(row["kind"] == "center" for row in self.rows):
                 with replacing(self.run_dir / "plot.png") as file:

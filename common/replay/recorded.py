@@ -189,7 +189,7 @@ def read_run(
         if key.endswith("rate") and isinstance(value, str):
             raise UserError(f"the reference knows constant rates alone. Received: {key}={value}")
     if not (run_dir / "result.json").is_file():
-        raise UserError(f"the run in {run_dir} has not ended, or is of a later join of a script: it has no result.json")
+        raise UserError(f"the run in {run_dir} has not ended: it has no result.json")
     result = record_format.read_result(run_dir)
     if result["updates"] is None:
         raise UserError(f"the run in {run_dir} ended without a result: result.json has no updates")

@@ -15,6 +15,11 @@ from ..record_format import GRADIENTS, checked, list_of, open_to_read, whole
 SHAPES = {"shapes": list_of(list_of(whole(0, 2**40)))}  # in config.json
 
 
+def with_later_joins(run_dir: Path) -> list[Path]:
+    """Return the folder of a run, then those of the later joins of its script, by name."""
+    return [run_dir, *sorted(path.parent for path in run_dir.glob("*/config.json"))]
+
+
 def recorded_gradients(run_dir: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """Return gradient, steps and shapes of a run, see `read_run`, and True if the script's optimizer made the steps.
 
