@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,16 @@ from ..lazy import tf
 from ..worker.flat_model import FlatModel
 from ..worker.parameters import Parameters
 from .job import CHIEF, Job
-from .requests import OF_PS, CommonRequests, Operation, WorkerRequests, operations_of, requests_of, rounds_of
+from .requests import (
+    OF_PS,
+    CommonRequests,
+    Operation,
+    Operations,
+    WorkerRequests,
+    operations_of,
+    requests_of,
+    rounds_of,
+)
 
 IN_PLACE_FLOATS = 1 << 20  # a copy of a smaller vector costs less than operations on each variable of the model
 
@@ -89,12 +100,16 @@ class TaskGraph:
                 # A constant would make the graph of each worker different, and workers could not share one.
                 index = tf.compat.v1.placeholder_with_default(-1, [], name="index")
             self.identity = index, self.ps.transactions.incarnation
-            self.operations = operations_of(OF_PS, self.ps, self.ps.devices[0], self.sees_waiting)
+            built = partial(Operations, self.graph, threading.RLock())
+            self.operations: Any = built(operations_of(OF_PS, self.ps, self.ps.devices[0], self.sees_waiting))
             fed = isinstance(self.model, Parameters)
             gradient = None if fed else tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
-            self.of_workers = {k: self._of_worker(job, k, gradient) for k in workers}
+            self.of_workers: dict[int, Any] = {k: built(self._of_worker(job, k, gradient)) for k in workers}
+            if not self.in_process:  # then the graph is sent to a ps or to other workers, whole
+                self.operations = dict(self.operations)
+                self.of_workers = {k: dict(own) for k, own in self.of_workers.items()}
 
-    def _of_worker(self, job: Job, k: int, gradient: Any) -> dict[str, Operation]:
+    def _of_worker(self, job: Job, k: int, gradient: Any) -> dict[str, Callable[[], Operation]]:
         from ..messages.channels import Channels
         from ..worker.fed_worker import FedReplica, FedWorker
         from ..worker.replica import Replica

@@ -11,7 +11,7 @@ W is the number of workers, P that of parameters, S the length of the model's no
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
@@ -278,21 +278,60 @@ def requests_of(*kinds: type) -> dict[str, Request]:
     return {name: value for kind in kinds for name, value in vars(kind).items() if isinstance(value, Request)}
 
 
-def operations_of(kinds: Sequence[type], part: Any, device: str, sees_waiting: bool) -> dict[str, Operation]:
-    """Build the requests of these classes, without those of waiting workers unless `sees_waiting`; by name."""
+class Operations(Mapping[str, Operation]):
+    """Operations of a graph by name, each of them built when it is first asked for: a run needs half of them.
+
+    Args:
+        graph: the graph.
+        lock: that of the graph, held while an operation is built, as several threads may ask.
+        builds: functions that build the operations.
+    """
+
+    def __init__(self, graph: Any, lock: Any, builds: Mapping[str, Callable[[], Operation]]):
+        self._graph, self._lock, self._builds = graph, lock, builds
+        self._built: dict[str, Operation] = {}
+
+    def __getitem__(self, name: str) -> Operation:
+        from ..messages.ops import building
+
+        with self._lock:
+            if name not in self._built:
+                with building(self._graph):
+                    self._built[name] = self._builds[name]()
+            return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._builds)
+
+    def __len__(self) -> int:
+        return len(self._builds)
+
+    def __or__(self, other: Operations) -> Operations:
+        """Return the operations of both."""
+        both = {name: partial(each.__getitem__, name) for each in (self, other) for name in each}
+        return Operations(self._graph, self._lock, both)
+
+
+def operations_of(
+    kinds: Sequence[type], part: Any, device: str, sees_waiting: bool
+) -> dict[str, Callable[[], Operation]]:
+    """Return functions that build the requests of these classes, by name; without `sees_waiting` not all of them."""
     asked = requests_of(*kinds).items()
-    return {name: own.operation(part, device) for name, own in asked if sees_waiting or not own.of_waiting}
+    return {name: partial(own.operation, part, device) for name, own in asked if sees_waiting or not own.of_waiting}
 
 
-def rounds_of(worker: Any, batch_size: int, counts: set[int]) -> dict[str, Operation]:
-    """Build the rounds of a worker, for each event and each number of rounds in a call."""
-    operations = {}
-    for count in sorted(counts):
+def rounds_of(worker: Any, batch_size: int, counts: set[int]) -> dict[str, Callable[[], Operation]]:
+    """Return functions that build the rounds of a worker, for each event and each number of rounds in a call."""
+
+    def build(event: Event, count: int) -> Operation:
         rows, before = _place(tf.int32, [count, None, batch_size]), _place(tf.int64, [3])
-        for event in sorted(worker.scheme.events):
-            rounds = Operation(traced(worker.rounds, rows, event, before), (rows, before))
-            operations[name_of_rounds(event, count)] = rounds
-    return operations
+        return Operation(traced(worker.rounds, rows, event, before), (rows, before))
+
+    return {
+        name_of_rounds(event, count): partial(build, event, count)
+        for count in sorted(counts)
+        for event in sorted(worker.scheme.events)
+    }
 
 
 def name_of_rounds(event: Event, count: int) -> str:
