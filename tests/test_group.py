@@ -108,6 +108,7 @@ def test_center_is_that_of_the_equations(name):
 TURNS: dict[str, Any] = {"schedule": (0, 0, 1, 0, 2, 2, 1, 1, 0, 2, 1, 0)}
 SETS: dict[str, Any] = {"schedule": (2, 0, 1, 1, 2, 0, 0, 1, 2)}
 VIRTUAL: dict[str, Any] = {"backend": "simulation", "steps": 60}
+THOROUGH = {"fedopt with yogi", "fedopt with adagrad", "dc_asgd, adaptive", "downpour in dean's phase"}
 FAST = {"downpour", "easgd", "all_reduce", "ssp"}
 
 
@@ -122,7 +123,13 @@ def engine_options(scheme):
     return SETS if sync.waits else TURNS
 
 
-@pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in CATALOGUE])
+def marked(name):
+    return pytest.param(
+        name, marks=pytest.mark.thorough if name in THOROUGH else [pytest.mark.slow] * (name not in FAST)
+    )
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in CATALOGUE])
 def test_center_is_that_of_the_engine_on_the_same_order(name, tmp_path):
     scheme = CATALOGUE[name]
     servers = 2 if scheme.sync.uses_ps else 1
@@ -134,8 +141,9 @@ def test_center_is_that_of_the_engine_on_the_same_order(name, tmp_path):
     assert distance(group.center, engine.center) < TOLERANCE
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", ["cosine", "linear"])
+@pytest.mark.parametrize(
+    "shape", [pytest.param("cosine", marks=pytest.mark.slow), pytest.param("linear", marks=pytest.mark.thorough)]
+)
 def test_learning_rates_fall_as_in_the_engine(shape, tmp_path):
     for name, scheme in {"async": AGN(communication_period=2), "sets": LocalSGD(communication_period=2)}.items():
         falling, options = shaped(scheme, shape, 10), SMALL | (SETS if scheme.sync.waits else TURNS)

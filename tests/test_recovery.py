@@ -175,7 +175,7 @@ def test_a_ps_lost_beside_a_stopped_worker_is_restored_and_both_restarted(steps,
 @pytest.mark.slow
 def test_a_synchronous_run_continues_without_a_lost_worker(going):
     some = Recovery(min_workers=2)
-    run = going(SyncSGD(), steps=300, workers=3, wait_seconds=patience(4), recovery=some)
+    run = going(SyncSGD(), steps=300, workers=3, wait_seconds=patience(8), recovery=some)
     run.send("worker-2", signal.SIGKILL)
     outcome = run.end()
     assert not isinstance(outcome, Exception), outcome
