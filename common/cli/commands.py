@@ -159,7 +159,7 @@ def _in_words(verdict: Verdict) -> str:
     if verdict.agrees and verdict.until:
         return (
             f"the run did what the paper's equations say up to update {verdict.until}, by its test losses; after that, "
-            "float32 decides signs of gradients near zero, which explains the distance"
+            "float32 decides signs of values near zero, and largest ones, which explains the distance"
         )
     if verdict.agrees:
         return "the run did what the paper's equations say"

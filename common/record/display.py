@@ -237,7 +237,8 @@ class Display:
         """Return algorithm, data set, model and tasks in one line."""
         config = self.config
         tasks = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else f"workers: {config['workers']}"
-        return f"{config['algorithm']} on {config['dataset']}, {config['model']} ({tasks})"
+        names = dict.fromkeys([config["dataset"], config["model"]])  # of a problem of theory both are the same
+        return f"{config['algorithm']} on {', '.join(names)} ({tasks})"
 
     def _pause(self) -> float:
         """Return the seconds between two plain lines, which are longer in longer runs."""
