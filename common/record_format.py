@@ -83,11 +83,11 @@ RECOVERY: Kind = (
 STEPS, TASKS = whole(1, MOST_STEPS), whole(1, MOST_TASKS)
 
 CONFIG: Mapping[str, Kind] = {
-    "algorithm": TEXT, "backend": TEXT, "dataset": TEXT, "model": TEXT, "record": TEXT, "codec": TEXT,
+    "algorithm": TEXT, "backend": TEXT, "dataset": TEXT, "model": TEXT, "record": TEXT, "codec": TEXT, "l2": NUMBER,
     "hyperparameters": HYPERPARAMETERS, "workers": TASKS, "devices_per_worker": TASKS, "ps": whole(0, MOST_TASKS),
     "batch_size": whole(1, 2**31), "steps_per_worker": STEPS, "steps_of_workers": list_of(whole(0, MOST_STEPS)),
     "earlier_step_targets": list_of(STEPS), "seed": whole(0, 2**32 - 1), "skew": or_null(TEXT),
-    "l2": NUMBER, "clip_norm": or_null(NUMBER), "ema_decay": or_null(NUMBER), "kernels": or_null(TEXT),
+    "hostile": or_null(TEXT), "clip_norm": or_null(NUMBER), "ema_decay": or_null(NUMBER), "kernels": or_null(TEXT),
 }  # fmt: skip
 
 RESULT: Mapping[str, Kind] = {

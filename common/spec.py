@@ -34,6 +34,13 @@ def parse(kind: str, text: str, known: Mapping[str, Callable[..., Any]]) -> tupl
     return name, options
 
 
+def hostile_workers(attack: str | None) -> int:
+    """Return how many workers an attack makes hostile, as in `sign-flip:2`; 0 for None."""
+    if attack is not None and not re.fullmatch(r"sign-flip:[1-9]\d{0,6}", attack):
+        raise UserError(f"hostile takes sign-flip and a number of workers, as in sign-flip:2. Received: {attack!r}")
+    return 0 if attack is None else int(attack.partition(":")[2])
+
+
 def _numbers(what: str, text: str, default: Any) -> Any:
     """Return a positive number, or 0 if that is the default; for a tuple, several of them, written a-b-c."""
     several = isinstance(default, tuple)

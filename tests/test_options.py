@@ -51,6 +51,16 @@ def test_l2_is_added_before_the_gradient_is_clipped_to_the_norm(tmp_path):
     assert np.linalg.norm(run.gradient(run.start, 0, 0) + 0.5 * run.start) > 2  # it was clipped
 
 
+@pytest.mark.parametrize("backend", ["threads", "simulation"])
+def test_hostile_workers_compute_with_the_negative_of_their_gradients(backend, tmp_path):
+    run = threads(SyncSGD(), tmp_path, hostile="sign-flip:2", backend=backend, schedule=(), steps=12)
+    center = run.start
+    for t in range(12):
+        honest, *hostile = (run.gradient(center, k, t) for k in range(3))
+        center = center - 0.2 * (honest - sum(hostile)) / 3
+    np.testing.assert_allclose(run.center, center, **CLOSE)
+
+
 def checked_average(run, path, most, folder):
     """Return the average of the centers of a run, which is the one that is saved."""
     average = run.start
@@ -162,6 +172,11 @@ def test_running_statistics_are_the_means_of_those_of_the_workers_shards(tmp_pat
         ({"clip_norm": 0.0}, "clip_norm"),
         ({"l2": -1.0}, "l2"),
         ({"ema_decay": 1.5}, "ema_decay"),
+        (
+            {"hostile": "noise:1"},
+            "hostile takes sign-flip and a number of workers, as in sign-flip:2. Received: 'noise:1'",
+        ),
+        ({"hostile": "sign-flip:3"}, "hostile workers must be fewer than the workers, 3. Received: 3"),
     ],
 )
 def test_bad_options_are_refused(options, message, tmp_path):

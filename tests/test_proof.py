@@ -64,6 +64,8 @@ def test_a_transcription_declares_what_the_scheme_does(name):
     "arguments",
     [
         ["downpour", "--workers", "3", "--l2", "0.01", "--clip-norm", "1", "--skew", "dirichlet:alpha=0.5"],
+        ["trimmed_mean", "--workers", "3", "--hostile", "sign-flip:1", "--backend", "threads", "--steps", "20"],
+        ["local_sgd", "--workers", "3", "--hostile", "sign-flip:1", "--backend", "simulation", "--steps", "20"],
         pytest.param(
             ["async_sgd", "--dataset", "sparse:examples=480,features=200,active=5", "--model", "logistic"],
             marks=pytest.mark.slow,

@@ -34,8 +34,6 @@ def of_problem(run_dir: Path, config: Mapping[str, Any], jumps: bool, load: Call
     if dataset.model != config["model"]:
         raise UserError(f"the model {name} is not for the data set {config['dataset']}")
     on_rows, loss, shape = _linear(dataset) if name == "linear" else _quadratic(config["model"])
-    if config["l2"] or config["clip_norm"] is not None:
-        on_rows = gradients.regularized(on_rows, config["l2"], config["clip_norm"])
     return {
         "steps": config["steps_per_worker"],
         "gradient": on_batches(config, dataset.train[1], on_rows),

@@ -15,7 +15,7 @@ from .. import record_format
 from ..data.recipes import Dataset, make
 from ..errors import UserError
 from ..record_format import ALONE_STEPS, DATA, EVENTS, INITIAL, MOST_TASKS, PARTS
-from ..spec import parse
+from ..spec import hostile_workers, parse
 from .reference import gradients
 
 Centers = list[np.ndarray]  # the center after each event, or after each common update; [P] each
@@ -219,7 +219,7 @@ def _computed(run_dir: Path, config: Mapping[str, Any], jumps: bool, load: Calla
     """Return the fields of a `RecordedRun` that follow from data and model."""
     dataset = _dataset(run_dir, config["dataset"], load)
     on_rows, shapes, loss = _model(config, dataset)
-    whole = config["l2"] or config["clip_norm"] is not None or config["devices_per_worker"] > 1
+    whole = config["l2"] or config["clip_norm"] is not None or config["devices_per_worker"] > 1 or config.get("hostile")
     averages = config["ema_decay"] is not None  # losses are those of the average
     return {
         "steps": config["steps_per_worker"],
@@ -266,25 +266,21 @@ def _model(config: Mapping[str, Any], dataset: Dataset) -> tuple[gradients.Gradi
         sizes = [x.shape[1], *hidden, dataset.classes]
         shapes = [shape for n, m in pairwise(sizes) for shape in ((n, m), (m,))]
         on_rows, loss = gradients.mlp_gradient(x, y, sizes), gradients.mlp_loss(test_x, test_y, sizes)
-    if config["l2"] or config["clip_norm"] is not None:
-        on_rows = gradients.regularized(on_rows, config["l2"], config["clip_norm"])
     return on_rows, shapes, loss
 
 
 def on_batches(config: Mapping[str, Any], labels: np.ndarray, on_rows: gradients.GradientOnRows) -> gradients.Gradient:
-    """Return the gradient of worker k's t-th batch, as config.json describes batches."""
-    workers, size = config["workers"], config["batch_size"]
-    if size > (shard := len(labels) // workers):
-        raise UserError(
-            f"batch_size must not be larger than the shard of a worker, {shard} examples "
-            f"({len(labels)} for {workers} workers). Received: batch_size={size}"
-        )
-    skew = None
-    if config["skew"] is not None:
-        rule, options = parse("skew", config["skew"], ALPHAS)
-        skew = labels, ALPHAS[rule](**options)
-    drawn = {"workers": workers, "seed": config["seed"], "batch_size": size, "skew": skew}
-    return gradients.batch_gradient(on_rows, examples=len(labels), **drawn)
+    """Return the gradient of worker k's t-th batch, as config.json describes batches and changes of gradients."""
+    if config["l2"] or config["clip_norm"] is not None:
+        on_rows = gradients.regularized(on_rows, config["l2"], config["clip_norm"])
+    workers, size, seed = (config[name] for name in ("workers", "batch_size", "seed"))
+    if size > (shard := (n := len(labels)) // workers):
+        raise UserError(f"batch_size must be at most the shard of a worker, {shard} examples. Received: {size}")
+    rule, options = parse("skew", config["skew"], ALPHAS) if config["skew"] is not None else ("", {})
+    skew = (labels, ALPHAS[rule](**options)) if rule else None
+    gradient = gradients.batch_gradient(on_rows, examples=n, workers=workers, seed=seed, batch_size=size, skew=skew)
+    honest = workers - hostile_workers(config.get("hostile"))
+    return gradient if honest == workers else lambda x, k, t: gradient(x, k, t) * (1 if k < honest else -1)
 
 
 def recorded_losses(run_dir: Path) -> dict[int, float]:

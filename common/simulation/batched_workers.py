@@ -165,6 +165,7 @@ class BatchedWorkers:
     def gradient(self, variables: Values, view: Any, batch: Any) -> tuple[Any, Any]:
         """Return loss and gradient of one worker on one batch; update the worker's state and seeds."""
         replica = copy.copy(self.replica)
+        replica.index = view.index
         replica.state, replica.seeds = variables["state"], variables["seeds"]
         replica.frozen = [ShadowVariable.of(value.read_value()) for value in self.replica.frozen]
         return replica.gradient(self.scheme.gradient_point(view), batch)

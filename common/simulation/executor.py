@@ -17,6 +17,7 @@ from ..messages.cut import joined
 from ..messages.ops import building, is_finite
 from ..messages.stand_in import Row
 from ..server.center import Center
+from ..spec import hostile_workers
 from ..tasks.job import Job
 from ..worker.flat_model import FlatModel
 from ..worker.replica import Replica, Shard
@@ -205,7 +206,8 @@ class Executor:
             (self.part,), (center,) = self.center.slices, self.center.initial
             state = tf.compat.v1.placeholder(tf.float32, [model.state_size], name="initial_state")
             gradient = tf.function(model.gradient, reduce_retracing=True, autograph=False)
-            own, loss, sizes = [""] * job.devices_per_worker, (options.l2, options.clip_norm), job.slices(model.size)
+            own, sizes = [""] * job.devices_per_worker, job.slices(model.size)
+            loss = options.l2, options.clip_norm, hostile_workers(options.hostile)
             replica = Replica(model, gradient, "replica", (0, workers), own, Given(), job.train, *loss)
             self.data = Shard(leaves(job.train), "simulation")
             self.workers = BatchedWorkers(job.scheme, replica, workers, (center, state), job.seed, sizes)

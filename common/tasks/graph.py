@@ -17,14 +17,15 @@ import numpy as np
 from ..cluster.cluster import compute_devices
 from ..files import replacing
 from ..lazy import tf
+from ..spec import hostile_workers
 from ..worker.flat_model import FlatModel
 from ..worker.parameters import Parameters
 from .job import CHIEF, Job
 from .requests import (
     OF_PS,
     CommonRequests,
+    LazyOperations,
     Operation,
-    Operations,
     WorkerRequests,
     operations_of,
     requests_of,
@@ -100,7 +101,7 @@ class TaskGraph:
                 # A constant would make the graph of each worker different, and workers could not share one.
                 index = tf.compat.v1.placeholder_with_default(-1, [], name="index")
             self.identity = index, self.ps.transactions.incarnation
-            built = partial(Operations, self.graph, threading.RLock())
+            built = partial(LazyOperations, self.graph, threading.RLock())
             self.operations: Any = built(operations_of(OF_PS, self.ps, self.ps.devices[0], self.sees_waiting))
             fed = isinstance(self.model, Parameters)
             gradient = None if fed else tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
@@ -129,7 +130,7 @@ class TaskGraph:
             worker = SparseWorker(job.scheme, self.ps, slot, devices[0], _source(job, k, devices[0])[0])
         else:
             source, structure = _source(job, k, devices[0])
-            loss = job.options.l2, job.options.clip_norm
+            loss = job.options.l2, job.options.clip_norm, hostile_workers(job.options.hostile)
             replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
             parts = job.scheme, replica, self.ps, slot
             worker = InPlaceWorker(*parts) if self.in_place else DenseWorker(*parts, name, job.seed)

@@ -32,6 +32,7 @@ from ..record.plot import accuracy_of
 from ..record.run_directory import is_complete, new_run_dir
 from ..record_format import read_config
 from ..server.traffic import Traffic
+from ..spec import hostile_workers
 from ..virtual_time.platform import Machines, Platform
 from ..virtual_time.schedule import check
 from .options import MAX_STEPS, Recovery, RunOptions, TransportName
@@ -145,13 +146,13 @@ class Job:
     def sparse(self) -> bool:
         """True if workers pull and push only the coordinates of their batch; else vectors are dense."""
         how, devices = self.options, self.devices_per_worker
-        return self.recipe.sparse and self.scheme.sparse and not is_dense(how.l2, how.clip_norm, how.ema_decay, devices)
+        return self.recipe.sparse and self.scheme.sparse and not is_dense(how, how.ema_decay, devices)
 
     @property
     def in_place(self) -> bool:
         """True if workers may take gradients at the center itself, which is in their memory, instead of at a copy."""
         how, codecs = self.options, (type(self.codec), type(self.scheme.reply_codec))
-        whole = self.sparse or is_dense(how.l2, how.clip_norm, None, self.devices_per_worker)
+        whole = self.sparse or is_dense(how, None, self.devices_per_worker)
         return self.scheme.in_place and self.cluster.placement.in_process and not whole and codecs == (Codec, Codec)
 
     @property
@@ -187,9 +188,10 @@ class Job:
         return self.cluster.devices_per_worker or self.scheme.default_devices_per_worker
 
 
-def is_dense(l2: float, clip_norm: float | None, ema_decay: float | None, devices_per_worker: int) -> bool:
+def is_dense(how: RunOptions, ema_decay: float | None, devices_per_worker: int) -> bool:
     """Return True if these options need whole vectors, also on a sparse problem."""
-    return bool(l2) or clip_norm is not None or ema_decay is not None or devices_per_worker > 1
+    changes = bool(how.l2) or how.clip_norm is not None or how.hostile is not None
+    return changes or ema_decay is not None or devices_per_worker > 1
 
 
 def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster: Cluster, options: RunOptions) -> Job:
@@ -252,6 +254,8 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         raise UserError(f"{scheme.name} needs all its workers: leave min_workers out. Received: min_workers={wanted}")
     if not uses_ps and (options.stop_at_version is not None or options.stop_at_accuracy is not None):
         raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
+    if (hostile := hostile_workers(options.hostile)) >= cluster.workers:
+        raise UserError(f"hostile workers must be fewer than the workers, {cluster.workers}. Received: {hostile}")
     if options.schedule and not cluster.placement.in_process:
         raise UserError("a schedule needs the threads back end: Cluster.local(..., backend='threads')")
     if cluster.simulated is not None:
@@ -321,6 +325,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "devices_per_worker": job.devices_per_worker,
         "clip_norm": options.clip_norm,
         "l2": options.l2,
+        "hostile": options.hostile,
         "ema_decay": options.ema_decay,
         "codec": options.codec,
         **({"transport": job.transport} if not cluster.placement.in_process else {}),

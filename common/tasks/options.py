@@ -17,6 +17,7 @@ from ..errors import UserError
 from ..kernels import Kernels
 from ..record.latest import named, newest
 from ..record.run_directory import RecordMode
+from ..spec import hostile_workers
 
 RESTART_CHECKPOINT_SECONDS = 10.0
 
@@ -116,6 +117,8 @@ class RunOptions:
     """Maximum norm of a gradient, taken as one vector; longer ones are scaled down to it."""
     l2: float = 0.0
     """Coefficient of the term l2/2 |x|^2 that is added to the loss."""
+    hostile: str | None = None
+    """Attack on the run, as in sign-flip:2: the last 2 workers compute with the negative of their gradients."""
     ema_decay: float | None = None
     """Evaluate an exponential moving average of the center, with this decay, instead of the center."""
     codec: str = "float32"
@@ -161,6 +164,7 @@ class RunOptions:
         if self.clip_norm is not None:
             positive(clip_norm=self.clip_norm)
         not_negative(l2=self.l2)
+        hostile_workers(self.hostile)
         if self.ema_decay is not None:
             fraction(ema_decay=self.ema_decay)
         codec_of(self.codec)
@@ -195,6 +199,7 @@ class Keywords(TypedDict, total=False):
     run_dir: str | Path | None
     clip_norm: float | None
     l2: float
+    hostile: str | None
     ema_decay: float | None
     codec: str
     transport: TransportName

@@ -278,7 +278,7 @@ def requests_of(*kinds: type) -> dict[str, Request]:
     return {name: value for kind in kinds for name, value in vars(kind).items() if isinstance(value, Request)}
 
 
-class Operations(Mapping[str, Operation]):
+class LazyOperations(Mapping[str, Operation]):
     """Operations of a graph by name, each of them built when it is first asked for: a run needs half of them.
 
     Args:
@@ -306,10 +306,10 @@ class Operations(Mapping[str, Operation]):
     def __len__(self) -> int:
         return len(self._builds)
 
-    def __or__(self, other: Operations) -> Operations:
+    def __or__(self, other: LazyOperations) -> LazyOperations:
         """Return the operations of both."""
         both = {name: partial(each.__getitem__, name) for each in (self, other) for name in each}
-        return Operations(self._graph, self._lock, both)
+        return LazyOperations(self._graph, self._lock, both)
 
 
 def operations_of(
