@@ -19,14 +19,14 @@ from rich.console import Console
 from ..common.arguments import nearest
 from ..common.cli import flags
 from ..common.errors import UserError
-from . import reproduced_asynchrony, reproduced_messages
+from . import reproduced_asynchrony, reproduced_messages, reproduced_waiting
 from .outcome_files import write
 from .reproduced_experiment import Numbers
 
 RESULTS = Path(__file__).parent / "results" / "reproduced.json"
 PAGE = Path(__file__).parent.parent / "docs" / "claims.md"
 
-EXPERIMENTS = [*reproduced_asynchrony.EXPERIMENTS, *reproduced_messages.EXPERIMENTS]
+EXPERIMENTS = [*reproduced_asynchrony.EXPERIMENTS, *reproduced_waiting.EXPERIMENTS, *reproduced_messages.EXPERIMENTS]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Options:
     """Which experiments."""
 
     names: tuple[str, ...] = ()
-    """Of experiments; all if none is given."""
+    """Names of experiments; all of them if none is given."""
 
     def __post_init__(self):
         known = [each.name for each in EXPERIMENTS]
@@ -56,7 +56,8 @@ def main(arguments: list[str]) -> int:
     """Measure, save and show; return the exit code."""
     options: Options = flags.read(
         "run.sh reproduced",
-        "Experiments of papers with their settings; expected numbers beside ours.",
+        "Experiments of papers with their settings; expected numbers beside ours. Names: "
+        + ", ".join(each.name for each in EXPERIMENTS),
         arguments,
         {"options": Options},
         positional="names",

@@ -11,6 +11,10 @@ from ..algorithms.fedprox import FedProx
 from ..algorithms.local_sgd import LocalSGD
 from ..algorithms.scaffold import Scaffold
 from ..algorithms.signsgd_mv import SignSGDMV
+from ..algorithms.sync_sgd import SyncSGD
+from ..algorithms.trimmed_mean import TrimmedMean
+from ..common.data.recipes import make
+from ..common.replay.reference import codecs, gradients
 from .claims_variants import Forgetful
 from .reproduced_experiment import Experiment, Numbers, path
 
@@ -101,6 +105,63 @@ def _two_phase_variance(workers: int) -> float:
     return OUTER**2 * INNER**2 * (1 - q ** (2 * LOCAL_STEPS)) / (workers * (1 - q**2) * (1 - c**2))
 
 
+# The variance of random rounding.
+
+ELEMENTS, DRAWS, BITS = 512, 4000, (2, 4, 8)
+
+
+def _rounding() -> Numbers:
+    """Return E‖C(v) − v‖² / ‖v‖² of random rounding with the levels of each number of bits, and the share of zeros."""
+    random = np.random.default_rng(0)
+    vector, found = random.standard_normal(ELEMENTS), {}
+    for bits in BITS:
+        sent = np.array([codecs.qsgd(vector, random.random(ELEMENTS), _levels(bits), ELEMENTS) for _ in range(DRAWS)])
+        found[f"variance{bits}"] = float(((sent - vector) ** 2).sum(1).mean() / (vector @ vector))
+        found[f"bias{bits}"] = float(np.linalg.norm(sent.mean(0) - vector) / np.linalg.norm(vector))
+        found[f"nonzero{bits}"] = float(np.count_nonzero(sent, axis=1).mean())
+    return found
+
+
+def _levels(bits: int) -> int:
+    return 2 ** (bits - 1) - 1
+
+
+def _rounding_agrees(found: Numbers) -> bool:
+    """Check the bounds, and that the mean is the vector but for the noise of so many draws."""
+    return all(
+        found[f"variance{bits}"] <= codecs.variance_bound(_levels(bits), ELEMENTS)
+        and found[f"nonzero{bits}"] <= _levels(bits) * (_levels(bits) + ELEMENTS**0.5)
+        and found[f"bias{bits}"] < 2 * (found[f"variance{bits}"] / DRAWS) ** 0.5
+        for bits in BITS
+    )
+
+
+# Hostile workers.
+
+HOSTILE = range(5)  # of ten workers
+
+
+def _attack() -> Numbers:
+    """Return the accuracy on digits of the mean and the median of 10 workers, some of which send negative gradients."""
+    digits = make("digits")
+    (x, y), (test_x, test_y) = digits.train, digits.test
+    x, test_x = x.reshape(len(x), -1), test_x.reshape(len(test_x), -1)
+    on_rows, found = gradients.mlp_gradient(x, y, [x.shape[1], 10]), {}
+    on_batches = gradients.batch_gradient(on_rows, examples=len(x), workers=10, seed=0, batch_size=16)
+    for scheme in SyncSGD(learning_rate=0.2), TrimmedMean(learning_rate=0.2, trim=0.5):
+        for hostile in HOSTILE:
+            attacked = lambda x, k, t, n=10 - hostile: on_batches(x, k, t) * (1 if k < n else -1)  # noqa: E731
+            last = path(scheme, np.zeros(x.shape[1] * 10 + 10), attacked, workers=10, steps=60)[-1]
+            logits = test_x @ last[:-10].reshape(-1, 10) + last[-10:]
+            found[f"{scheme.name}{hostile}"] = float((logits.argmax(1) == test_y).mean())
+    return found
+
+
+def _five(scheme: str) -> str:
+    """Return the format of the five accuracies of a scheme."""
+    return ", ".join(f"{{{scheme}{hostile}:.3f}}" for hostile in HOSTILE)
+
+
 EXPERIMENTS = [
     Experiment(
         "memory",
@@ -142,5 +203,29 @@ EXPERIMENTS = [
         _two_phases,
         "{W1:.5f}, {W4:.5f}",
         lambda found: all(abs(found[f"W{w}"] / _two_phase_variance(w) - 1) < 0.01 for w in (1, 4)),
+    ),
+    Experiment(
+        "qsgd",
+        "`--codec qsgd`",
+        f"Alistarh et al. 2017 (arXiv:1610.02132), lemma 3.1: unbiased, E‖Q(v) − v‖² ≤ min(n/s², √n/s) ‖v‖², at most "
+        f"s (s + √n) elements in the mean; a normal vector of n = {ELEMENTS}, s = 1, 7, 127 (2, 4, 8 bits)",
+        "variances of at most "
+        + ", ".join(f"{codecs.variance_bound(_levels(bits), ELEMENTS):.3g}" for bits in BITS)
+        + "; elements of at most "
+        + ", ".join(f"{min(ELEMENTS, _levels(bits) * (_levels(bits) + ELEMENTS**0.5)):.0f}" for bits in BITS),
+        _rounding,
+        "{variance2:.3g}, {variance4:.3g}, {variance8:.3g}; {nonzero2:.0f}, {nonzero4:.0f}, {nonzero8:.0f}",
+        _rounding_agrees,
+    ),
+    Experiment(
+        "hostile",
+        "`trimmed_mean`, `sync_sgd`",
+        "Yin et al. 2018 (arXiv:1803.01498), the median; ours is softmax regression on digits, 60 steps with η = 0.2, "
+        "10 workers, of which 0, 1, 2, 3, 4 send negative gradients",
+        "the median loses little with any minority of hostile workers; the mean makes a step of (1 − 2α) η, with α the "
+        "share of them, and any one worker can take it anywhere",
+        _attack,
+        f"accuracy of the mean: {_five('sync_sgd')}; of the median: {_five('trimmed_mean')}",
+        lambda found: found["trimmed_mean4"] > found["trimmed_mean0"] - 0.1 > found["sync_sgd4"] + 0.2,
     ),
 ]
