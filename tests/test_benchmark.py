@@ -432,7 +432,7 @@ raise SystemExit(stragglers.main([*command.split(), "--repetitions", "1"]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_stragglers_measures_backup_workers_and_tensorflow_prints_nothing(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     command = [sys.executable, "-c", STRAGGLERS]
@@ -452,11 +452,8 @@ def test_as_many_backup_workers_as_workers_are_refused():
         stragglers.Options(workers=4, backups=(0, 4))
 
 
-@pytest.mark.parametrize(
-    "where",
-    [pytest.param([], marks=pytest.mark.slow), pytest.param(["--machines"], marks=pytest.mark.thorough)],
-    ids=["here", "over machines"],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("where", [[], ["--machines"]], ids=["here", "over machines"])
 def test_the_soak_counts_survived_faults_and_replays_the_run(where, capsys):
     """With this seed a worker is killed, early in a long run."""
     try:

@@ -233,7 +233,7 @@ def center_of(run_dir):
     [
         pytest.param("SyncSGD(learning_rate=0.1)", {}, [], marks=pytest.mark.thorough),
         ("DiLoCo(communication_period=5)", {"ps": 2, "codec": "bf16"}, ["--ps", "2", "--codec", "bf16"]),
-        pytest.param("AllReduce(learning_rate=0.1)", {}, [], marks=pytest.mark.slow),
+        pytest.param("AllReduce(learning_rate=0.1)", {}, [], marks=pytest.mark.thorough),
     ],
 )
 def test_a_script_has_the_center_of_a_group(launch, tmp_path, capsys, text, options, flags):
@@ -264,7 +264,7 @@ def test_a_script_has_the_center_of_a_group(launch, tmp_path, capsys, text, opti
     assert dispatch(["timeline", str(tmp_path / "run")]) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 def test_tensors_of_pytorch_are_written_in_place(launch, tmp_path):
     assert launch(TORCH)[0] == 0
@@ -362,8 +362,8 @@ def test_replay_executes_the_recorded_gradients_of_a_script(launch, tmp_path, ca
         pytest.param(
             "exit", 1, "worker-1: the process of its script ended before the end of the block", marks=pytest.mark.slow
         ),
-        pytest.param("later", 1, "RuntimeError: after the block", marks=pytest.mark.slow),
-        pytest.param("message", 1, "script.py: no such file", marks=pytest.mark.slow),
+        pytest.param("later", 1, "RuntimeError: after the block", marks=pytest.mark.thorough),
+        pytest.param("message", 1, "script.py: no such file", marks=pytest.mark.thorough),
         (
             "argument",
             1,

@@ -372,7 +372,7 @@ def test_a_killed_task_is_started_again_by_its_program_and_takes_its_place(schem
         thorough("crashed", ("worker", 0)),
         thorough("stopped", ("worker", 1)),
         thorough("stopped", ("ps", 0)),
-        slow("stopped", ("worker", 0)),
+        thorough("stopped", ("worker", 0)),
     ],
     ids=str,
 )

@@ -18,7 +18,7 @@ from runs import DIGITS
 
 FILE = Path(__file__).with_name("own_rule.py")
 SLACK = 2
-STEPS = 600
+STEPS = 300
 
 
 @pytest.mark.slow

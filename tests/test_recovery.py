@@ -68,7 +68,7 @@ def test_an_interrupted_run_resumes_in_another_folder_from_its_checkpoint(warm, 
     assert again.error() < TOLERANCE
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_run_with_several_rounds_per_call_resumes_past_its_old_end(warm, tmp_path):
     """There a round is shorter than the others, in the middle of a call that would hold it."""
     asked = {"workers": 2, "recovery": Recovery(checkpoint_steps=200), **SMALL}
@@ -98,9 +98,9 @@ def test_a_checkpoint_of_another_run_is_refused(warm, tmp_path):
 @pytest.mark.parametrize(
     ("scheme", "moment", "victim"),
     [
-        pytest.param(PausingAsyncSGD, "lock", "worker-1", marks=pytest.mark.slow),
+        pytest.param(PausingAsyncSGD, "lock", "worker-1", marks=pytest.mark.thorough),
         (PausingAsyncSGD, "lock", "ps-0"),
-        pytest.param(PausingSyncSGD, "push", "worker-1", marks=pytest.mark.slow),
+        pytest.param(PausingSyncSGD, "push", "worker-1", marks=pytest.mark.thorough),
         (PausingSyncSGD, "lock", "worker-0"),
         pytest.param(PausingSyncSGD, "reply", "ps-0", marks=pytest.mark.slow),
         (PausingAEASGD, "reply", "worker-1"),

@@ -169,7 +169,7 @@ def test_the_equations_of_every_rule_notice_a_number_that_is_slightly_wrong(name
     is_sensitive(name, PlayedRun(scheme, hidden=(8,), seed=1).replay(trace).recorded(trace))
 
 
-@pytest.mark.parametrize("name", ["async_sgd", pytest.param("all_reduce", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["async_sgd", pytest.param("all_reduce", marks=pytest.mark.thorough)])
 def test_a_long_run_with_several_rounds_in_a_call_replays(name, warm, tmp_path):
     run = record(RUNS[name], tmp_path / "run", workers=3, steps=504, hidden=(16,), batch_size=8)
     assert run.error() < TOLERANCE

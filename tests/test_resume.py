@@ -313,8 +313,11 @@ def test_a_meeting_that_is_asked_for_again_after_a_restoration_is_kept(halfway, 
     assert run.result["recovery"]["warnings"] == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", [EFSGD(), HeavyAllReduce()], ids=["ef_sgd", "all_reduce"])
+@pytest.mark.parametrize(
+    "scheme",
+    [pytest.param(EFSGD(), marks=pytest.mark.slow), pytest.param(HeavyAllReduce(), marks=pytest.mark.thorough)],
+    ids=["ef_sgd", "all_reduce"],
+)
 def test_a_run_of_processes_resumes_as_if_its_chief_had_not_been_killed(scheme, warm, tmp_path):
     """With several rounds in a call, and at arbitrary moments."""
     steps = 900

@@ -83,6 +83,7 @@ def wait_for(condition):
     wait_until(condition, seconds=PATIENCE)
 
 
+@pytest.mark.thorough
 def test_two_jobs_on_the_same_nodes_train_with_the_readmes_command(slurm, start, tmp_path):
     """They have two nodes in common; the other one has no ps."""
     command = re.search(r"`srun -N3 (bash run.sh .*?)`", (ROOT / "docs" / "several-machines.md").read_text())[1]

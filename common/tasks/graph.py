@@ -6,7 +6,7 @@ import itertools
 import math
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from ..worker.parameters import Parameters
 from .job import CHIEF, Job
 from .requests import (
     OF_PS,
+    Builds,
     CommonRequests,
     LazyOperations,
     Operation,
@@ -101,16 +102,17 @@ class TaskGraph:
                 # A constant would make the graph of each worker different, and workers could not share one.
                 index = tf.compat.v1.placeholder_with_default(-1, [], name="index")
             self.identity = index, self.ps.transactions.incarnation
-            built = partial(LazyOperations, self.graph, threading.RLock())
-            self.operations: Any = built(operations_of(OF_PS, self.ps, self.ps.devices[0], self.sees_waiting))
+            lazily = partial(LazyOperations, self.graph, threading.RLock())
+            self.operations: Any = lazily(operations_of(OF_PS, self.ps, self.ps.devices[0], self.sees_waiting))
             fed = isinstance(self.model, Parameters)
             gradient = None if fed else tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
-            self.of_workers: dict[int, Any] = {k: built(self._of_worker(job, k, gradient)) for k in workers}
+            self.of_workers: dict[int, Any] = {k: lazily(*self._of_worker(job, k, gradient)) for k in workers}
             if not self.in_process:  # then the graph is sent to a ps or to other workers, whole
                 self.operations = dict(self.operations)
                 self.of_workers = {k: dict(own) for k, own in self.of_workers.items()}
 
-    def _of_worker(self, job: Job, k: int, gradient: Any) -> dict[str, Callable[[], Operation]]:
+    def _of_worker(self, job: Job, k: int, gradient: Any) -> tuple[Builds, dict[str, Operation]]:
+        """Return functions that build the requests of a worker, and its rounds: errors of a scheme appear here."""
         from ..messages.channels import Channels
         from ..worker.fed_worker import FedReplica, FedWorker
         from ..worker.replica import Replica
@@ -134,8 +136,8 @@ class TaskGraph:
             replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
             parts = job.scheme, replica, self.ps, slot
             worker = InPlaceWorker(*parts) if self.in_place else DenseWorker(*parts, name, job.seed)
-        operations = operations_of([WorkerRequests], worker, worker.device, self.sees_waiting)
-        return operations | rounds_of(worker, job.batch_size, {1, job.plan.rounds_per_call})
+        requests = operations_of([WorkerRequests], worker, worker.device, self.sees_waiting)
+        return requests, rounds_of(worker, job.batch_size, {1, job.plan.rounds_per_call})
 
     # One task builds the graph and the workers load it: building takes longer than all other steps of the start.
 

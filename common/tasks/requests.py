@@ -278,6 +278,9 @@ def requests_of(*kinds: type) -> dict[str, Request]:
     return {name: value for kind in kinds for name, value in vars(kind).items() if isinstance(value, Request)}
 
 
+Builds = Mapping[str, Callable[[], Operation]]  # functions that build operations, by name
+
+
 class LazyOperations(Mapping[str, Operation]):
     """Operations of a graph by name, each of them built when it is first asked for: a run needs half of them.
 
@@ -285,11 +288,17 @@ class LazyOperations(Mapping[str, Operation]):
         graph: the graph.
         lock: that of the graph, held while an operation is built, as several threads may ask.
         builds: functions that build the operations.
+        built: operations that have been built.
     """
 
-    def __init__(self, graph: Any, lock: Any, builds: Mapping[str, Callable[[], Operation]]):
-        self._graph, self._lock, self._builds = graph, lock, builds
-        self._built: dict[str, Operation] = {}
+    def __init__(
+        self,
+        graph: Any,
+        lock: Any,
+        builds: Builds,
+        built: Mapping[str, Operation] = {},
+    ):
+        self._graph, self._lock, self._builds, self._built = graph, lock, builds, dict(built)
 
     def __getitem__(self, name: str) -> Operation:
         from ..messages.ops import building
@@ -301,10 +310,10 @@ class LazyOperations(Mapping[str, Operation]):
             return self._built[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._builds)
+        return iter([*self._builds, *(self._built.keys() - self._builds)])
 
     def __len__(self) -> int:
-        return len(self._builds)
+        return len(self._builds.keys() | self._built)
 
     def __or__(self, other: LazyOperations) -> LazyOperations:
         """Return the operations of both."""
@@ -312,26 +321,21 @@ class LazyOperations(Mapping[str, Operation]):
         return LazyOperations(self._graph, self._lock, both)
 
 
-def operations_of(
-    kinds: Sequence[type], part: Any, device: str, sees_waiting: bool
-) -> dict[str, Callable[[], Operation]]:
+def operations_of(kinds: Sequence[type], part: Any, device: str, sees_waiting: bool) -> Builds:
     """Return functions that build the requests of these classes, by name; without `sees_waiting` not all of them."""
     asked = requests_of(*kinds).items()
     return {name: partial(own.operation, part, device) for name, own in asked if sees_waiting or not own.of_waiting}
 
 
-def rounds_of(worker: Any, batch_size: int, counts: set[int]) -> dict[str, Callable[[], Operation]]:
-    """Return functions that build the rounds of a worker, for each event and each number of rounds in a call."""
-
-    def build(event: Event, count: int) -> Operation:
+def rounds_of(worker: Any, batch_size: int, counts: set[int]) -> dict[str, Operation]:
+    """Build the rounds of a worker, for each event and each number of rounds in a call."""
+    operations = {}
+    for count in sorted(counts):
         rows, before = _place(tf.int32, [count, None, batch_size]), _place(tf.int64, [3])
-        return Operation(traced(worker.rounds, rows, event, before), (rows, before))
-
-    return {
-        name_of_rounds(event, count): partial(build, event, count)
-        for count in sorted(counts)
-        for event in sorted(worker.scheme.events)
-    }
+        for event in sorted(worker.scheme.events):
+            rounds = Operation(traced(worker.rounds, rows, event, before), (rows, before))
+            operations[name_of_rounds(event, count)] = rounds
+    return operations
 
 
 def name_of_rounds(event: Event, count: int) -> str:
