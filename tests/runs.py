@@ -99,6 +99,7 @@ def recorded_run(job: Job, run_dir: Path, hidden: Sequence[int], result: dict[st
         center=center,
         gradient=network_gradient(job, [64, *hidden, 10]),
         result=result,
+        seed=job.seed,
         shapes=[variable.shape for variable in model.get_weights()],
     )
 
@@ -165,6 +166,7 @@ class PlayedRun:
         self, scheme: Scheme, *, workers: int = 3, hidden: Sequence[int] = HIDDEN, seed: int = 0, **options: Any
     ):
         model = ModelRecipe.named("mlp:hidden=" + "-".join(map(str, hidden)), (64,), 10, seed).build()
+        self.seed = seed
         self.scheme, self.workers, self.start = scheme, workers, FlatModel(model).pack().astype(np.float64)
         self.shapes = [weights.shape for weights in model.get_weights()]
         batch_size = options.pop("batch_size", 16)
@@ -228,6 +230,7 @@ class PlayedRun:
             center=self.center,
             gradient=self.gradient,
             result={"updates": self.group.version, "recovery": {"evicted": []}},
+            seed=self.seed,
             shapes=self.shapes,
         )
 

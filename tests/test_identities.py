@@ -51,12 +51,13 @@ from distsgd.algorithms import (
     SlowMo,
     SoftSync,
     SparseLoCo,
+    Sparta,
     SyncSGD,
     SyncSGDLR,
     TrimmedMean,
 )
 from distsgd.common import Cluster, Group, train
-from distsgd.common.contract import Server
+from distsgd.common.contract import Server, uniform_numbers
 from distsgd.common.contract.optimizers import adamw, sgd, top_k
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import UserError, WaitTimeout
@@ -194,6 +195,7 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (SyncSGD(), EFSGD(share=1.0), TOGETHER),
         (SyncSGD(), EF21SGDM(share=1.0, momentum=0.0), TOGETHER),
         (DiLoCo(momentum=0.0), SparseLoCo(share=1.0, outer_learning_rate=0.7), TOGETHER),
+        (SyncSGD(), Sparta(share=1.0, inner_optimizer="sgd", learning_rate=0.2), TOGETHER),
         (LocalSGD(), SlowMo(slow_momentum=0.0), TOGETHER),
         (LocalSGD(), BMUF(learning_rate=0.2, block_momentum=0.0), TOGETHER),
         (
@@ -767,3 +769,21 @@ def ancestors(name, inputs):
         found |= left
         left = {i for n in left for i in inputs[n] if i in inputs} - found
     return found
+
+
+def test_sparta_makes_the_drawn_elements_their_mean_and_leaves_the_others():
+    start, rng = np.arange(40.0), np.random.default_rng(0)
+    group = Group(Sparta(share=0.3, inner_optimizer="sgd", learning_rate=1.0), start, workers=2, seed=5)
+    own, center = [start.copy(), start.copy()], start.copy()
+    for number in range(6):
+        for k in (0, 1):
+            gradient = rng.normal(size=40)
+            group.step(k, gradient)
+            own[k] = own[k] - gradient
+        drawn = uniform_numbers(5, 40, number) < 0.3
+        assert 0 < drawn.sum() < 40
+        mean = np.mean(own, axis=0)
+        center, *own = (np.where(drawn, mean, x) for x in (center, *own))
+        np.testing.assert_allclose(group.center, center, rtol=1e-5, atol=1e-5)
+        for k in (0, 1):
+            np.testing.assert_allclose(group.params(k), own[k], rtol=1e-5, atol=1e-5)

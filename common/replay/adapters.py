@@ -36,6 +36,13 @@ def _compressor(run: RecordedRun, scheme: Hyperparameters) -> Callable[[np.ndarr
     return synchronous_rules.scaled_sign(run.shapes)
 
 
+def _drawn(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int], np.ndarray]:
+    """Return the elements that are drawn in a round, [P], as a function of its number."""
+    from ..contract.seeded import uniform_numbers  # not at the top: few algorithms are random
+
+    return lambda number: uniform_numbers(run.seed, len(run.start), number) < scheme.share
+
+
 def _in_order(
     rule: Callable[..., Centers], memory: Memory = lambda s: False, *, buffered: bool = False, **given: Argument
 ) -> Transcription:
@@ -358,6 +365,11 @@ TRANSCRIPTIONS = {
         epsilon="outer_learning_rate",
         beta="decay",
         compress=_compressor,
+    ),
+    "sparta": _in_rounds(
+        compressed_rules.sparta,
+        lambda s: True,
+        drawn=_drawn,
     ),
 }
 

@@ -27,8 +27,7 @@ class Transcription:
 
     Attributes:
         execute: function of a run and its hyperparameters that executes the equations and returns the centers.
-        kind: "asynchronous" if each accepted message makes an update, "synchronous" if several make one, and "alone" if
-            a single worker exchanges nothing, so that an event covers several steps.
+        kind: "asynchronous" if each accepted message makes an update, "synchronous" if several do, "alone" without any.
         jumps: True if messages are discontinuous functions of the gradients.
         codec: the codec of the messages that it executes.
     """
@@ -73,7 +72,7 @@ class RecordedRun:
         result: content of result.json.
         earlier_step_targets: steps of the runs from which this one was resumed.
         sparse: True if the model is sparse and no option needs whole vectors.
-        ps: number of slices of the center.
+        ps, seed: number of slices of the center, and seed of the algorithm's random numbers.
         shapes: shapes of the model's variables, in the order of a vector [P]; empty if they are unknown.
         losses: recorded test losses, by the version of the center; only of equations with jumps.
         loss: test loss as a function of a center [P].
@@ -92,6 +91,7 @@ class RecordedRun:
     earlier_step_targets: Sequence[int] = ()
     sparse: bool = False
     ps: int = 1
+    seed: int = 0
     shapes: Sequence[tuple[int, ...]] = ()
     losses: Mapping[int, float] = field(default_factory=dict)
     loss: Callable[[np.ndarray], float] | None = None
@@ -194,7 +194,7 @@ def read_run(
     if result["updates"] is None:
         raise UserError(f"the run in {run_dir} ended without a result: result.json has no updates")
     trace, center = record_format.read_trace(run_dir, config), record_format.read_center(run_dir, "center.npz")
-    known = known or _computed(run_dir, config, equations.jumps, load)
+    known = {"seed": config["seed"], **(known or _computed(run_dir, config, equations.jumps, load))}
     if (size := sum(map(math.prod, known["shapes"]))) != len(center):
         raise UserError(f"center.npz holds {len(center)} parameters, the model {config['model']} has {size}")
     start = record_format.read_center(run_dir, INITIAL).astype(np.float64)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from .gradients import Gradient
-from .inner_steps import InnerStep, sgd_step
+from .inner_steps import InnerStep, inner_window, sgd_step
 from .synchronous_rules import Compressor, after_steps, no_states
 
 
@@ -50,4 +52,27 @@ def sparseloco(
             memory[k] = total - sent[k]
         theta = theta - epsilon * np.mean(sent, axis=0)
         path.append(theta.copy())
+    return path
+
+
+def sparta(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    drawn: Callable[[int], np.ndarray],
+    period: int,
+    steps: int,
+    inner: InnerStep = sgd_step,
+) -> list[np.ndarray]:
+    """Execute inner steps of each worker from its own x_k;  θ_j ← mean x_kj,  x_kj ← θ_j, for j drawn in the round."""
+    theta, path, states = start.copy(), [], no_states(workers)
+    own = [start.copy() for _ in range(workers)]
+    for number, t in enumerate(range(0, steps, period)):
+        length = min(period, steps - t)
+        own = [inner_window(x, states[k], gradient, k, t, length, eta, inner) for k, x in enumerate(own)]
+        mean, chosen = np.mean(own, axis=0), drawn(number)
+        theta, *own = (np.where(chosen, mean, x) for x in (theta, *own))
+        path.append(theta)
     return path
