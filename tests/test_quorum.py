@@ -64,6 +64,12 @@ def test_a_replay_lets_only_a_stop_leave_the_last_set_open(tmp_path):
         replace(whole, result=shorter.result).execute()
 
 
+def test_a_replay_finds_that_no_worker_reached_the_target_of_a_run_that_was_stopped(tmp_path):
+    whole = record(KAsync(workers_per_update=2), tmp_path / "run", backend="simulation", steps=12, hidden=(8,))
+    resumed = replace(whole, earlier_step_targets=[6])
+    np.testing.assert_array_equal(resumed.execute().center, whole.execute().center)
+
+
 def test_a_group_weighs_late_messages_and_lets_their_senders_wait():
     scheme = Softer(workers_per_update=2, learning_rate=1.0)
     group = Group(scheme, np.zeros(1), workers=3)

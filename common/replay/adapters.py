@@ -215,10 +215,16 @@ def _sync_sgd(run: RecordedRun, backup_workers: int = 0) -> Centers:
 def _k_async(run: RecordedRun, scheme: Hyperparameters) -> Centers:
     _check_evicted(run)
     _check_messages(run)
-    count, ends = scheme.workers_per_update, [*run.earlier_step_targets, run.steps]
-    centers, lawful = synchronous_rules.k_async(
-        run.start, run.gradient, _reads(run), run.workers, eta=scheme.learning_rate, count=count, ends=ends
-    )
+    # Workers leave a run that is resumed later at its steps, but none does if it was stopped before.
+    for ends in ([*run.earlier_step_targets, run.steps], [run.steps]):
+        centers, lawful = synchronous_rules.k_async(
+            *(run.start, run.gradient, _reads(run), run.workers),
+            eta=scheme.learning_rate,
+            count=scheme.workers_per_update,
+            ends=ends,
+        )
+        if lawful:
+            break
     must(lawful, "how long a worker waited")
     # A stop may find the last set open: a worker that is done, and has not left yet, still counts as one to wait for.
     updates, is_stopped = run.result["updates"], run.result.get("stopped_by") is not None
