@@ -184,6 +184,21 @@ def test_bad_options_are_refused(options, message, tmp_path):
         threads(AsyncSGD(), tmp_path, **options)
 
 
+@pytest.mark.parametrize("backend", ["threads", "simulation"])
+def test_a_run_that_may_stop_at_an_accuracy_needs_one(backend, tmp_path):
+    cluster = Cluster.local(2, backend=backend)
+    with pytest.raises(UserError, match="stop_at_accuracy needs test data, and a model with an accuracy: leave it out"):
+        train(
+            quadratic([1.0]),
+            ONES,
+            SyncSGD(),
+            cluster=cluster,
+            run_dir=tmp_path / "run",
+            verbose=False,
+            stop_at_accuracy=0.5,
+        )
+
+
 def test_one_rate_for_each_worker_or_one_for_all(tmp_path):
     with pytest.raises(UserError, match="each of the 3 workers"):
         threads(SyncSGDLR(learning_rates=(0.1, 0.2)), tmp_path, schedule=())

@@ -237,8 +237,9 @@ class Display:
         """Return algorithm, data set, model and tasks in one line."""
         config = self.config
         tasks = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else f"workers: {config['workers']}"
-        names = dict.fromkeys([config["dataset"], config["model"]])  # of a problem of theory both are the same
-        return f"{config['algorithm']} on {', '.join(names)} ({tasks})"
+        data, model = config["dataset"], config["model"]
+        task = model if model.startswith(data) else f"{data}, {model}"  # data and model of a problem of theory are one
+        return f"{config['algorithm']} on {task} ({tasks})"
 
     def _pause(self) -> float:
         """Return the seconds between two plain lines, which are longer in longer runs."""

@@ -62,7 +62,7 @@ class SimulatedRun:
         self.initial = model.pack()
         self.log = job.event_log()
         self.log.truncate(0, 0)  # remove the events of an unfinished run
-        self.evaluation = Evaluation(model, job.test)
+        self.evaluation = Evaluation(model, job.test, job.needs_accuracy)
         self.summaries = job.summaries()
         self.metrics: dict[str, Any] = {}
 

@@ -115,6 +115,11 @@ class Job:
         """Return the writer of summaries for TensorBoard; None unless the options ask for them."""
         return Summaries(self.run_dir / "tb") if self.options.tensorboard else None
 
+    @property
+    def needs_accuracy(self) -> bool:
+        """True if the run may stop at an accuracy."""
+        return self.options.stop_at_accuracy is not None
+
     def reason_to_stop(self, version: Callable[[], int], metrics: dict[str, Any]) -> str | None:
         """Return the reason to end the run before its workers have done all their rounds, or None.
 

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from ..data.models import batched
+from ..errors import UserError
 from ..files import finite
 from ..record.callbacks import STOP
 from ..record.event_log import Tally
+from ..record.plot import accuracy_of
 from ..record_format import EVENTS
 from ..reports import Report
 from ..server.traffic import Traffic
@@ -109,19 +111,25 @@ class Evaluation:
     Args:
         model: the flat model, with the Keras model.
         data: nested arrays, a function that returns a data set of batches, or None for no evaluation.
+        accuracy: True if the run needs an accuracy, as it may stop at one.
     """
 
-    def __init__(self, model: FlatModel, data: Any):
-        self.model = model
+    def __init__(self, model: FlatModel, data: Any, accuracy: bool = False):
+        self.model, self.accuracy = model, accuracy
         self.batches = data() if callable(data) else None if data is None else batched(data, BATCH)
 
     def __call__(self, snapshot: Mapping[str, Any] | None = None) -> dict[str, float]:
-        """Return the metrics of a snapshot of the center, or of the model as it is; empty without test data."""
-        if self.batches is None:
-            return {}
-        if snapshot is not None:
+        """Return the metrics of a snapshot of the center, or of the model as it is; empty without test data.
+
+        Raises:
+            UserError: there is no accuracy, and the run needs one.
+        """
+        if snapshot is not None and self.batches is not None:
             load(self.model, snapshot)
-        return self.model.measure(self.batches)
+        found = {} if self.batches is None else self.model.measure(self.batches)
+        if self.accuracy and accuracy_of(found) is None:
+            raise UserError("stop_at_accuracy needs test data, and a model with an accuracy: leave it out")
+        return found
 
 
 class Observer:
@@ -143,7 +151,8 @@ class Observer:
         self.calls, self.reader, self.report = calls, reader, report
         self.initial, model = calls.graph.initial, calls.graph.model
         self.every, self.later, self.seconds = job.options.evaluate_every, job.evaluate_later, job.evaluate_seconds
-        self.evaluate, self.measures = Evaluation(model, job.test), job.test is not None or job.shows_centers
+        self.evaluate = Evaluation(model, job.test, job.needs_accuracy)
+        self.measures = job.test is not None or job.shows_centers
         self.shown = job.run_dir if job.shows_centers else None  # folder in which Keras' callbacks find the centers
         self.figures = Figures(job.plan, job.traffic(model))
         self.seen = Tally(job.cluster.workers)
