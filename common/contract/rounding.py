@@ -346,10 +346,9 @@ CODECS = {
 
 def codec_of(text: str) -> Compressor | None:
     """Return the codec that `NAME:key=value[,...]` names, None for `float32`; raises `UserError` if it names none."""
-    if text == "float32":
-        return None
-    name, options = parse("codec", text, CODECS)
-    return CODECS[name](**options)
+    known = {"float32": lambda: None, **CODECS}
+    name, options = parse("codec", text, known)
+    return known[name](**options)
 
 
 def rounded(scheme: Scheme, codec: str) -> Scheme:
