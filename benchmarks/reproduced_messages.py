@@ -7,6 +7,7 @@ import numpy as np
 from ..algorithms.diloco import DiLoCo
 from ..algorithms.ef21_sgdm import EF21SGDM
 from ..algorithms.ef_sgd import EFSGD
+from ..algorithms.fednova import FedNova
 from ..algorithms.fedprox import FedProx
 from ..algorithms.local_sgd import LocalSGD
 from ..algorithms.scaffold import Scaffold
@@ -74,6 +75,35 @@ def _drifted(mu: float) -> float:
     pulls = CURVATURES + mu
     moved = (1 - (1 - DRIFT["learning_rate"] * pulls) ** DRIFT["communication_period"]) * CURVATURES / pulls
     return float(moved @ MINIMA / moved.sum())
+
+
+# Unequal numbers of local steps.
+
+UNEQUAL = {"learning_rate": 0.02, "communication_period": 10}
+WORK, APART = (1.0, 0.2), np.array([-1.0, 1.0])
+
+
+def _unequal() -> Numbers:
+    """Return where FedNova and a mean of parameters come to rest on ½ (x − bₖ)², with 10 and 2 steps of a round."""
+    nova = path(FedNova(**UNEQUAL, work=WORK), np.full(1, 3.0), lambda x, k, t: x - APART[k], workers=2, steps=4000)
+    theta, kept = 3.0, _kept()
+    for _ in range(400):
+        theta = float(np.mean(APART + kept * (theta - APART)))
+    return {"fednova": float(nova[-1, 0]), "averaging": theta}
+
+
+def _kept() -> np.ndarray:
+    """Return the part of the distance to its minimum that a worker's round leaves."""
+    return (1 - UNEQUAL["learning_rate"]) ** (UNEQUAL["communication_period"] * np.array(WORK))
+
+
+def _at_rest(steps: np.ndarray) -> float:
+    """Return the point at rest in closed form, where worker k's move is divided by its number of `steps`."""
+    pulls = (1 - _kept()) / steps
+    return float(pulls @ APART / pulls.sum())
+
+
+RESTS = {"fednova": _at_rest(np.array(WORK)), "averaging": _at_rest(np.ones(2))}
 
 
 # The noise of two-phase optimizers.
@@ -192,6 +222,17 @@ EXPERIMENTS = [
         lambda found: np.allclose(
             [found[name] for name in ("local_sgd", "fedprox", "scaffold")], [_drifted(0), _drifted(1), 0.6], atol=1e-4
         ),
+    ),
+    Experiment(
+        "objective",
+        "`fednova`",
+        "Wang et al. 2020 (arXiv:2007.07481), objective inconsistency; ours is ½ (x − bₖ)² with b = −1, 1, η = 0.02, "
+        "and 10 and 2 local steps in a round",
+        f"means of parameters rest near the mean weighted by steps, −2/3, at {RESTS['averaging']:.4f}; FedNova near "
+        f"the minimum, 0, at {RESTS['fednova']:.4f}",
+        _unequal,
+        "{averaging:.4f}; {fednova:.4f}",
+        lambda found: all(abs(found[name] - rest) < 1e-4 for name, rest in RESTS.items()),
     ),
     Experiment(
         "two-phases",

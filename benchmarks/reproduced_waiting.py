@@ -14,6 +14,7 @@ from ..algorithms.k_batch_async import KBatchAsync
 from ..algorithms.k_batch_sync import KBatchSync
 from ..algorithms.k_sync import KSync
 from ..algorithms.ringmaster import Ringmaster
+from ..algorithms.softsync import SoftSync
 from ..algorithms.sync_sgd import SyncSGD
 from ..common.contract import Scheme
 from ..common.virtual_time.platform import Platform
@@ -73,6 +74,25 @@ EXPECTED = {
     "k_sync": _until_update(COUNT, WORKERS - COUNT, COUNT, 1),
     "k_batch_sync": _until_update(1, WORKERS - 1, COUNT, 0),
 }
+
+
+# The staleness of n-softsync.
+
+LEARNERS, SPLITS = 16, (1, 2, 4, 8, 16)
+
+
+def _staleness() -> Numbers:
+    """Return the mean staleness for each n, and the largest share of gradients that are more than 2n updates late."""
+    found, late = {}, []
+    for n in SPLITS:
+        scheme = SoftSync(messages_per_update=LEARNERS // n)
+        machines, sizes = Platform(compute="lognormal:sigma=0.1"), {"message_bytes": 0, "reply_bytes": 0}
+        rounds = scheme.rounds(2000)
+        trace = EventLoop(scheme, machines, workers=LEARNERS, rounds=rounds, seed=1, **sizes).run().trace
+        middle = trace["staleness"][len(trace["staleness"]) // 10 : -len(trace["staleness"]) // 10]
+        found[f"n{n}"] = float(middle.mean())
+        late.append(float((middle > 2 * n).mean()))
+    return found | {"late": max(late)}
 
 
 # The best number of workers to wait for.
@@ -135,6 +155,16 @@ EXPERIMENTS = [
         _times,
         "{k_async:.3f}, {k_batch_async:.3f} with {k_batch_async_staleness:.3f}; {k_sync:.3f}, {k_batch_sync:.3f}",
         lambda found: all(math.isclose(found[name], time, rel_tol=0.03) for name, time in EXPECTED.items()),
+    ),
+    Experiment(
+        "softsync",
+        "`softsync`",
+        "Zhang et al. 2016 (arXiv:1511.05950), section 5.1; ours has 16 workers, lognormal times with σ = 0.1, "
+        "n = 1, 2, 4, 8, 16",
+        "a mean staleness of n, and less than one gradient in 10,000 more than 2n updates late",
+        _staleness,
+        ", ".join(f"{{n{n}:.2f}}" for n in SPLITS) + "; {late:.5f} of them later",
+        lambda found: all(abs(found[f"n{n}"] / n - 1) < 0.1 for n in SPLITS) and found["late"] < 1e-4,
     ),
     Experiment(
         "m-sync",
