@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import fft
 
-from distsgd.algorithms import EF21SGDM, SCHEMES, LocalSGD, SparseLoCo, SyncSGD
+from distsgd.algorithms import EF21SGDM, SCHEMES, DeMo, LocalSGD, SparseLoCo, SyncSGD
 from distsgd.common import Group, Recovery, UserError
 from distsgd.common.contract.rounding import WithMemory, codec_of, rounded
 from distsgd.common.contract.seeded import OF_CODEC, uniform, uniform_numbers
@@ -78,6 +79,7 @@ SIZES, ALL = (199, 199), 398
 TEXTS = (
     "int8:block=64", "int4", "int4:block=32", "fp4", "topk:fraction=0.1", "topk", "randomk:fraction=0.3",
     "randomk:fraction=0.3,memory=no", "sign", "qsgd", "qsgd:bits=2,block=16", "qsgd:bits=8,block=100,memory=yes",
+    "dct", "dct:block=16,kept=3",
 )  # fmt: skip
 
 
@@ -107,12 +109,13 @@ def test_a_codec_is_that_of_numpy_and_counts_the_bytes_that_travel(text):
     for t in range(2):
         vector = messages(t)
         back, travelled = sent(codec, vector, k=1, t=t)
-        np.testing.assert_allclose(back, equations(vector, 1, t), rtol=1e-5, atol=1e-12)
+        atol = 1e-6 * np.abs(vector).max() if name == "dct" else 1e-12  # sums, of numbers of all sizes
+        np.testing.assert_allclose(back, equations(vector, 1, t), rtol=1e-5, atol=atol)
         counted = codec.for_model(len(SHAPES)).bytes(SIZES)
         assert travelled == counted or (name == "randomk" and travelled < counted)  # a zero that is drawn is not sent
 
 
-@pytest.mark.parametrize("text", ["int4", "fp4", "topk:fraction=0.1", "randomk", "sign", "qsgd:memory=yes"])
+@pytest.mark.parametrize("text", ["int4", "fp4", "topk:fraction=0.1", "randomk", "sign", "qsgd:memory=yes", "dct"])
 def test_what_is_not_sent_stays_with_the_worker_and_does_not_grow(text):
     codec = WithMemory(codec_of(text))
     kept = [SimpleNamespace(memory=tf.Variable(tf.zeros(n))) for n in SIZES]
@@ -127,11 +130,34 @@ def test_what_is_not_sent_stays_with_the_worker_and_does_not_grow(text):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("text", ["int4", "fp4", "topk", "randomk:memory=no", "randomk", "sign", "qsgd"])
+@pytest.mark.parametrize("text", ["int4", "fp4", "topk", "randomk:memory=no", "randomk", "sign", "qsgd", "dct"])
 def test_a_message_that_is_not_finite_does_not_arrive_finite(text, bad):
     vector = messages()
     vector[300] = bad
     assert not np.isfinite(sent(codec_of(text), vector)[0]).all()
+
+
+def test_the_coefficients_are_those_of_the_discrete_cosine_transform():
+    vector = np.random.default_rng(0).normal(size=(3, 16))
+    coefficients = fft.dct(vector, norm="ortho")
+    smallest = np.sort(np.abs(coefficients))[:, -3, None]
+    expected = fft.idct(np.where(np.abs(coefficients) >= smallest, coefficients, 0), norm="ortho").ravel()
+    np.testing.assert_allclose(codecs.cosine_coefficients(vector.ravel(), 16, 3), expected, atol=1e-12)
+    np.testing.assert_allclose(codecs.cosine_coefficients(vector.ravel(), 16, 16), vector.ravel(), atol=1e-12)
+
+
+def test_demo_steps_by_signs_and_keeps_the_rest_of_the_momentum():
+    """Of a chunk of two, the coefficients are (a + b)/√2 and (a − b)/√2, and the larger is sent."""
+    group = Group(DeMo(learning_rate=1.0, decay=0.5, chunk=2, kept=1), np.zeros(2), workers=1)
+    memory, theta = np.zeros(2), np.zeros(2)
+    for slope in np.random.default_rng(0).normal(size=(12, 2)):
+        group.step(0, slope)
+        total = 0.5 * memory + slope
+        both = np.array([total.sum() / 2, np.subtract(*total) / 2])  # each of the two waves at the first element
+        even = np.abs(both[0]) >= np.abs(both[1])
+        sent = np.full(2, both[0]) if even else np.array([both[1], -both[1]])
+        memory, theta = total - sent, theta - np.sign(sent)
+        np.testing.assert_allclose(group.center, theta, atol=1e-6)
 
 
 @pytest.mark.parametrize(("bits", "block"), [(2, 16), (4, 64), (4, 512), (8, 64)])

@@ -152,6 +152,7 @@ def close(run_dir):
         pytest.param("randomk:fraction=0.2,memory=no", SyncSGD(), {"backend": "threads"}, marks=pytest.mark.slow),
         ("int8", AsyncSGD(), {"backend": "simulation"}),  # each slice begins new blocks
         pytest.param("qsgd:bits=4,block=64", AsyncSGD(), {"backend": "simulation"}, marks=pytest.mark.slow),
+        pytest.param("dct:block=16", SyncSGD(), {"backend": "simulation"}, marks=pytest.mark.slow),
         pytest.param("fp4", AsyncSGD(), {"backend": "threads"}, marks=pytest.mark.slow),
         pytest.param("int8", SyncSGD(), {"backend": "threads"}, marks=pytest.mark.slow),
         pytest.param("int8", AsyncSGD(), {"backend": "processes"}, marks=pytest.mark.slow),

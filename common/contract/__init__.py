@@ -17,13 +17,14 @@ from ..sync.synchronization import Synchronization
 from .hyperparameters import Count, Decay, Fraction, NotNegative, Period, Positive, Rate, unstable_above
 from .inner import InnerOptimizer, inner
 from .optimizers import adagrad, adamw, gathered, scaled_signs, sgd, take, top_k
-from .rounding import BFloat16, Int8, WithMemory
+from .rounding import DCT, BFloat16, Int8, WithMemory
 from .rounds import Event, Rounds
 from .scheme import Scheme
 from .seeded import uniform_numbers
 from .views import Server, Tensor, Worker
 
 __all__ = [
+    "DCT",
     "Alone",
     "Async",
     "BFloat16",

@@ -16,6 +16,7 @@ unbiased; with the others a run may diverge.
     topk      the elements of largest magnitude of the whole message
     randomk   elements at random; without memory multiplied by P/k, so that they are unbiased
     sign      (‖u‖₁/d) sign(u) for each variable of the model, of d elements
+    dct       the largest coefficients of the discrete cosine transform of each chunk
 
 A reply has no error feedback, because the center has many readers. It is compressed with `bf16` alone, and only in
 schemes whose workers push a gradient and replace their parameters by the center, which use the reply for nothing but
@@ -29,7 +30,8 @@ arXiv:1901.09847 (`sign`); Stich, Cordonnier, Jaggi, *Sparsified SGD with Memory
 (`topk`, `randomk`); Alistarh, Grubic, Li, Tomioka, Vojnovic, *QSGD*, NIPS 2017, arXiv:1610.02132; Micikevicius et al.,
 *Mixed Precision Training*, ICLR 2018, arXiv:1710.03740 (master weights); Dettmers, Lewis, Shleifer, Zettlemoyer, *8-bit
 Optimizers via Block-wise Quantization*, ICLR 2022, arXiv:2110.02861 (a scale for each block); Rouhani et al.,
-*Microscaling Data Formats for Deep Learning*, 2023, arXiv:2310.10537 (E2M1).
+*Microscaling Data Formats for Deep Learning*, 2023, arXiv:2310.10537 (E2M1); Peng et al., *DeMo: Decoupled
+Momentum Optimization*, ICLR 2026, arXiv:2411.19870 (`dct`).
 """
 
 from __future__ import annotations
@@ -39,10 +41,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ..arguments import at_least, fraction, one_of
 from ..errors import UserError
 from ..lazy import tf
-from ..messages.codec import FLOAT_BYTES, Codec, Coordinates, ScaledSigns, packed, unpacked
+from ..messages.codec import FLOAT_BYTES, INDEX_BYTES, Codec, Coordinates, ScaledSigns, packed, unpacked
 from ..messages.cut import cut_into, joined
 from ..spec import parse
 from ..sync.store import Tensor
@@ -220,6 +224,47 @@ class QSGD(InBlocks):
         return self.scaled(numbers, wire[1] * (self.factor / self.most))
 
 
+@dataclass(frozen=True, kw_only=True)
+class DCT(InBlocks):
+    """The largest coefficients of the cosine transform of each block (type 2, orthonormal), with their indices."""
+
+    block: int = 64
+    kept: int = 4
+    """Coefficients of a block that are sent."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, kept=self.kept)
+
+    def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
+        """Return indices and values of the largest coefficients, [m, kept] each."""
+        blocks = self.in_blocks(vector)
+        size = int(blocks.shape[1])
+        coefficients = tf.matmul(blocks, _cosines(size), transpose_b=True)
+        _, indices = tf.math.top_k(tf.abs(coefficients), min(self.kept, size))
+        return [indices, tf.gather(coefficients, indices, batch_dims=1)]
+
+    def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
+        """Return the inverse transform of the coefficients, zero where none was sent."""
+        indices, values = wire
+        cosines = _cosines(min(self.block, max(size, 1)))
+        blocks = tf.reduce_sum(values[:, :, None] * tf.gather(cosines, indices), 1)
+        return tf.reshape(blocks, [-1])[:size]
+
+    def bytes(self, sizes: Sequence[int]) -> float:
+        """Return the bytes of an index and a float for each coefficient."""
+        each = INDEX_BYTES + FLOAT_BYTES
+        return sum(each * min(self.kept, self.block, size) * -(-size // self.block) for size in sizes)
+
+
+def _cosines(size: int) -> Tensor:
+    """Return the matrix of the transform, [size, size]: row i has the wave of frequency i."""
+    i, j = np.arange(size)[:, None], np.arange(size)
+    waves = np.sqrt(2 / size) * np.cos(np.pi * (j + 0.5) * i / size)
+    waves[0] /= np.sqrt(2)
+    return tf.constant(waves, tf.float32)
+
+
 def _random(worker: Any) -> Tensor:
     """Return the random numbers [P] of a worker for the codec of the message of its round."""
     return worker.uniform(OF_CODEC, worker.index, worker.round)
@@ -307,9 +352,11 @@ class WithMemory(Codec):
 
     Args:
         rounding: the codec that compresses.
+        decay: factor of the residual in each message.
     """
 
     rounding: Codec
+    decay: float = 1.0
 
     def local_variables(self, vector: Tensor) -> Mapping[str, Tensor]:
         """Return the initial residual, zero."""
@@ -318,6 +365,8 @@ class WithMemory(Codec):
     def send(self, message: Tensor, sizes: Sequence[int], variables: Sequence[Any], worker: Any) -> Sequence[Any]:
         """Encode the sum of the message and the residual; the error of that is the new residual."""
         for own, part in zip(variables, cut_into(message, sizes), strict=True):
+            if self.decay != 1:
+                own.memory.assign(self.decay * own.memory)
             own.memory.assign_add(part)  # in place: a message may be large
         total = joined([own.memory.read_value() for own in variables])
         wires = self.rounding.send(total, sizes, variables, worker)
@@ -340,7 +389,7 @@ class WithMemory(Codec):
 
 CODECS = {
     **{"bf16": BFloat16, "int8": Int8, "int4": Int4, "fp4": FP4, "qsgd": QSGD},
-    **{"topk": TopK, "randomk": RandomK, "sign": Sign},
+    **{"topk": TopK, "randomk": RandomK, "sign": Sign, "dct": DCT},
 }
 
 

@@ -21,7 +21,7 @@ from ..record_format import EVENTS
 from ..spec import parse
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
 from .reference import asynchronous_rules, buffered_rules, compressed_rules, federated_rules, synchronous_rules
-from .reference.codecs import CODECS
+from .reference.codecs import CODECS, cosine_coefficients, on_slices
 from .reference.codecs import Run as CodecRun
 from .reference.inner_steps import INNER_STEPS
 
@@ -34,6 +34,13 @@ def _compressor(run: RecordedRun, scheme: Hyperparameters) -> Callable[[np.ndarr
     if scheme.get("compressor", "topk") == "topk":
         return synchronous_rules.largest(max(1, int(scheme.share * len(run.start))))
     return synchronous_rules.scaled_sign(run.shapes)
+
+
+def _of_chunks(run: RecordedRun, scheme: Hyperparameters) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the compressor of `demo`: each slice begins a new chunk."""
+    sizes = [len(part) for part in np.array_split(run.start, run.ps)]
+    compress = on_slices(lambda part: cosine_coefficients(part, scheme.chunk, scheme.kept), sizes)
+    return lambda message: compress(message, 0, 0)
 
 
 def _drawn(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int], np.ndarray]:
@@ -372,6 +379,7 @@ TRANSCRIPTIONS = {
         beta="decay",
         compress=_compressor,
     ),
+    "demo": _in_rounds(compressed_rules.demo, lambda s: True, jumps=True, beta="decay", compress=_of_chunks),
     "sparta": _in_rounds(
         compressed_rules.sparta,
         lambda s: True,
@@ -383,6 +391,7 @@ TRANSCRIPTIONS = {
 PUSH_GRADIENTS = (
     *("async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "ringleader", "malenia", "softsync"),
     *("k_batch_async", "k_batch_sync", "hierarchical", "ssp", "sync_sgd", "k_sync", "k_async", "trimmed_mean"),
+    "demo",
 )
 
 

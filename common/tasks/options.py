@@ -122,9 +122,9 @@ class RunOptions:
     ema_decay: float | None = None
     """Evaluate an exponential moving average of the center, with this decay, instead of the center."""
     codec: str = "float32"
-    """Compression of messages: bf16 (half of the bytes), int8, int4, fp4, qsgd, topk, randomk or sign; with options, as
-    in topk:fraction=0.01. The error is added to the next message, unless memory=no. With bf16, replies are also
-    compressed for algorithms that send plain gradients taken at them."""
+    """Compression of messages: bf16 (half of the bytes), int8, int4, fp4, qsgd, topk, randomk, sign or dct; with
+    options, as in topk:fraction=0.01. The error is added to the next message, unless memory=no. With bf16, replies are
+    also compressed for algorithms that send plain gradients taken at them."""
     transport: TransportName = "memory"
     """Channel for vectors of a megabyte and more between processes of one machine: shared memory, or sockets; between
     machines it is always sockets."""

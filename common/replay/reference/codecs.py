@@ -63,6 +63,23 @@ def variance_bound(s: int, block: int) -> float:
     return min(block / s**2, float(np.sqrt(block)) / s)
 
 
+def cosine_coefficients(vector: np.ndarray, block: int, kept: int) -> np.ndarray:
+    """Keep that many coefficients of c = D v of each block, the largest; v is Dᵀ c. The last block ends with zeros.
+
+    D_ij = √(2/n) cos(π i (2 j + 1)/(2 n)), and D_0j = √(1/n), for blocks of n.
+    """
+    n = min(block, len(vector))
+    angles = np.pi * np.outer(np.arange(n), 2 * np.arange(n) + 1) / (2 * n)
+    d = np.where(np.arange(n)[:, None] == 0, np.sqrt(1 / n), np.sqrt(2 / n) * np.cos(angles))
+    sent = np.zeros(-(-len(vector) // n) * n, vector.dtype)
+    sent[: len(vector)] = vector
+    for first in range(0, len(sent), n):
+        c = d @ sent[first : first + n]
+        c[np.argsort(-np.abs(c), kind="stable")[kept:]] = 0
+        sent[first : first + n] = d.T @ c
+    return sent[: len(vector)]
+
+
 def random_elements(vector: np.ndarray, u: np.ndarray, kept: int) -> np.ndarray:
     """Keep that many elements, those of the smallest u; the others become zero."""
     sent, where = 0 * vector, np.argsort(u, kind="stable")[:kept]
@@ -128,11 +145,15 @@ def _randomk(*, fraction: float = 0.01, memory: str = "yes") -> OfRun:
     return of_run
 
 
+def _dct(*, block: int = 64, kept: int = 4, memory: str = "yes") -> OfRun:
+    return lambda run: on_slices(lambda part: cosine_coefficients(part, block, kept), run.sizes)
+
+
 def _sign(*, memory: str = "yes") -> OfRun:
     return lambda run: whole(scaled_sign(run.shapes))
 
 
 CODECS: dict[str, Callable[..., OfRun]] = {
     **{"bf16": _bf16, "int8": _int8, "int4": _levels(INTEGERS), "fp4": _levels(E2M1), "qsgd": _qsgd},
-    **{"topk": _topk, "randomk": _randomk, "sign": _sign},
+    **{"topk": _topk, "randomk": _randomk, "sign": _sign, "dct": _dct},
 }

@@ -76,3 +76,26 @@ def sparta(
         theta, *own = (np.where(chosen, mean, x) for x in (theta, *own))
         path.append(theta)
     return path
+
+
+def demo(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    beta: float,
+    compress: Compressor,
+    steps: int,
+) -> list[np.ndarray]:
+    """Execute m_k ← β m_k + g_k;  q_k = C(m_k);  m_k ← m_k − q_k;  θ ← θ − η sign(mean q_k)."""
+    theta, path, memory = start.copy(), [], [0 * start for _ in range(workers)]
+    for t in range(steps):
+        sent = []
+        for k in range(workers):
+            total = beta * memory[k] + gradient(theta, k, t)
+            sent.append(compress(total))
+            memory[k] = total - sent[k]
+        theta = theta - eta * np.sign(np.mean(sent, axis=0))
+        path.append(theta.copy())
+    return path
