@@ -37,7 +37,7 @@ def is_elementwise(scheme):
             now.local_step(view, vector)
             message = now.message(view)
             now.on_reply(view, vector)
-        except (AttributeError, ValueError, TypeError):
+        except (AttributeError, ValueError, TypeError, NotImplementedError):  # the last one: random numbers by place
             return False
     shapes = {getattr(value, "shape", None) for value in [*local.values(), message]}
     return shapes <= {tf.TensorShape([SIZE])} and {op.type for op in graph.get_operations()[begun:]} <= ELEMENTWISE

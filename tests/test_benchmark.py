@@ -346,7 +346,7 @@ def test_steps_per_second_are_the_slope_of_events_while_all_workers_work():
     assert systems.cpu_of_a_step(used, moments, 5) == pytest.approx({"ps-0": 2, "worker-0": 5}, rel=0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_joined_system_trains_in_a_loop_of_its_own(warm):
     measured = systems.Ours(systems.SYNC, joined=True)("small", 0.1, 10, kernels.choose())
     assert measured.rate > 0

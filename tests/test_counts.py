@@ -158,7 +158,7 @@ def test_a_simulated_worker_that_comes_back_after_a_crash_counts_on(sync, tmp_pa
     ("scheme", "backend"),
     [
         (Telling(sync=Collective(), communication_period=3), "threads"),
-        pytest.param(Telling(sync=Barrier(), communication_period=3), "processes", marks=pytest.mark.slow),
+        pytest.param(Telling(sync=Barrier(), communication_period=3), "processes", marks=pytest.mark.thorough),
     ],
     ids=["without_a_ps", "on_processes"],
 )
