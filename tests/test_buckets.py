@@ -57,6 +57,7 @@ def test_each_scheme_of_the_catalogue_declares_elementwise_correctly():
         "ef21_sgdm",
         "ef_sgd",
         "sparseloco",
+        "sparta",  # random numbers by place
         "fednova",  # scalars beside the vector
         "sync_sgd_lr",
     }
