@@ -169,7 +169,7 @@ EXPERIMENTS = [
     Experiment(
         "m-sync",
         "`sync_sgd --backup-workers`, `async_sgd`, `ringmaster`",
-        "Begunov & Tyurin 2026 (arXiv:2602.03802), m-synchronous SGD; ours is ½ |x|² with noise, 16 workers, times of "
+        "Begunov & Tyurin 2026 (arXiv:2602.03802), m-synchronous SGD; ours is ½ ‖x‖² with noise, 16 workers, times of "
         "gradients constant, exponential, lognormal (σ = 1), Pareto (shape 1.5), √i and i³ for worker i",
         "the best m takes longer than the best asynchronous algorithm by a logarithmic factor at most; the constant is "
         "open, and our limit for it is 2 log 16 = 5.5",
