@@ -27,6 +27,7 @@ class Scaffold(Scheme):
 
     paper = "Karimireddy et al. 2020"
     sync = Barrier()
+    describes_data = True
     elementwise = True
     uses_gradient_sum = True
 

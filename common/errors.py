@@ -1,7 +1,4 @@
-"""Exceptions with their exit codes.
-
-The exit codes are stable: scripts and schedulers may rely on them (docs/results.md lists them).
-"""
+"""Exceptions with their exit codes, which are stable: scripts and schedulers rely on them (see docs/results.md)."""
 
 from __future__ import annotations
 

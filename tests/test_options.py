@@ -11,16 +11,18 @@ import keras
 import numpy as np
 import pytest
 
-from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, Serial, SyncSGD, SyncSGDLR
+from distsgd.algorithms import SCHEMES, AllReduce, AsyncSGD, Downpour, LocalSGD, Serial, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Platform, Recovery, Scheme, UserError, train
 from distsgd.common.arguments import close_to
 from distsgd.common.contract.hyperparameters import meanings
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.data.dataset import shard_rows
 from distsgd.common.replay.reference import asynchronous_rules
+from distsgd.common.replay.reference.gradients import batch, mlp_gradient, skewed_rows
+from distsgd.common.replay.replay import read
 from distsgd.common.tasks.options import Keywords, RunOptions
 from doubles import PausingAsyncSGD
-from runs import DIGITS, ONES, quadratic, record
+from runs import DIGITS, HIDDEN, ONES, quadratic, record
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
 SCHEDULE = [0, 1, 1, 0, 2, 0, 2, 1, 1, 0, 2, 2] * 2
@@ -59,6 +61,27 @@ def test_hostile_workers_compute_with_the_negative_of_their_gradients(backend, t
         honest, *hostile = (run.gradient(center, k, t) for k in range(3))
         center = center - 0.2 * (honest - sum(hostile)) / 3
     np.testing.assert_allclose(run.center, center, **CLOSE)
+
+
+@pytest.mark.parametrize("backend", ["threads", "simulation"])
+def test_workers_train_on_the_clients_that_are_drawn_in_each_round(backend, tmp_path):
+    """Three workers play seven clients: some twice, each on its next batches, and no two the same in a round."""
+    how = {"participation": 0.42, "skew": "dirichlet:alpha=0.5", "schedule": (), "steps": 12}
+    run = threads(LocalSGD(communication_period=2, learning_rate=0.1), tmp_path, backend=backend, **how)
+    shards, gradient = skewed_rows(0, DIGITS.train[1], 7, 0.5), mlp_gradient(*DIGITS.train, [64, *HIDDEN, 10])
+    center, done = run.start, [0] * 7
+    for number in range(6):
+        drawn, ends = np.random.default_rng([0, 0, 1 + number]).permutation(7)[:3].tolist(), []
+        for client in drawn:
+            x = center
+            for _ in range(2):
+                rows = shards[client][batch(0, client, done[client], len(shards[client]), 16)]
+                x, done[client] = x - 0.1 * gradient(x, rows), done[client] + 1
+            ends.append(x)
+        center = np.mean(ends, axis=0)
+    assert max(done) > 2
+    np.testing.assert_allclose(run.center, center, **CLOSE)
+    assert read(tmp_path / "run", SCHEMES).error() < 1e-5
 
 
 def checked_average(run, path, most, folder):
@@ -176,6 +199,8 @@ def test_running_statistics_are_the_means_of_those_of_the_workers_shards(tmp_pat
             {"hostile": "noise:1"},
             "hostile takes sign-flip and a number of workers, as in sign-flip:2. Received: 'noise:1'",
         ),
+        ({"participation": 0}, "participation must be above 0, and at most 1. Received: 0"),
+        ({"participation": 0.5}, "with participation, all workers must meet in each round, as with local_sgd"),
         ({"hostile": "sign-flip:3"}, "hostile workers must be fewer than the workers, 3. Received: 3"),
     ],
 )

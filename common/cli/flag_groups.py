@@ -96,8 +96,8 @@ class AloneOptions(Options):
 
 GROUPS = {
     "training": (
-        "devices_per_worker", "clip_norm", "l2", "hostile", "ema_decay", "lr_schedule", "stop_at_version",
-        "stop_at_accuracy", "evaluate_every",
+        "devices_per_worker", "clip_norm", "l2", "participation", "hostile", "ema_decay", "lr_schedule",
+        "stop_at_version", "stop_at_accuracy", "evaluate_every",
     ),
     "fault tolerance": ("recovery",),
     "several machines": ("machines",),

@@ -1,13 +1,11 @@
 """The verdict on a run, and its limit: the largest distance from the equations that float32 alone explains.
 
-The limit is computed for each run: the same equations are executed once more in the same order, in float32, and a run
-may differ by ten times the error of that execution, which is large for Adam, as it divides by small gradients.
+The limit is computed for each run: ten times the error of the same equations, executed in the same order in float32.
 
-Signs, largest elements and codecs are discontinuous: an element near zero, or near the middle of two steps, may fall on
-either side. For these runs the equations are executed a third time, with gradients disturbed by a hundred times the
-rounding error of float32, which causes all jumps that a run may have, and more. A jump causes further jumps, and in a
-long run of signs any two float32 executions diverge. Such a run is judged by its recorded test losses, which agree with
-the equations until then.
+Signs, largest elements and codecs are discontinuous: an element near a jump may fall on either side. For these runs the
+equations are executed a third time, with gradients disturbed by a hundred times the rounding error of float32, which
+causes all jumps that a run may have, and more. Two float32 executions of a long run with jumps diverge: it is judged by
+its recorded test losses, which agree with the equations until then.
 """
 
 from __future__ import annotations

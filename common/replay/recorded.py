@@ -274,11 +274,19 @@ def on_batches(config: Mapping[str, Any], labels: np.ndarray, on_rows: gradients
     if config["l2"] or config["clip_norm"] is not None:
         on_rows = gradients.regularized(on_rows, config["l2"], config["clip_norm"])
     workers, size, seed = (config[name] for name in ("workers", "batch_size", "seed"))
-    if size > (shard := (n := len(labels)) // workers):
+    share, of = config.get("participation"), config["hyperparameters"]
+    if share is not None and any(of.get(name) for name in ("synchronous_steps", "work")):
+        raise UserError("the reference knows clients that take turns for rounds of equal length alone")
+    clients = workers if share is None else max(workers, round(workers / max(share, 1 / MOST_TASKS)))
+    if size > (shard := (n := len(labels)) // clients):
         raise UserError(f"batch_size must be at most the shard of a worker, {shard} examples. Received: {size}")
     rule, options = parse("skew", config["skew"], ALPHAS) if config["skew"] is not None else ("", {})
     skew = (labels, ALPHAS[rule](**options)) if rule else None
-    gradient = gradients.batch_gradient(on_rows, examples=n, workers=workers, seed=seed, batch_size=size, skew=skew)
+    gradient = gradients.batch_gradient(on_rows, examples=n, workers=clients, seed=seed, batch_size=size, skew=skew)
+    if share is not None:
+        from .reference.federated_rules import by_turns  # not at the top: an equation beside the base
+
+        gradient = by_turns(gradient, clients, workers, seed, of.get("communication_period", 1))
     honest = workers - hostile_workers(config.get("hostile"))
     return gradient if honest == workers else lambda x, k, t: gradient(x, k, t) * (1 if k < honest else -1)
 

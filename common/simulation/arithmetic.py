@@ -35,6 +35,8 @@ class TraceRounds:
         clocks: local steps of the worker before the round of each row, [n].
         numbers: rounds of the worker before that round, [n].
         lengths: local steps of the round, [n]; 0 if the row ends none.
+        client: client whose shard the worker trains on, [n]; each worker has its own unless clients take turns.
+        done: local steps of that client before the round, [n].
 
     Raises:
         UserError: a worker has more rounds in the trace than in the job.
@@ -51,15 +53,19 @@ class TraceRounds:
                 )
             self.clocks[rows], self.lengths[rows] = np.cumsum(steps) - steps, steps
             self.numbers[rows] = np.arange(len(rows))
+        self.client, self.done = self.worker, self.clocks
+        if job.options.participation is not None:
+            clients, done = map(np.array, zip(*job.plan.drawn_clients(), strict=True))  # [rounds, W]
+            self.client, self.done = clients[self.numbers, self.worker], done[self.numbers, self.worker]
         self.shards = job.plan.shards()
         self.batches_of_epoch = self.shards.shape[1] // self.batch_size
-        self.epoch = np.full(len(self.shards), -1)  # present epoch of each worker, [W]
-        self.examples = np.empty(self.shards.shape, np.int32)  # each worker's shard in the order of that epoch
+        self.epoch = np.full(len(self.shards), -1)  # present epoch of each client, [clients]
+        self.examples = np.empty(self.shards.shape, np.int32)  # each client's shard in the order of that epoch
 
     def take(self, rows: np.ndarray, first: int, last: int) -> np.ndarray:
         """Return the batches of some steps of these rounds, as rows of the whole data, [last - first, n, batch size].
 
-        A batch is a function of the worker and its clock. Only a change of a worker's epoch, also backwards, shuffles
+        A batch is a function of the client and its clock. Only a change of a client's epoch, also backwards, shuffles
         its shard.
 
         Args:
@@ -67,18 +73,18 @@ class TraceRounds:
             first: index in the round of the first step, from 0.
             last: index after the last step.
         """
-        workers, span = self.worker[rows], np.arange(self.batch_size)
+        clients, span = self.client[rows], np.arange(self.batch_size)
         taken = np.empty((last - first, len(rows), self.batch_size), np.int32)
         for t, batch in zip(range(first, last), taken, strict=True):
-            epochs, within = np.divmod(self.clocks[rows] + t, self.batches_of_epoch)
-            for i in np.flatnonzero(self.epoch[workers] != epochs).tolist():
-                self._shuffle(int(workers[i]), int(epochs[i]))
-            batch[:] = self.examples[workers[:, None], within[:, None] * self.batch_size + span]
+            epochs, within = np.divmod(self.done[rows] + t, self.batches_of_epoch)
+            for i in np.flatnonzero(self.epoch[clients] != epochs).tolist():
+                self._shuffle(int(clients[i]), int(epochs[i]))
+            batch[:] = self.examples[clients[:, None], within[:, None] * self.batch_size + span]
         return taken
 
-    def _shuffle(self, worker: int, epoch: int) -> None:
-        order = epoch_order(self.shards.shape[1], worker, self.seed, epoch)
-        self.examples[worker], self.epoch[worker] = self.shards[worker, order], epoch
+    def _shuffle(self, client: int, epoch: int) -> None:
+        order = epoch_order(self.shards.shape[1], client, self.seed, epoch)
+        self.examples[client], self.epoch[client] = self.shards[client, order], epoch
 
 
 class Arithmetic:

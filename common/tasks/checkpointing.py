@@ -223,4 +223,5 @@ def identity(plan: Plan, initial: tuple[np.ndarray, np.ndarray]) -> dict[str, An
         "batch_size": plan.options.batch_size,
         "seed": plan.options.seed,
         "skew": plan.options.skew,
+        "participation": plan.options.participation,
     }

@@ -16,6 +16,7 @@ from ..cluster.restart_rule import RestartRule
 from ..contract.checks import check_update, fitted
 from ..contract.scheme import Scheme
 from ..data import inputs, skew
+from ..data.clients import number_of_clients
 from ..data.examples import arrays_of
 from ..data.models import ModelRecipe
 from ..errors import UserError
@@ -217,7 +218,10 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     train = inputs.sharding(train) if callable(train) else arrays_of(train, "data")
     if test is not None and not callable(test):
         test = arrays_of(test, "validation_data")
-    steps = inputs.count_steps(train, cluster.workers, options.batch_size, options.epochs, options.steps)
+    clients = number_of_clients(cluster.workers, options.participation)
+    steps = inputs.count_steps(train, clients, options.batch_size, options.epochs, options.steps)
+    if options.steps is None:
+        steps = steps * clients // cluster.workers
     at_most(MAX_STEPS, steps=steps)
     if options.skew is not None:
         skew.labels_of(train)
@@ -261,6 +265,8 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
     if (hostile := hostile_workers(options.hostile)) >= cluster.workers:
         raise UserError(f"hostile workers must be fewer than the workers, {cluster.workers}. Received: {hostile}")
+    if options.participation is not None:
+        _check_participation(scheme, train, cluster.workers, options)
     if options.schedule and not cluster.placement.in_process:
         raise UserError("a schedule needs the threads back end: Cluster.local(..., backend='threads')")
     if cluster.simulated is not None:
@@ -268,6 +274,23 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
     if any(worker not in range(cluster.workers) for worker in options.schedule):
         raise UserError(f"schedule names workers below {cluster.workers}. Received: {list(options.schedule)}")
     return scheme
+
+
+def _check_participation(scheme: Scheme, train: Any, workers: int, options: RunOptions) -> None:
+    """Raise `UserError` unless all workers meet in each round, and the data can be split over any number of clients."""
+    sync, why = scheme.sync, ""
+    if callable(train):
+        why = "data must be arrays, which can be split over the clients. Received: a data function"
+    elif options.hostile is not None:
+        why = "hostile names workers, which play other clients in each round. Leave one of both out"
+    elif scheme.describes_data:
+        why = f"the workers of {scheme.name} keep what they know of their own data. Choose another algorithm"
+    elif options.recovery.min_workers not in (None, workers):
+        why = "no round can go without a worker: leave min_workers out"
+    elif not (sync.is_collective or sync.set_size(workers) == workers):
+        why = f"all workers must meet in each round, as with local_sgd. Received: {scheme.name}"
+    if why:
+        raise UserError(f"with participation, {why}")
 
 
 def checkpoints_of(run_dir: Path, cluster: Cluster) -> Path:
@@ -330,6 +353,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "devices_per_worker": job.devices_per_worker,
         "clip_norm": options.clip_norm,
         "l2": options.l2,
+        "participation": options.participation,
         "hostile": options.hostile,
         "ema_decay": options.ema_decay,
         "codec": options.codec,

@@ -117,6 +117,9 @@ class RunOptions:
     """Maximum norm of a gradient, taken as one vector; longer ones are scaled down to it."""
     l2: float = 0.0
     """Coefficient of the term l2/2 |x|^2 that is added to the loss."""
+    participation: float | None = None
+    """Share of the clients that take part in a round, as in 0.1: the data belong to workers/0.1 clients, and in each
+    round each worker trains on the shard of another one, by a seeded draw (synchronous algorithms)."""
     hostile: str | None = None
     """Attack on the run, as in sign-flip:2: the last 2 workers compute with the negative of their gradients."""
     ema_decay: float | None = None
@@ -164,6 +167,8 @@ class RunOptions:
         if self.clip_norm is not None:
             positive(clip_norm=self.clip_norm)
         not_negative(l2=self.l2)
+        if self.participation is not None and not 0 < self.participation <= 1:
+            raise UserError(f"participation must be above 0, and at most 1. Received: {self.participation}")
         hostile_workers(self.hostile)
         if self.ema_decay is not None:
             fraction(ema_decay=self.ema_decay)
@@ -199,6 +204,7 @@ class Keywords(TypedDict, total=False):
     run_dir: str | Path | None
     clip_norm: float | None
     l2: float
+    participation: float | None
     hostile: str | None
     ema_decay: float | None
     codec: str

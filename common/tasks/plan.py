@@ -11,6 +11,7 @@ import numpy as np
 
 from ..contract.rounds import ENDLESS, Event, Rounds
 from ..contract.scheme import Scheme
+from ..data.clients import client_batches, drawn_clients, number_of_clients
 from ..data.dataset import batches, leaves, num_examples, shard_rows
 from ..errors import UserError
 from ..messages.codec import FLOAT_BYTES
@@ -131,25 +132,41 @@ class Plan:
         return (every, number) if few and counted else None
 
     def shards(self) -> np.ndarray:
-        """Return the rows of the arrays that each worker trains on, [workers, examples of a shard]."""
-        return shard_rows(self.data, self.workers, self.options.seed, self.options.skew)
+        """Return the rows of the arrays that each client has, [clients, examples of a shard]."""
+        return shard_rows(self.data, self.clients, self.options.seed, self.options.skew)
+
+    @property
+    def clients(self) -> int:
+        """Number of shards: one for each worker, or more if workers play clients by turns."""
+        return number_of_clients(self.workers, self.options.participation)
+
+    def drawn_clients(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield for each round the client of each worker, [workers], and the local steps it has done before."""
+        lengths = zip(*([steps for steps, _ in rounds] for rounds in self.all_rounds), strict=False)
+        return drawn_clients(self.clients, self.workers, self.options.seed, lengths)
 
     def shard(self, worker: int) -> list[np.ndarray]:
-        """Return the arrays that a worker trains on; none if its data come from a function."""
+        """Return the arrays that a worker trains on, those of all clients if they take part by turns.
+
+        There are none if the data come from a function.
+        """
         if callable(self.data):
             return []
-        rows = self.shards()[worker]
+        rows = self.shards()[worker] if self.options.participation is None else self.shards().ravel()
         return [array[rows] for array in leaves(self.data)]
 
     def batches(self, worker: int, done: int = 0) -> Iterator[tuple[np.ndarray, Event]]:
         """Yield the rounds of a worker after the first `done`: the batches, [steps, batch size] rows, and the event."""
         rounds, size, seed = self.rounds(worker), self.options.batch_size, self.options.seed
-        if callable(self.data):
-            stream: Iterator[np.ndarray] = itertools.repeat(np.zeros(size, np.int32))
+        shard = 0 if callable(self.data) else num_examples(self.data) // self.clients
+        if self.options.participation is not None:
+            drawn = itertools.islice(self.drawn_clients(), done, None)
+            streams = (client_batches(shard, size, int(c[worker]), seed, int(t[worker])) for c, t in drawn)
+        elif callable(self.data):
+            streams = itertools.repeat(itertools.repeat(np.zeros(size, np.int32)))
         else:
-            shard = num_examples(self.data) // self.workers
-            stream = batches(shard, size, worker, seed, rounds.steps(done))
-        for steps, event in rounds.after(done):
+            streams = itertools.repeat(batches(shard, size, worker, seed, rounds.steps(done)))
+        for (steps, event), stream in zip(rounds.after(done), streams, strict=False):
             yield np.stack(list(itertools.islice(stream, steps))), event
 
 

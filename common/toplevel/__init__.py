@@ -1,7 +1,4 @@
-"""The package `distsgd` itself: `distsgd.train`, `distsgd.Downpour`; each name is imported at its first use.
-
-`__init__.pyi` has the names for type checkers.
-"""
+"""The package: `distsgd.train`, `distsgd.Downpour`. Each name is imported at its first use; see `__init__.pyi`."""
 
 import importlib
 import os

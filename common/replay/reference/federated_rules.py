@@ -1,7 +1,8 @@
-"""The rules for workers with unequal data or unequal numbers of steps, and for hostile ones."""
+"""The rules for clients that take turns, unequal data, unequal numbers of steps, and hostile workers."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,25 @@ import numpy as np
 from .gradients import Gradient
 from .inner_steps import inner_window, sgd_step
 from .synchronous_rules import after_steps, no_states
+
+
+def by_turns(gradient: Gradient, clients: int, workers: int, seed: int, period: int) -> Gradient:
+    """Return the gradient of the client that worker k plays in the round of its step t, on that client's next batch.
+
+    McMahan et al. 2017: a random set of the clients takes part in each round, here the first W of a permutation.
+    """
+    turns, done = list[list[tuple[int, int]]](), defaultdict[int, int](int)
+
+    def of_client(x: np.ndarray, k: int, t: int) -> np.ndarray:
+        while len(turns) <= t // period:
+            order = np.random.default_rng([seed, 0, 1 + len(turns)]).permutation(clients)
+            turns.append([(client, done[client]) for client in order[:workers].tolist()])
+            for client, _ in turns[-1]:
+                done[client] += period
+        client, before = turns[t // period][k]
+        return gradient(x, client, before + t % period)
+
+    return of_client
 
 
 def scaffold(

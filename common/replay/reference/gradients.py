@@ -76,8 +76,7 @@ def batch_gradient(
     With `skew`, a pair of labels and alpha, the shards have unequal labels.
     """
     if skew is None:
-        order, size = rows(seed, 0, examples, 1), examples // workers  # shards are parts of one permutation
-        shards = [order[k * size : (k + 1) * size] for k in range(workers)]
+        shards = rows(seed, 0, examples, 1)[: examples // workers * workers].reshape(workers, -1)
     else:
         shards = skewed_rows(seed, skew[0], workers, skew[1])
     return lambda x, k, t: on_rows(x, shards[k][batch(seed, k, t, len(shards[k]), batch_size)])
