@@ -14,9 +14,11 @@ from distsgd.common.record import checkpoint
 from distsgd.common.record.run_directory import RunRecord
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.job import describe
+from distsgd.common.tasks.options import RunOptions
+from distsgd.common.tasks.plan import Plan
 from distsgd.common.tasks.requests import ObserverRequests, StateRequests, requests_of
 from distsgd.common.tasks.worker_loop import WorkerLoop
-from runs import job_of
+from runs import DIGITS, job_of
 
 
 def one_by_one(scheme, steps, done=0):
@@ -113,6 +115,13 @@ def test_the_plan_of_a_resumed_run_is_the_same_from_any_round(scheme, workers, t
         assert [event for _, event in again] == [event for _, event in whole[done:]]
         for (a, _), (b, _) in zip(again, whole[done:], strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_a_schedule_gives_each_worker_all_its_rounds_with_clients_that_take_turns(tmp_path):
+    options = RunOptions(batch_size=4, participation=0.5, schedule=[0, 1, 0, 1, 0], run_dir=tmp_path)
+    plan = Plan(LocalSGD(communication_period=2), DIGITS.train, 2, options, 8)
+    assert [len(list(plan.batches(worker))) for worker in (0, 1)] == [3, 2]
+    assert [event for _, event in plan.batches(0, 2)] == ["exchange"]
 
 
 def test_batches_after_a_thousand_million_rounds_are_found_directly(tmp_path):

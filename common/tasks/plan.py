@@ -141,8 +141,11 @@ class Plan:
         return number_of_clients(self.workers, self.options.participation)
 
     def drawn_clients(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield for each round the client of each worker, [workers], and the local steps it has done before."""
-        lengths = zip(*([steps for steps, _ in rounds] for rounds in self.all_rounds), strict=False)
+        """Yield for each round the client of each worker, [workers], and the local steps it has done before.
+
+        A worker that has fewer rounds than others, by a schedule, takes no steps in the last ones.
+        """
+        lengths = itertools.zip_longest(*((steps for steps, _ in rounds) for rounds in self.all_rounds), fillvalue=0)
         return drawn_clients(self.clients, self.workers, self.options.seed, lengths)
 
     def shard(self, worker: int) -> list[np.ndarray]:
