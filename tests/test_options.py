@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 
-from distsgd.algorithms import SCHEMES, AllReduce, AsyncSGD, Downpour, LocalSGD, Serial, SyncSGD, SyncSGDLR
+from distsgd.algorithms import SCHEMES, AllReduce, AsyncSGD, Downpour, LocalSGD, Scaffold, Serial, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Platform, Recovery, Scheme, UserError, train
 from distsgd.common.arguments import close_to
 from distsgd.common.contract.hyperparameters import meanings
@@ -199,7 +199,10 @@ def test_running_statistics_are_the_means_of_those_of_the_workers_shards(tmp_pat
             {"hostile": "noise:1"},
             "hostile takes sign-flip and a number of workers, as in sign-flip:2. Received: 'noise:1'",
         ),
-        ({"participation": 0}, "participation must be above 0, and at most 1. Received: 0"),
+        ({"participation": 0}, "participation must be a positive number. Received: participation=0"),
+        ({"participation": "0.1"}, "participation must be a positive number. Received: participation='0.1'"),
+        ({"participation": 1.5}, "participation must be at most 1. Received: participation=1.5"),
+        ({"participation": 0.5, "hostile": "sign-flip:1"}, "with participation, hostile names workers"),
         ({"participation": 0.5}, "with participation, all workers must meet in each round, as with local_sgd"),
         ({"hostile": "sign-flip:3"}, "hostile workers must be fewer than the workers, 3. Received: 3"),
     ],
@@ -207,6 +210,11 @@ def test_running_statistics_are_the_means_of_those_of_the_workers_shards(tmp_pat
 def test_bad_options_are_refused(options, message, tmp_path):
     with pytest.raises(UserError, match=message):
         threads(AsyncSGD(), tmp_path, **options)
+
+
+def test_scaffold_whose_workers_know_their_own_data_refuses_participation(tmp_path):
+    with pytest.raises(UserError, match="with participation, the workers of scaffold keep what they know"):
+        threads(Scaffold(), tmp_path, participation=0.5)
 
 
 @pytest.mark.parametrize("backend", ["threads", "simulation"])

@@ -39,6 +39,6 @@ def drawn_clients(
         done[drawn] += steps
 
 
-def client_batches(shard: int, batch_size: int, client: int, seed: int, done: int = 0) -> Iterator[np.ndarray]:
+def client_batches(shard: int, batch_size: int, client: int, seed: int, done: int) -> Iterator[np.ndarray]:
     """Yield the batches of a client, see `dataset.batches`, as positions in the shards of all clients."""
     return (client * shard + rows for rows in batches(shard, batch_size, client, seed, done))

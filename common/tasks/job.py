@@ -220,8 +220,7 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
         test = arrays_of(test, "validation_data")
     clients = number_of_clients(cluster.workers, options.participation)
     steps = inputs.count_steps(train, clients, options.batch_size, options.epochs, options.steps)
-    if options.steps is None:
-        steps = steps * clients // cluster.workers
+    steps = options.steps or steps * clients // cluster.workers  # an epoch is a pass over the shards of all clients
     at_most(MAX_STEPS, steps=steps)
     if options.skew is not None:
         skew.labels_of(train)

@@ -167,8 +167,9 @@ class RunOptions:
         if self.clip_norm is not None:
             positive(clip_norm=self.clip_norm)
         not_negative(l2=self.l2)
-        if self.participation is not None and not 0 < self.participation <= 1:
-            raise UserError(f"participation must be above 0, and at most 1. Received: {self.participation}")
+        if self.participation is not None:
+            positive(participation=self.participation)
+            at_most(1, participation=self.participation)
         hostile_workers(self.hostile)
         if self.ema_decay is not None:
             fraction(ema_decay=self.ema_decay)
