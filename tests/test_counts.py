@@ -168,7 +168,7 @@ def test_a_resumed_run_counts_on(scheme, backend, warm, tmp_path):
     agree(center, told(scheme, trace, [3, 3, 1, 3, 2]))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_process_that_was_killed_counts_on(warm, tmp_path):
     def kill():
         wait_until(lambda: updates_logged(tmp_path / "run") > 60)

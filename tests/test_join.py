@@ -457,7 +457,7 @@ def test_a_restarted_script_continues_its_steps(launch, tmp_path):
     assert dispatch(["replay", str(tmp_path / "run")]) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_script_that_was_killed_resumes_from_its_checkpoint(launch, tmp_path):
     often = ["--checkpoint-steps", "2"]
     code, result = launch(RESUME, "1000000", flags=often)

@@ -205,7 +205,8 @@ def test_a_nan_loss_on_one_machine_ends_the_run_on_all_as_diverged(machines, tmp
         assert (task.result["outcome"], task.result["exit_code"]) == ("diverged", 3)
 
 
-@pytest.mark.parametrize("scheme", [slow(AsyncSGD()), thorough(SyncSGD())], ids=lambda s: s.name)
+@pytest.mark.thorough
+@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda s: s.name)
 def test_a_slow_and_lossy_network_changes_nothing_but_the_time(scheme, machines, tmp_path):
     if not machines.real:
         pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
@@ -279,7 +280,8 @@ def test_a_taken_port_in_a_slurm_step_adds_how_to_get_others(monkeypatch):
         assert ("Submit the Slurm job again, or reserve ports: srun --resv-ports" in str(refused.value)) == advice
 
 
-@pytest.mark.parametrize("others", [thorough(0), slow(1)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("others", [0, 1])
 def test_the_command_line_needs_no_more_than_flags_or_tf_config(others, tmp_path):
     result, ps = by_flags_and_tf_config(tmp_path, "downpour", "--epochs=3", others=others)
     assert (result["outcome"], result["workers"], result["ps"], result["steps"]) == ("completed", 1 + others, 1, 132)
@@ -433,7 +435,7 @@ def test_a_worker_that_hangs_is_ended_and_restarted(machines, tmp_path):
     assert survived(tasks["worker", 0])["restarts"] == {"worker-1": 1}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_machine_that_does_not_come_back_ends_the_run_everywhere(machines, tmp_path):
     """The chief's machine is gone, and the first ps has been started again: its tables name no missing task."""
     cluster = Run(machines, tmp_path)

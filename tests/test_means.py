@@ -37,7 +37,7 @@ IN_CALLS = Normalised(communication_period=1), normalised, 504  # so long that s
     ("backend", "scheme", "replay", "steps"),
     [
         pytest.param("threads", *VECTORS, id="vectors on threads"),
-        pytest.param("processes", *IN_CALLS, id="long on processes", marks=pytest.mark.slow),
+        pytest.param("processes", *IN_CALLS, id="long on processes", marks=pytest.mark.thorough),
     ],
 )
 def test_means_are_those_of_the_equations(backend, scheme, replay, steps, tmp_path):

@@ -124,7 +124,7 @@ def test_a_task_killed_at_that_moment_is_restarted_and_the_run_replays(scheme, m
         assert recovery["lost_rounds"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_run_in_shared_memory_survives_the_loss_of_its_ps_and_a_worker(going):
     run = going(SyncSGD(), steps=60, updates=10, workers=2, hidden=(1024, 256), recovery=OFTEN)
     run.send("worker-1", signal.SIGKILL)
@@ -157,11 +157,8 @@ def test_a_stopped_ps_is_started_again_and_its_state_restored(going):
     assert len(recovery["restored"]) == 1
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [pytest.param(480, marks=pytest.mark.slow), pytest.param(504, marks=pytest.mark.thorough)],
-    ids=["a round in a call", "several rounds in a call"],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("steps", [480, 504], ids=["a round in a call", "several rounds in a call"])
 def test_a_ps_lost_beside_a_stopped_worker_is_restored_and_both_restarted(steps, going):
     """Found by the soak: the others came back into a set that waits for the stopped one, and no message said so."""
     several = Recovery(checkpoint_seconds=0.5, max_restarts=6)
@@ -268,7 +265,7 @@ def test_losses_are_counted_once_in_any_order_of_events(events, resumed_from, re
     assert [(entry["version"], entry["lost_updates"]) for entry in summary["restored"]] == restored
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_chief_and_a_ps_killed_together_rejoin_the_other_workers(going):
     """To them it looks like a run that is resumed, and a worker that stayed may be in the middle of it."""
     # There is no checkpoint but that of the beginning: what has been done is lost, and counted.
