@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,23 +69,71 @@ def read_lanes(
         raise UserError(f"no such folder: give the run directory of a run that has ended. Received: {run_dir}")
     config = read_config(run_dir)
     trace = read_trace(run_dir, config)
-    rounds = _rounds(run_dir, config["workers"])
-    if config["algorithm"] in exchange_first:
-        rounds = _since_reply(rounds)
-    rows, notes = _joined(trace, rounds, read_result(run_dir)["updates"])
+    found = lanes_of(
+        config["algorithm"],
+        trace,
+        _rounds(run_dir, config["workers"]),
+        workers=config["workers"],
+        ps=config["ps"],
+        updates=read_result(run_dir)["updates"],
+        name=str(run_dir),
+        about=_about(config),
+        exchanges_first=config["algorithm"] in exchange_first,
+    )
+    return within(found, begin, end)
+
+
+def lanes_of(
+    algorithm: str,
+    trace: Mapping[str, np.ndarray],
+    rounds: np.ndarray,
+    *,
+    workers: int,
+    ps: int,
+    updates: int | None,
+    name: str = "",
+    about: str = "",
+    exchanges_first: bool = False,
+) -> Tracks:
+    """Join the rounds of a run with its events on the ps.
+
+    Args:
+        algorithm: its name.
+        trace: events on the ps, as in `trace.npz`.
+        rounds: rows of `rounds.npz`, [n, len(ROUND)].
+        workers: W.
+        ps: number of ps tasks.
+        updates: version of the center at the end; None if it is unknown.
+        name: folder of the run.
+        about: size of the run, in words.
+        exchanges_first: True if workers continue to compute after the reply, before the round ends.
+
+    Raises:
+        UserError: the trace has no event.
+    """
+    rows, notes = _joined(trace, _since_reply(rounds) if exchanges_first else rounds, updates)
     times = rows[:, -len(TIMES) :]
     known = times != UNKNOWN
     if not known.any():
-        raise UserError(f"nothing happened in the run in {run_dir}: its trace is empty")
+        raise UserError(f"nothing happened in the run in {name}: its trace is empty")
     times[known] -= times[known].min()
-    first, last, seconds = np.where(known, times, LATEST).min(axis=1), times.max(axis=1), float(times.max() / 1e6)
-    keep = (last >= begin * 1e6) & (first <= (seconds if end is None else end) * 1e6)
+    first = np.where(known, times, LATEST).min(axis=1)
+    columns: dict[str, np.ndarray] = dict(zip(COLUMNS, rows[np.lexsort((first, rows[:, 0]))].T, strict=True))
+    return Tracks(name, algorithm, about, workers, ps, columns, float(times.max() / 1e6), notes)
+
+
+def within(tracks: Tracks, begin: float, end: float | None) -> Tracks:
+    """Return the rounds that overlap a time, in seconds.
+
+    Raises:
+        UserError: there is none.
+    """
+    times = np.stack([tracks.columns[name] for name in TIMES])
+    first, last = np.where(times != UNKNOWN, times, LATEST).min(axis=0), times.max(axis=0)
+    keep = (last >= begin * 1e6) & (first <= (tracks.seconds if end is None else end) * 1e6)
     if not keep.any():
-        raise UserError(f"the run in {run_dir} takes {seconds:.3f} s: it has no round in that time")
-    order = np.lexsort((first, rows[:, 0]))
-    columns: dict[str, np.ndarray] = dict(zip(COLUMNS, rows[order[keep[order]]].T, strict=True))
-    about = _about(config)
-    return Tracks(str(run_dir), config["algorithm"], about, config["workers"], config["ps"], columns, seconds, notes)
+        raise UserError(f"the run in {tracks.name} takes {tracks.seconds:.3f} s: it has no round in that time")
+    return replace(tracks, columns={name: column[keep] for name, column in tracks.columns.items()})
 
 
 def _about(config: Mapping[str, Any]) -> str:
