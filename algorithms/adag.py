@@ -6,6 +6,7 @@
 
 where a_k is the center that worker k pulled last.
 
+Use: for many asynchronous workers, with which `agn` diverges; for few workers it is slower.
 Reference: Hermans, *On Scalable Deep Learning and Parallelizing Gradient Descent*, master thesis, Maastricht 2017,
 chapter 4, the form in which the server keeps the anchors. dist-keras and the first reports give this name to another
 rule, which is `agn` here, as in its paper.

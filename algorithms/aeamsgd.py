@@ -6,6 +6,7 @@
 
 with α = β / W. Workers are never reset to the center, and neither are their velocities.
 
+Use: like `aeasgd`, faster where momentum helps; not with a rate chosen without it.
 Reference: Zhang, Choromanska, LeCun, *Deep learning with Elastic Averaging SGD*, NIPS 2015, arXiv:1412.6651,
 algorithm 2 (EAMSGD).
 Departures: δ is 0.9 by default, 0.99 in the paper's experiments. The exchange is one atomic event on the

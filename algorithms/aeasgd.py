@@ -6,6 +6,7 @@
 
 with α = β / W. Workers are never reset to the center.
 
+Use: for rare exchanges of workers that should explore; not where the center must be good after few exchanges.
 Reference: Zhang, Choromanska, LeCun, *Deep learning with Elastic Averaging SGD*, NIPS 2015, arXiv:1412.6651,
 algorithm 1.
 Departures: the exchange is one atomic event on the server. The local steps after a worker's last exchange do not reach

@@ -4,6 +4,8 @@
     every period of H       push A/H,  x ← reply
     server, each push       θ ← θ − γ A/H,  reply θ                        one atomic event
 
+Use: like `downpour_easy` if the period is to change without the rate; not where each message should bring a whole
+period.
 Reference: Hermans, Spanakis, Möckel, *Accumulated Gradient Normalization*, ACML 2017, arXiv:1710.02368. Called ADAG
 in dist-keras and in the first reports; `adag` here is the rule to which Hermans' thesis gave that name later.
 Departures: the paper pushes mean steps, η A/H, and the server adds them: γ = η, as here unless γ is given. A separate

@@ -2,6 +2,7 @@
 
     worker k    g_k = g_k(x),  ḡ = all-reduce (1/W) Σ g_k,  x ← x − η ḡ    x is the same on all workers
 
+Use: for equal workers with fast links and without a ps; not if workers may be lost or are slow.
 Reference: Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*, 2009; for
 SGD, Goyal et al., *Accurate, Large Minibatch SGD*, 2017, arXiv:1706.02677.
 Departures: no ring: worker k adds up the k-th slices of all workers, and sends their mean to all. This sends as many

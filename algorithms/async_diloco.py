@@ -11,6 +11,7 @@
 where a_k is the center that worker k pulled last. Nesterov momentum for each of W stale messages would
 overshoot W times, so momentum is applied once for every W messages.
 
+Use: for large models over slow links, with workers of different speed; not for short runs.
 Reference: Liu, Chhaparia, Douillard, Kale, Rusu, Shen, Szlam, Ranzato, *Asynchronous Local-SGD Training for Language
 Modeling*, 2024, arXiv:2401.09135, delayed Nesterov: the share c of the momentum, in [0, 1/N], and g/N are the paper's.
 Departures: the paper's buffer size N is fixed to W. A worker keeps its AdamW moments from one period to the next (the

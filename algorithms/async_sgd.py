@@ -3,6 +3,8 @@
     worker      g = g_k(x),  push g,  x ← reply
     server      θ ← θ − η g,  reply θ                            one atomic event
 
+Use: for workers of different speed with fast links; not for many workers at a large rate, as the rate has to fall as
+1/W.
 Reference: the asynchronous mode of Dean et al., *Large Scale Distributed Deep Networks*, NIPS 2012, with a
 period of one; also called locked Hogwild.
 Departures: none.

@@ -9,6 +9,7 @@
 where b are the worker's parameters at the start of the block. The center θ, which is evaluated and saved, is the
 paper's global model.
 
+Use: like `slowmo`, for few rounds; not with a block momentum far above 1 − 1/W.
 Reference: Chen and Huo, *Scalable Training of Deep Learning Machines by Incremental Block Training with Intra-block
 Parallel Optimization and Blockwise Model-Update Filtering*, ICASSP 2016.
 Departures: none. A worker that restarts, or starts in a resumed run, begins its first block at θ.

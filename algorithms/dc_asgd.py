@@ -8,6 +8,8 @@ where a_k is the center that worker k pulled last. To first order the gradient a
 
     server      q ← m q + (1 − m) g ⊙ g,  λ = λ₀ / √(q + 10⁻⁷),  then as above        elementwise
 
+Use: for asynchronous workers with delays of some tens of updates; not if a copy of the model for each worker is too
+much for the ps.
 Reference: Zheng, Meng, Wang, Chen, Yu, Ma, Liu, *Asynchronous Stochastic Gradient Descent with Delay Compensation*,
 ICML 2017, arXiv:1609.08326.
 Departures: none. (Microsoft's published updaters, multiverso, depart from the paper: one has |g| in place of g ⊙ g, so

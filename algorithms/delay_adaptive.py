@@ -5,6 +5,7 @@
 
 where W is the number of workers, and the staleness τ the number of updates since worker k's last pull.
 
+Use: if some workers are slower, and no gradient should be lost; not on unequal data.
 Reference: Koloskova, Stich, Jaggi, *Sharper Convergence Guarantees for Asynchronous SGD for Distributed and Federated
 Learning*, NeurIPS 2022, arXiv:2206.08307; Mishchenko, Bach, Even, Woodworth, *Asynchronous SGD Beats Minibatch SGD
 Under Arbitrary Delays*, NeurIPS 2022, arXiv:2206.07638.

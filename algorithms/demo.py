@@ -6,6 +6,7 @@
 where C(m) has the largest coefficients of the discrete cosine transform of each chunk of m. A message has an index and
 a value for each of them; the reply is the whole center.
 
+Use: for large models with momentum and few bytes; not for small models, for which `ef_sgd` is simpler.
 Reference: Peng, Chen, Su, Quesnelle, Kingma, Liu, *DeMo: Decoupled Momentum Optimization*, ICLR 2026, arXiv:2411.19870.
 Departures: a chunk is a part of the flat vector, and each ps task's slice begins a new one; the paper has squares of a
 matrix. There workers gather the messages of all, and each makes the step itself; here the ps does, so that replies are

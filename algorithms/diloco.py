@@ -5,6 +5,7 @@
     every period            push x,  wait,  x ← θ
     server                  Δ = θ − (1/W) Σ x_k,  m ← μ m + Δ,  θ ← θ − ε (Δ + μ m),  then release all workers
 
+Use: for large models over slow links, equal workers; not for short runs or small periods.
 Reference: Douillard et al., *DiLoCo: Distributed Low-Communication Training of Language Models*, 2023,
 arXiv:2311.08105.
 Departures: the inner rate is constant unless it is given a schedule; the period is short by default (the paper: 500).

@@ -12,6 +12,7 @@ steps done:
     dean        the paper's loop: if t is a multiple, pull before step t + 1, push after it; so the first push has one
                 gradient, and with equal periods above one a pull replaces steps that are not yet pushed
 
+Use: for workers of different speed with slow links; not for very long runs, in which Adagrad's steps become small.
 Reference: Dean et al., *Large Scale Distributed Deep Networks*, NIPS 2012.
 Departures: by default push and pull end a window together, as in most implementations (the paper: phase `dean`). A
 worker waits for its pull. S starts at `initial_accumulator`, as in TensorFlow; the paper starts at zero.

@@ -4,6 +4,7 @@
     every period            push A,  x ← reply
     server, each push       θ ← θ − η A,  reply θ                          one atomic event
 
+Use: as the plain baseline of `downpour`; not for many workers or long periods, with which its steps grow.
 Reference: Dean et al., *Large Scale Distributed Deep Networks*, NIPS 2012, without its Adagrad.
 Departures: those of `downpour` in its default phase.
 Limits: with one worker it is serial SGD for any period; with a period of one `async_sgd`. Sums grow with the period,

@@ -6,6 +6,7 @@
 
 where the staleness τ is the number of updates since worker k's last pull, read inside the lock.
 
+Use: for many asynchronous workers at a large rate; not where slow workers have data of their own.
 Reference: Jiang, Cui, Zhang, Yu, *Heterogeneity-aware Distributed Parameter Servers*, SIGMOD 2017, in the form of
 Hermans' thesis (2017), section 2.3.2.
 Departures: the thesis' equation divides by τ, its algorithm by τ + 1, as here. The SIGMOD paper keeps

@@ -6,6 +6,7 @@
 
 with α = β / W. Workers are never reset to the center.
 
+Use: for rare exchanges of equal workers that should explore; not with workers of different speed: take `aeasgd`.
 Reference: Zhang, Choromanska, LeCun, *Deep learning with Elastic Averaging SGD*, NIPS 2015, arXiv:1412.6651,
 its synchronous form.
 Departures: none. The local steps after a worker's last exchange do not reach the center.

@@ -8,6 +8,7 @@
 
 Messages have the size of those of `ef_sgd`; the reply is the whole center. The mean of all h_k is h at every event.
 
+Use: where the bytes of messages must be few and data are unequal; not with workers that are often lost.
 Reference: Fatkhullin, Tyurin, Richtárik, *Momentum Provably Improves Error Feedback!*, NeurIPS 2023, Algorithm 1; their
 momentum is 1 − β. With β = 0 it is EF21: Richtárik, Sokolov, Fatkhullin, *EF21: A New, Simpler, Theoretically Better,
 and Practically Faster Error Feedback*, NeurIPS 2021, arXiv:2106.05203.

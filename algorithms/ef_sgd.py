@@ -9,6 +9,7 @@
 A top-k message has pairs of an index and a value; a sign message two bits for each element, and the scale and offset of
 each variable. The reply is the whole center.
 
+Use: where the bytes of messages must be few, on equal data; not where those of the replies decide.
 Reference: Karimireddy, Rebjock, Stich, Jaggi, *Error Feedback Fixes SignSGD and other Gradient Compression Schemes*,
 ICML 2019, arXiv:1901.09847: error feedback with any such C; its EF-signSGD is `sign`. Stich, Cordonnier, Jaggi,
 *Sparsified SGD with Memory*, NeurIPS 2018, arXiv:1809.07599: `topk`.

@@ -9,6 +9,7 @@
 where n counts messages, a is the center that the worker pulled last, and the staleness τ counts steps of the server
 since then.
 
+Use: for many clients that come and leave, with local steps; not if slow clients have data of their own.
 Reference: Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba, *Federated Learning with Buffered Asynchronous
 Aggregation*, AISTATS 2022, arXiv:2106.06639, Algorithm 1, with its weights 1/√(1 + τ).
 Departures: the paper's maximum concurrency, the number of clients that train at the same time, is the number W of

@@ -6,6 +6,7 @@
 
 H_k is a fraction of the period: `work` has the fractions, of one worker after the other, at least one step.
 
+Use: if workers make different numbers of local steps; with equal numbers it is `local_sgd`.
 Reference: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization*, NeurIPS 2020, arXiv:2007.07481, with plain SGD on the workers, for which the normalizing factor ‖a_k‖₁ is
 H_k, and with its default of the effective number of steps, the mean of H_k.

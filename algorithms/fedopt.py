@@ -10,6 +10,7 @@
 
 where v begins at τ², and Adam's correction of the bias is left out, as in the paper.
 
+Use: for federated data with gradients of different size in different layers; not without tuning the server's rate.
 Reference: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, *Adaptive Federated Optimization*, ICLR 2021,
 arXiv:2003.00295, Algorithm 2.
 Departures: all workers take part in every round, with equal weights; the paper samples clients, and weighs them by

@@ -4,6 +4,7 @@
     every period            push x,  wait,  x ← θ
     server                  θ ← (1/W) Σ x_k,  then release all workers
 
+Use: for many local steps on unequal data, to limit the drift; `scaffold` removes it.
 Reference: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, *Federated Optimization in Heterogeneous Networks*, MLSys 2020,
 arXiv:1812.06127, Algorithm 2. Its workers minimize f_k(x) + μ/2 ‖x − θ‖² approximately, to an accuracy γ of their own;
 here that is a number of steps of SGD, as in its experiments, with μ from 0.001 to 1.

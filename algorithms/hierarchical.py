@@ -5,6 +5,7 @@
 
 With one worker for each machine and one device for each of its GPUs, each machine sends one push to the ps.
 
+Use: for several machines with several devices each; not for one device in each.
 Reference: Hadjis, Zhang, Mitliagkas, Iter, Ré, *Omnivore: An Optimizer for Multi-device Deep Learning on CPUs and
 GPUs*, 2016, arXiv:1606.04487 (compute groups).
 Departures: a group consists of the devices of one machine.

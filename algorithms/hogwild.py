@@ -3,6 +3,7 @@
     worker      read x_v for v in the batch (values may be of different ages),  g = g_k(x)
     shared      x_v ← x_v − η g_v    for v in the batch, in place, without a lock
 
+Use: for sparse data, where updates seldom meet; for dense models it has no advantage over `async_sgd`.
 Reference: Niu, Recht, Ré, Wright, *HOGWILD!: A Lock-Free Approach to Parallelizing SGD*, NIPS 2011,
 arXiv:1106.5730.
 Departures: the paper's setting is a sparse problem (`--dataset sparse`, `--dataset libsvm:path=...`): there a worker

@@ -5,6 +5,7 @@
 
 The other workers continue at the older centers x_k that they have, and their gradients count in a later update.
 
+Use: if some workers are late now and then, and no gradient should be lost; not where stale gradients do harm.
 Reference: Dutta, Joshi, Ghosh, Dube, Nagpurkar, *Slow and Stale Gradients Can Win the Race: Error-Runtime Trade-offs in
 Distributed SGD*, AISTATS 2018, arXiv:1803.01113.
 Departures: none. At the end of a run, when fewer than K workers have rounds left, these make the updates.

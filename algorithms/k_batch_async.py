@@ -3,6 +3,7 @@
     worker k    g = g_k(x),  push g,  x ← reply
     server      G ← G + g;  at each K-th gradient  θ ← θ − (η/K) G,  G ← 0;  reply θ     one atomic event
 
+Use: for many workers with noisy gradients, whose staleness should fall; not if single gradients are exact.
 Reference: Dutta, Joshi, Ghosh, Dube, Nagpurkar, *Slow and Stale Gradients Can Win the Race: Error-Runtime Trade-offs in
 Distributed SGD*, AISTATS 2018, arXiv:1803.01113.
 Departures: none. A worker whose gradient does not complete an update gets the θ that it has.

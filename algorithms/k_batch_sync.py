@@ -6,6 +6,7 @@
 where the staleness τ is the number of updates since worker k's last pull. A worker that has sent a gradient takes the
 next one at the same θ, so a fast worker has several in an update; a gradient at an older θ is dropped.
 
+Use: for workers of different speed where stale gradients do harm; not on unequal data, where slow shards would be lost.
 Reference: Tyurin, Richtárik, *Optimal Time Complexities of Parallel Stochastic Optimization Methods Under a Fixed
 Computation Model*, NeurIPS 2023, arXiv:2305.12387 (Rennala SGD); Dutta, Joshi, Ghosh, Dube, Nagpurkar, *Slow and Stale
 Gradients Can Win the Race*, AISTATS 2018, arXiv:1803.01113 (K-batch-sync SGD).

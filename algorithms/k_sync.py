@@ -4,6 +4,7 @@
     server      keeps the first K gradients computed at the present θ:
                 θ ← θ − (η/K) Σ g_k,  then release their workers; later gradients are dropped
 
+Use: if late gradients cost more than lost ones; not on unequal data, where the slowest workers would not be heard.
 Reference: Dutta, Joshi, Ghosh, Dube, Nagpurkar, *Slow and Stale Gradients Can Win the Race: Error-Runtime Trade-offs in
 Distributed SGD*, AISTATS 2018, arXiv:1803.01113.
 Departures: the paper cancels late computations, and all workers begin anew at the new θ. Here a late worker ends its

@@ -6,6 +6,7 @@
 
 Post-local SGD averages after each of the first `synchronous_steps`, and then once in a period.
 
+Use: for equal workers with slow links; on unequal data take `scaffold`, with few rounds `diloco` or `slowmo`.
 Reference: Stich, *Local SGD Converges Fast and Communicates Little*, ICLR 2019, arXiv:1805.09767; federated averaging:
 McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*, 2016, arXiv:1602.05629;
 post-local: Lin et al., *Don't Use Large Mini-Batches, Use Local SGD*, ICLR 2020, arXiv:1808.07217.

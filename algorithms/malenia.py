@@ -9,6 +9,7 @@
 with one atomic event for each message. The condition is that on the harmonic mean of the workers' numbers of gradients,
 which is 0 while one of them has none.
 
+Use: for unequal data and noisy gradients, where fast workers should average more; on equal data it is slower.
 Reference: Tyurin, Richtárik, *Optimal Time Complexities of Parallel Stochastic Optimization Methods Under a Fixed
 Computation Model*, NeurIPS 2023, arXiv:2305.12387, method 6; the paper's S is sW.
 Departures: as in the paper, gradients that come too late are ignored, and their computation is not stopped. The version

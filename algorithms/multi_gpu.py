@@ -3,6 +3,7 @@
     each step      device i    g_i(θ) on its p-th part of the batch
                    θ ← θ − η (1/p) Σ g_i
 
+Use: on one machine with several devices; on several machines take `all_reduce` or `sync_sgd`.
 Reference: data parallelism in Krizhevsky, *One weird trick for parallelizing convolutional neural networks*, 2014,
 arXiv:1404.5997; the pattern of TensorFlow's `cifar10_multi_gpu_train`, today `tf.distribute.MirroredStrategy`.
 Departures: devices are the local GPUs in turn, or p logical CPU devices without GPUs; the parameters are on the first.

@@ -6,6 +6,7 @@
 where W is the number of workers, and the staleness τ the number of updates since worker k's last pull: τ + 1 is the
 time that the gradient took, in updates of the center.
 
+Use: for unequal data on workers of different speed; not where the slowest worker's large steps would be unstable.
 Reference: Mahran, Maranjyan, Richtárik, *Rescaled Asynchronous SGD: Optimal Distributed Optimization under Data and
 System Heterogeneity*, 2026, arXiv:2605.13434.
 Departures: the paper gives worker k a step size proportional to its computation time, which it takes as known and

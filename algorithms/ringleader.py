@@ -10,6 +10,7 @@
 with one atomic event for each message. y_k is the center that worker k got with its last update, at which it takes all
 gradients until its next one. A cycle has one update for each worker: a fast worker makes its means better, not heavier.
 
+Use: for unequal data on workers of different speed; on equal data it is slower than `async_sgd`.
 Reference: Maranjyan, Richtárik, *Ringleader ASGD: The First Asynchronous SGD with Optimal Time Complexity under Data
 Heterogeneity*, ICLR 2026, arXiv:2509.22860, Algorithm 1.
 Departures: the version of the center, and with it staleness and the number of updates of a run, counts all messages,

@@ -5,6 +5,7 @@
 
 where the staleness τ is the number of updates since worker k's last pull; a dropped gradient is no update.
 
+Use: if some workers are much slower than others; not on unequal data, where slow workers would not be heard.
 Reference: Maranjyan, Tyurin, Richtárik, *Ringmaster ASGD: The First Asynchronous SGD with Optimal Time Complexity*,
 ICML 2025, arXiv:2501.16168, Algorithm 4. (`tf.contrib`'s DropStaleGradientOptimizer is the same rule.)
 Departures: none from Algorithm 4. Algorithm 5, which stops a computation as soon as it is too stale, is not

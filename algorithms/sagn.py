@@ -4,6 +4,7 @@
     every period of H       push A/H,  wait,  x ← θ
     server                  θ ← θ − γ (1/W) Σ A_k/H,  then release all workers
 
+Use: for slow links, with a server's rate that does not depend on the period; else take `local_sgd`.
 Reference: none; a hybrid of `sync_sgd` and `agn` from guides to distributed TensorFlow.
 Departures: plain SGD on both sides.
 Limits: with H = 1 it is `sync_sgd` with γ; with γ = H η it is `local_sgd`. Staleness is always zero.

@@ -4,6 +4,7 @@
     every period            c_k ← (1/H) Σ g_k of its H steps,  push η Σ g_k,  wait,  c ← (θ_old − θ)/(ε η H),  x ← θ
     server                  θ ← θ − ε (1/W) Σ_k η Σ g_k,  then release all workers
 
+Use: for local steps on unequal data, where all workers take part; not with clients that come and leave.
 Reference: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, *SCAFFOLD: Stochastic Controlled Averaging for Federated
 Learning*, ICML 2020, arXiv:1910.06378, Algorithm 1 with option II: c_k ← c_k − c + (θ − x_k)/(η H). By the steps of the
 worker this is its mean gradient.

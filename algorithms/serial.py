@@ -2,6 +2,7 @@
 
     each step      θ ← θ − η g(θ)
 
+Use: on one machine that is fast enough, and as the baseline of every comparison.
 Reference: Robbins and Monro, *A Stochastic Approximation Method*, 1951.
 Departures: none.
 Limits: it equals `async_sgd` with one worker; with batch W·b it equals `sync_sgd` with W workers of batch b.

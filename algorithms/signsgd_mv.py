@@ -6,6 +6,7 @@
 with sign(0) = 0: a weight does not move if the vote is a tie. A sign is sent as two bits; x stays equal to θ. This is
 the paper's Algorithm 1, SIGNUM with majority vote, with its momentum β = 0.9.
 
+Use: where the bytes both ways must be few, with large batches; not with very noisy gradients of few workers.
 Reference: Bernstein, Wang, Azizzadenesheli, Anandkumar, *signSGD: Compressed Optimisation for Non-Convex Problems*,
 ICML 2018, arXiv:1802.04434; the vote: Bernstein, Zhao, Azizzadenesheli, Anandkumar, *signSGD with Majority Vote is
 Communication Efficient and Fault Tolerant*, ICLR 2019, arXiv:1810.05291.

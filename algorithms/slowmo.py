@@ -4,6 +4,7 @@
     every period            push x,  wait,  x ← θ
     server                  u ← β u + (θ − (1/W) Σ x_k)/η,  θ ← θ − α η u,  then release all workers
 
+Use: like `local_sgd`, if rounds are few; not with many rounds, where the gain vanishes.
 Reference: Wang, Tantia, Ballas, Rabbat, *SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum*,
 ICLR 2020, arXiv:1910.00643.
 Departures: the inner optimizer is plain SGD by default; the paper mostly uses momentum. Its variables are kept over

@@ -7,6 +7,7 @@
 
 where the staleness τ counts updates of the center since worker k's last pull.
 
+Use: between synchronous and asynchronous: less stale than `async_sgd`, and no worker waits.
 Reference: Zhang, Gupta, Lian, Liu, *Staleness-aware Async-SGD for Distributed Deep Learning*, IJCAI 2016,
 arXiv:1511.05950, equations 2 and 3. The paper's splitting parameter is n = W/c, from 1 to W: set c = ⌊W/n⌋.
 Departures: none. The paper's experiments add momentum.

@@ -8,6 +8,7 @@
 where C keeps the elements of largest magnitude of the whole vector. Message and reply have pairs of an index and a
 value, for each nonzero element: up to W times as many in a reply. Each worker keeps a copy of θ.
 
+Use: like `diloco`, if even its messages are too large; not where the bytes decide less than the rounds.
 Reference: Sarfi, Thérien, Lidin, Belilovsky, *Communication Efficient LLM Pre-training with SparseLoCo*, 2025,
 arXiv:2508.15706.
 Departures: the paper takes the largest elements of each chunk of a variable, and sends each in two bits, with the error

@@ -8,6 +8,7 @@ where S has each element with the probability p, drawn from the seed and the num
 on all workers, and y is the worker's copy of θ. So the elements in S become the mean of the workers' parameters; θ has
 the last mean of each element. Message and reply have pairs of an index and a value.
 
+Use: for links that are always a little free, instead of rare large messages; not where each message has a high latency.
 Reference: Beton, Baioumy, van der Ouderaa, Reed, Howes, Cheema, Vrabie, *Improving the Efficiency of Distributed
 Training using Sparse Parameter Averaging*, 2025, openreview.net/forum?id=stFPf3gzq1.
 Departures: elements are sent with their indices, although all workers know S. The paper averages all parameters at the

@@ -5,6 +5,7 @@
 
 where the clock c_k is the number of rounds that worker k has done, and s the slack.
 
+Use: for workers that are slow now and then; not for one that is always slow, for which all others wait in the end.
 Reference: Ho, Cipar, Cui, Lee, Kim, Gibbons, Gibson, Ganger, Xing, *More Effective Distributed ML via a Stale
 Synchronous Parallel Parameter Server*, NIPS 2013.
 Departures: each gradient has the weight 1/W, so that rates compare with those of `sync_sgd`; the paper adds whole

@@ -4,6 +4,7 @@
     server      of W = R + b workers keep the first R gradients computed at the present θ:
                 θ ← θ − η (1/R) Σ g_k,  then release all workers; later gradients are dropped
 
+Use: first, for equal workers with fast links; with stragglers add `--backup-workers`, with slow links take `local_sgd`.
 Reference: Chen, Pan, Monga, Bengio, Jozefowicz, *Revisiting Distributed Synchronous SGD*, 2016, arXiv:1604.00981.
 Departures: an update has at most one message of each worker, and all ps tasks accept or drop a message as a whole:
 this is a strict barrier, unlike TensorFlow's `SyncReplicasOptimizer`.

@@ -3,6 +3,7 @@
     worker k    push η_k g_k(θ),  wait,  x ← θ
     server      θ ← θ − (1/W) Σ η_k g_k   (or their sum),  then release all workers
 
+Use: to study rates that differ between workers; else take `sync_sgd`.
 Reference: none; a variant from guides to distributed TensorFlow.
 Departures: none.
 Limits: with η_k = η and the mean, or η_k = η/W and the sum, it is `sync_sgd` with η. To scale a gradient is to scale a

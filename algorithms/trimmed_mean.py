@@ -6,6 +6,7 @@
 
 With β = 1/2 it is the median: one value is left, or the middle two if their number is even.
 
+Use: if some workers may send anything; not on unequal data, where honest workers differ, too.
 Reference: Yin, Chen, Ramchandran, Bartlett, *Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates*,
 ICML 2018, arXiv:1803.01498, Algorithm 1, options I (median) and II (trimmed mean).
 Departures: gradients of batches; the paper has whole shards, and projects θ to a bounded set. After the loss

@@ -64,7 +64,7 @@ def explain(scheme: type[Scheme], alias: str = "") -> None:
     console = Page(highlight=False)
     text = Text((sys.modules[scheme.__module__].__doc__ or scheme.__doc__ or scheme.idea).strip())
     text.highlight_regex(r"\A[^\n]*", "bold")
-    text.highlight_regex(r"(?m)^(Reference|Departures|Limits):", "bold")
+    text.highlight_regex(r"(?m)^(Use|Reference|Departures|Limits|Defaults|Memory):", "bold")
     text.highlight_regex(r"(?m)^    .*$", "cyan")
     console.print(text, soft_wrap=True)
 
