@@ -116,7 +116,7 @@ class RunOptions:
     clip_norm: float | None = None
     """Maximum norm of a gradient, taken as one vector; longer ones are scaled down to it."""
     l2: float = 0.0
-    """Coefficient of the term l2/2 |x|^2 that is added to the loss."""
+    """Coefficient of the term l2/2 ‖x‖² that is added to the loss."""
     participation: float | None = None
     """Share of the clients that take part in a round, as in 0.1: the data belong to workers/0.1 clients, and in each
     round each worker trains on the shard of another one, by a seeded draw (synchronous algorithms)."""

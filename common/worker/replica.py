@@ -54,7 +54,7 @@ class Replica:
         devices: devices of the worker; its batches are split evenly over them. Its variables are on the first.
         source: source of its batches.
         structure: nested structure of x and y.
-        l2: coefficient of a penalty l2/2 |x|^2 in the loss.
+        l2: coefficient of a penalty l2/2 ‖x‖² in the loss.
         clip_norm: norm of the whole vector to which gradients are clipped.
         hostile: number of workers, the last ones, that compute with the negative of their gradients.
     """
