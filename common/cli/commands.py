@@ -1,4 +1,4 @@
-"""The commands that do not train: explain, evaluate, replay, timeline, test, mutants and the measurements."""
+"""The commands that do not train: explain, evaluate, replay, timeline, test, mutants, docs and the measurements."""
 
 from __future__ import annotations
 
@@ -92,6 +92,16 @@ def test(arguments: list[str]) -> int:
 def mutants(arguments: list[str]) -> int:
     """Make one fault at a time in a copy of the checkout, and check that a test fails."""
     return subprocess.call([sys.executable, str(_checkout() / "tests" / "mutants.py"), *arguments])
+
+
+def docs(arguments: list[str]) -> int:
+    """Build the site of the checkout with Sphinx, warnings as errors; return the exit code."""
+    site = _checkout() / "build" / "site"
+    sphinx = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-c", "docs"]
+    code = subprocess.call([*sphinx, *arguments, ".", str(site)], cwd=_checkout())
+    if code == 0:
+        print(f"the site: {site / 'index.html'}")  # noqa: T201
+    return code
 
 
 def _checkout() -> Path:

@@ -24,7 +24,7 @@ from ..record.display import Page
 from ..replay.adapters import TRANSCRIPTIONS
 from . import advise, doctor, flags, launching, simulate
 from .catalogue import aliases, catalogue, without_alias
-from .commands import evaluate, explanation, measure, mutants, replay_run, test, timeline
+from .commands import docs, evaluate, explanation, measure, mutants, replay_run, test, timeline
 from .flag_groups import Options
 from .imports import import_schemes, import_transcriptions, split_imports
 from .train import run_algorithm
@@ -49,6 +49,7 @@ ROWS: tuple[tuple[str, str, Callable[[list[str]], int] | str | None], ...] = (
     ("tutorials", "open the notebooks in Jupyter Lab, installed at first (--execute: execute and save)", tutorials),
     ("test", "run the test suite (arguments go to pytest)", test),
     ("mutants", "mutation testing: make one fault at a time and check that a test fails (takes 6 minutes)", mutants),
+    ("docs", "build the site in build/site with Sphinx: a page for each algorithm, tutorials, reference", docs),
     ("benchmark", "measure each algorithm's virtual time to a target loss (--quick: three minutes)", "convergence"),
     ("soak", "run while tasks are killed and stopped at random: --minutes 5 --seed 1", "soak"),
     ("endurance", "measure the growth of memory and disk use in a run at full speed: --minutes 10", "endurance"),
@@ -59,6 +60,7 @@ ROWS: tuple[tuple[str, str, Callable[[list[str]], int] | str | None], ...] = (
     ("validate-simulation", "compare real runs with a simulation that was fitted to other runs", "validation"),
     ("claims [<name> ...]", "test claims of the papers in virtual time, with verdicts", "claims"),
     ("reproduced [<name> ...]", "execute experiments of the papers with their settings", "reproduced"),
+    ("outputs [<name> ...]", "train each algorithm with its defaults, and keep the output for its page", "outputs"),
 )
 
 COMMANDS = {usage.split()[0]: run for usage, _, run in ROWS if run is not None}

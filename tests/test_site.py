@@ -1,0 +1,68 @@
+"""The site's generated pages; the build itself, with warnings as errors, is a step of `.ci/run`."""
+
+import re
+
+import pytest
+from latex2mathml.converter import convert
+
+from distsgd.algorithms import SCHEMES
+from distsgd.benchmarks import algorithm_pages, algorithm_pictures, equations
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("push g,  x ← reply", r"push $g, \quad x \leftarrow$ reply"),
+        ("θ ← θ − η g_k(x)", r"$\theta \leftarrow \theta - \eta g_{k}(x)$"),
+        ("c ← (θ_old − θ)/(ε H)", r"$c \leftarrow (\theta_{\mathrm{old}} - \theta)/(\varepsilon H)$"),
+        ("λ₀ / √(q + 10⁻⁷)", r"$\lambda_{0}/ \sqrt{q + 10^{-7}}$"),
+        ("m⁺_k ← (1 + τ)^−p Δ²", r"$m^{+}_{k} \leftarrow (1 + \tau)^{-p} \Delta^{2}$"),
+        ("v = sign(Σ m_k),  then release", r"$v = \operatorname{sign}(\sum m_{k})$,  then release"),
+        ("g   (or their sum)", "$g$ &emsp; (or their sum)"),
+        ("stop at a multiple of the period", "stop at a multiple of the period"),
+        ("a, b ← B", r"$a, b \leftarrow B$"),
+    ],
+)
+def test_equations_become_tex_between_words(written, shown):
+    assert equations.markdown(written) == shown
+
+
+@pytest.mark.parametrize("kind", SCHEMES.values(), ids=lambda kind: kind.name)
+def test_each_algorithm_has_equations_that_render_and_says_when_to_use_it(kind):
+    text = "\n".join(algorithm_pages.described(kind))
+    found = re.findall(r"\$(.+?)\$", text)
+    assert found
+    assert all(convert(each).startswith("<math") for each in found)
+    assert not [each for each in found if set(each) & {*equations.SIGNS, *equations.GREEK, *"√₀²"}]
+    assert "**Use.** " in text
+    assert "**Reference.** " in text
+
+
+def test_each_algorithm_has_an_exercise_with_an_answer():
+    assert list(algorithm_pages.exercises()) == list(SCHEMES)
+
+
+def test_the_identities_of_a_page_are_those_of_the_tests():
+    found = algorithm_pages.identities()
+    assert "* With one worker `EFSGD(learning_rate=ETA, share=1.0)` is `Serial`." in found["ef_sgd"]
+    assert "* `SyncSGD()` is `AllReduce()`." in found["all_reduce"]
+    assert found["sync_sgd"].count("* `SyncSGD()` is `AllReduce()`.") == 1
+
+
+def test_the_picture_shows_the_wait_of_a_synchronous_scheme_alone(tmp_path):
+    figures = {}
+    for name in ("sync_sgd", "async_sgd"):
+        scheme = algorithm_pictures.for_the_picture(SCHEMES[name])
+        figures[name] = algorithm_pictures.timeline(scheme, tmp_path / f"{name}.svg")
+        assert (tmp_path / f"{name}.svg").stat().st_size > 1000
+    assert figures["sync_sgd"].waiting > 0.2
+    assert figures["async_sgd"].waiting == 0
+    assert figures["async_sgd"].staleness > 2
+
+
+def test_what_a_command_printed_is_kept_for_each_algorithm():
+    outputs = algorithm_pages.read_results("outputs.json")
+    assert list(outputs) == list(SCHEMES)
+    for name, text in outputs.items():
+        assert text.startswith(f"{name}: completed")
+        assert "test accuracy" in text
