@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from ..common.record.plot import GREY, PALETTE, colour
+
 Outcome = dict[str, Any]
 
-# Told apart by colour-blind readers (Okabe and Ito, and two of Tol's).
-PALETTE = "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#882255", "#117733"
-GREY = "0.6"
 MARKERS = "o^sDvP*X"
 COLUMNS = 6
 POINTS = 80  # of a mean curve
@@ -25,13 +24,6 @@ AXES = {
     "bytes": (1e-6, "megabytes sent, both ways"),
     "seconds": (1.0, "virtual seconds"),
 }
-
-
-def colour(algorithm: str) -> str:
-    """Return the colour of an algorithm, the same in every picture."""
-    from ..algorithms import SCHEMES
-
-    return PALETTE[list(SCHEMES).index(algorithm) % len(PALETTE)]
 
 
 def of_part(outcomes: Sequence[Outcome], part: str) -> list[Outcome]:

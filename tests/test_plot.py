@@ -8,60 +8,100 @@ from io import BytesIO
 import numpy as np
 import pytest
 
-from distsgd.common.record import plot as module
-from distsgd.common.record.plot import figure_class, plot
+from distsgd.algorithms import SCHEMES
+from distsgd.common.errors import UserError
+from distsgd.common.record.plot import Drawn, colour, draw
 
-CONFIG = {"algorithm": "serial", "ps": 0, "workers": 1, "dataset": "own data", "model": "mine"}
+CONFIG = {"algorithm": "serial", "ps": 0, "workers": 1, "dataset": "own data", "model": "mine", "seed": 0}
+
+ROWS = [
+    {"kind": "center", "seconds": 4.0, "version": 0, "examples": 0, "test_loss": 2.0, "test_accuracy": 0.1},
+    {"kind": "worker", "seconds": 10.0, "worker": 0, "loss": 1.5},
+    {"kind": "worker", "seconds": 10.5, "worker": 1, "loss": 1.25},
+    {"kind": "center", "seconds": 11.0, "version": 10, "examples": 80, "test_loss": 1.0, "test_accuracy": 0.9},
+    {"kind": "worker", "seconds": 12.0, "worker": 0, "loss": 0.75},
+    {"kind": "center", "seconds": 13.0, "version": 20, "examples": 160, "test_loss": 0.5, "test_accuracy": 0.95},
+]
 
 
-@pytest.fixture
-def axes_of(monkeypatch):
-    """Plots rows; returns the axes of losses and those of the accuracy."""
-    figures = []
-
-    class Kept(figure_class()):
-        def __init__(self, *args, **options):
-            super().__init__(*args, **options)
-            figures.append(self)
-
-    monkeypatch.setattr(module, "figure_class", lambda: Kept)
-
-    def axes(rows, **config):
-        plot(rows, CONFIG | config, BytesIO())
-        return figures[-1].axes
-
-    return axes
+def axes_of(*runs, x="seconds"):
+    """The axes of a figure that can be written."""
+    figure = draw(runs, x)
+    figure.savefig(BytesIO())  # a warning is an error here
+    return figure.axes
 
 
 def curves(axes):
-    return {line.get_label(): line.get_xydata().tolist() for line in axes.lines if len(line.get_xydata()) > 2}
+    return {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
 
 
-def test_curves_are_losses_and_accuracies_over_seconds_since_the_first_row(axes_of):
-    rows = [
-        {"kind": kind, "seconds": 10.5 + second, **({"worker": k, "loss": k + 2 - second / 4} if k is not None else {})}
-        | ({"version": second, "test_loss": 2 - second / 2, "test_my_accuracy": second / 4} if k is None else {})
-        for second in range(3)
-        for kind, k in (("worker", 0), ("center", None), ("worker", 1))
-    ]
-    losses, accuracy = axes_of(rows)
+def changed(**fields):
+    """The rows of the center with other values in the last one."""
+    rows = [row for row in ROWS if row["kind"] == "center"]
+    return [*rows[:-1], rows[-1] | fields]
+
+
+def test_curves_are_losses_and_errors_since_the_first_update():
+    losses, errors = axes_of(Drawn(CONFIG, ROWS))
     assert curves(losses) == {
-        "worker 0, training": [[0, 2], [1, 1.75], [2, 1.5]],
-        "worker 1, training": [[0, 3], [1, 2.75], [2, 2.5]],
-        "center, test": [[0, 2], [1, 1.5], [2, 1]],
+        "workers, training": [[0, 1.5], [2, 0.75]],
+        "_worker 1, training": [[0.5, 1.25]],
+        "center, test: 0.5": [[0, 2], [1, 1], [3, 0.5]],  # no line through the six seconds of the start
     }
-    assert [*curves(accuracy).values()] == [[[0, 0], [1, 0.25], [2, 0.5]]]
-    assert (losses.get_xlabel(), losses.get_yscale()) == ("seconds", "log")
-    for row in rows:
-        row["loss" if row["kind"] == "worker" else "test_loss"] = None if row["seconds"] > 12 else -1.0
-    losses, _ = axes_of(rows, platform={})
-    assert (losses.get_xlabel(), losses.get_yscale()) == ("virtual seconds", "linear")
-    np.testing.assert_array_equal(curves(losses)["center, test"], [[0, -1], [1, -1], [2, np.nan]])
+    ((label, points),) = curves(errors).items()
+    assert label == "center: 5 %"
+    np.testing.assert_allclose(points, [[0, 90], [1, 10], [3, 5]])
+    assert (losses.get_xlabel(), errors.get_ylabel()) == (
+        "seconds since the first update",
+        "test error of the center, %",
+    )
+    assert (losses.get_yscale(), errors.get_yscale()) == ("log", "log")
+    assert [label.get_text() for label in errors.get_yticklabels()] == ["5", "10", "20", "50", "100"]
 
 
-def test_the_plot_of_a_run_without_test_data_has_only_losses(axes_of):
-    (losses,) = axes_of([{"kind": "center", "seconds": 0.1, "version": 1}])  # a warning is an error here
+def test_virtual_time_has_no_start_up():
+    losses, _ = axes_of(Drawn(CONFIG | {"platform": {}}, changed()))
+    assert losses.get_xlabel() == "virtual seconds"
+    assert [x for x, _ in curves(losses)["center, test: 0.5"]] == [4, 11, 13]
+
+
+def test_workers_lie_between_the_counts_of_the_center():
+    losses, _ = axes_of(Drawn(CONFIG, ROWS), x="examples")
+    assert [x for x, _ in curves(losses)["workers, training"]] == [pytest.approx(80 * 6 / 7), 120]
+    with pytest.raises(UserError, match="no number of bytes is recorded in the run of serial"):
+        draw([Drawn(CONFIG, ROWS)], "bytes")
+
+
+def test_runs_of_one_algorithm_share_a_colour_and_differ_in_dashes():
+    names = ["downpour", "sync_sgd", "downpour", "mine"]
+    losses, _ = axes_of(*(Drawn(CONFIG | {"algorithm": name}, ROWS, f"{name} {i}") for i, name in enumerate(names)))
+    assert [line.get_label() for line in losses.lines] == [f"{name} {i}: 0.5" for i, name in enumerate(names)]
+    assert [line.get_color() for line in losses.lines] == [colour(name) for name in names]
+    assert [line.get_linestyle() for line in losses.lines] == ["-", "-", "--", "-"]
+    assert len({*map(colour, SCHEMES), colour("mine")}) == 9
+
+
+def test_axes_stay_readable_with_zeros_negative_numbers_and_without_any():
+    losses, errors = axes_of(Drawn(CONFIG, changed(test_loss=-1.0, test_accuracy=1.0)))
+    assert (losses.get_yscale(), errors.get_yscale()) == ("linear", "symlog")
+    assert errors.get_yticklabels()[0].get_text() == "0"
+    losses, others = axes_of(Drawn(CONFIG, changed(test_loss=None, test_accuracy=95.0)))
+    assert (losses.get_yscale(), others.get_ylabel()) == ("log", "test accuracy of the center")
+    np.testing.assert_array_equal([y for _, y in curves(losses)["center, test: nan"]], [2, 1, np.nan])
+    (losses,) = axes_of(Drawn(CONFIG, [{"kind": "center", "seconds": 0.1, "version": 1}]))
     assert losses.get_ylabel() == "loss"
+
+
+def test_figures_of_a_script_have_a_panel():
+    rows = [{**row, "reward": 7.0} if row["kind"] == "worker" else row for row in ROWS]
+    _, figures, _ = axes_of(Drawn(CONFIG, rows))
+    assert curves(figures) == {"reward, worker 0": [[0, 7], [2, 7]], "reward, worker 1": [[0.5, 7]]}
+
+
+def test_training_losses_stand_for_missing_test_losses():
+    untested = [{k: v for k, v in row.items() if not k.startswith("test_")} for row in ROWS]
+    (losses,) = axes_of(Drawn(CONFIG, untested, "a"), Drawn(CONFIG, untested, "b"))
+    assert {label: len(points) for label, points in curves(losses).items()} == {"a": 2, "_a": 1, "b": 2, "_b": 1}
 
 
 def test_matplotlib_prints_nothing_without_a_writable_home(tmp_path):

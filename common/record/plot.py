@@ -1,16 +1,59 @@
-"""The plot of a run: loss and accuracy over time."""
+"""The pictures of runs: loss and error of the center over seconds, updates, examples or bytes."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import math
+import textwrap
 import threading
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import UserError
+
+Row = dict[str, Any]
 
 MOST_WORKERS = 10  # with curves of their own
 
+# Told apart by colour-blind readers (Okabe and Ito, and two of Tol's).
+PALETTE = "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#882255", "#117733"
+GREY = "0.6"
+LINES = "-", "--", "-.", ":"  # of the first, second, ... run of one colour
+
+AXES = {
+    "seconds": "seconds since the first update",
+    "updates": "updates of the center",
+    "examples": "examples, of all workers",
+    "bytes": "bytes sent, both ways",
+}
+
+WIDTH = 100  # characters of the settings in a title
+
 _importing = threading.Lock()
+
+
+class Drawn(NamedTuple):
+    """A run to draw: its configuration, its rows of metrics.jsonl, and its name in the legend."""
+
+    config: dict[str, Any]
+    rows: list[Row]
+    label: str = ""
+
+    @property
+    def centers(self) -> list[Row]:
+        """Rows of the center."""
+        return [row for row in self.rows if row["kind"] == "center"]
+
+
+def colour(algorithm: str) -> str:
+    """Return the colour of an algorithm, the same in every picture; black for one that is not in the catalogue."""
+    from ...algorithms import SCHEMES
+
+    return PALETTE[list(SCHEMES).index(algorithm) % len(PALETTE)] if algorithm in SCHEMES else "k"
 
 
 def accuracy_of(metrics: dict[str, Any]) -> float | None:
@@ -18,17 +61,6 @@ def accuracy_of(metrics: dict[str, Any]) -> float | None:
     names = [name for name in metrics if name.startswith("test_") and name.endswith("accuracy")]
     found = (metrics[name] for name in sorted(names, key=lambda name: name != "test_accuracy"))
     return next((value for value in found if not isinstance(value, list)), None)
-
-
-def figures_of_scripts(rows: list[dict[str, Any]]) -> dict[tuple[str, int], list[tuple[float, float]]]:
-    """Return the numbers other than the loss that the scripts of workers have logged: time and mean, by name."""
-    found: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    zero = min(row["seconds"] for row in rows)
-    for row in rows:
-        if row["kind"] == "worker" and row["worker"] < MOST_WORKERS:
-            for name in row.keys() - {"kind", "seconds", "run", "worker", "steps", "loss"}:
-                found.setdefault((name, row["worker"]), []).append((row["seconds"] - zero, row[name]))
-    return dict(sorted(found.items()))
 
 
 def figure_class() -> Any:
@@ -47,52 +79,177 @@ def import_ahead() -> None:
         figure_class()
 
 
-def plot(rows: list[dict[str, Any]], config: dict[str, Any], file: Any) -> None:
-    """Write a PNG of the losses of workers and center over time, and beside it accuracy or the figures of scripts."""
-    zero = min(row["seconds"] for row in rows)
-    rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]  # JSON has null for NaN
-    figures, has_accuracy = figures_of_scripts(rows), any(accuracy_of(row) is not None for row in rows)
-    panels = 2 if figures or has_accuracy else 1
-    figure = figure_class()(figsize=(4.5 * panels, 3.6), layout="constrained")
-    losses, *beside = figure.subplots(1, panels, squeeze=False)[0]
-    _draw_losses(losses, rows, zero)
-    for axes in beside:
-        if figures:
-            for (name, worker), points in figures.items():
-                axes.plot(*zip(*points, strict=True), lw=1, alpha=0.6, label=f"{name}, worker {worker}")
-            axes.legend()
-        if has_accuracy:
-            centers = [row for row in rows if row["kind"] == "center"]
-            seconds, values = [row["seconds"] - zero for row in centers], [accuracy_of(row) for row in centers]
-            axes.plot(seconds, values, "k.-")
-            axes.set_ylim(0, 1.02)
-            axes.axhline(1, color="0.8", lw=0.8)
-        axes.set(ylabel="figures of the script" if figures else "test accuracy of the center")
-    for axes in (losses, *beside):
-        axes.set(xlabel="virtual seconds" if "platform" in config else "seconds")
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-    tasks = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else "1 process"
-    tasks = f"simulated: {tasks}" if "platform" in config else tasks
-    figure.suptitle(f"{config['algorithm']}   ({tasks}, {config['dataset']}, {config['model']})")
-    figure.savefig(file, dpi=120)
+def plot(rows: list[Row], config: dict[str, Any], file: Any) -> None:
+    """Write the picture of a run over time as a PNG."""
+    draw([Drawn(config, rows)]).savefig(file, dpi=120)
 
 
-def _draw_losses(axes: Any, rows: list[dict[str, Any]], zero: float) -> None:
-    """Draw the losses of the workers, or their mean, and the test loss of the center."""
-    reported = [row for row in rows if row["kind"] == "worker" and "loss" in row]
-    for worker in sorted({row["worker"] for row in reported})[:MOST_WORKERS]:
-        mine = [row for row in reported if row["worker"] == worker]
-        seconds, values = [row["seconds"] - zero for row in mine], [row["loss"] for row in mine]
-        axes.plot(seconds, values, lw=1, alpha=0.6, label=f"worker {worker}, training")
-    centers = [row for row in rows if row["kind"] == "center"]
-    if means := [row for row in centers if "loss" in row]:  # workers of a simulated run do not report one by one
-        seconds = [row["seconds"] - zero for row in means]
-        axes.plot(seconds, [row["loss"] for row in means], lw=1, alpha=0.6, label="mean of the workers, training")
-    seconds = [row["seconds"] - zero for row in centers]
-    if "test_loss" in centers[0]:
-        axes.plot(seconds, [row.get("test_loss", math.nan) for row in centers], "k.-", label="center, test")
-    positive = all(row.get("loss", 1) > 0 and row.get("test_loss", 1) > 0 for row in rows)
-    axes.set(ylabel="loss", yscale="log" if positive else "linear")
+def draw(runs: Sequence[Drawn], x: str = "seconds") -> Any:
+    """Return a figure with the losses of runs, and beside them errors, or the figures of a script.
+
+    Args:
+        runs: one run, drawn with its workers, or several, of which only the centers are drawn.
+        x: name of the horizontal axis, one of `AXES`.
+
+    Raises:
+        UserError: a run has no such quantity.
+    """
+    runs = [run._replace(rows=[{k: math.nan if v is None else v for k, v in row.items()} for row in run.rows])
+            for run in runs]  # JSON has null for NaN  # fmt: skip
+    panels: list[Callable[[Any, Sequence[Drawn], str], None]] = [_draw_losses]
+    panels += [_draw_figures] * (len(runs) == 1 and bool(_figures_of_script(runs[0])))
+    panels += [_draw_errors] * any(accuracy_of(row) is not None for run in runs for row in run.centers)
+    figure = figure_class()(figsize=(4.8 * len(panels), 4.0), layout="constrained")
+    for axes, fill in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        fill(axes, runs, x)
+        _finish(axes, x, simulated=all("platform" in run.config for run in runs))
+    figure.suptitle(_title(runs), fontsize=11)
+    return figure
+
+
+def _draw_losses(axes: Any, runs: Sequence[Drawn], x: str) -> None:
+    """Draw the test losses of the centers; of a single run, and of one without test data, also training losses."""
+    for run, style in zip(runs, _styles(runs), strict=True):
+        has_test = any("test_loss" in row for row in run.centers)
+        if len(runs) == 1 or not has_test:
+            thin = {"lw": 1, "color": GREY} if has_test or len(runs) == 1 else {**style, "lw": 1}
+            for i, (name, rows) in enumerate(_training(run).items()):
+                label = run.label or name
+                axes.plot(_positions(run, rows, x), [row["loss"] for row in rows], label="_" * (i > 0) + label, **thin)
+        if has_test:
+            rows = [row for row in run.centers if "test_loss" in row]
+            values = [row["test_loss"] for row in rows]
+            label = f"{run.label or 'center, test'}: {values[-1]:.4g}"
+            axes.plot(_positions(run, rows, x), values, marker=".", label=label, **style)
+    axes.set(ylabel="test loss of the center" if len(runs) > 1 else "loss")
+    _show_differences(axes)
+
+
+def _draw_errors(axes: Any, runs: Sequence[Drawn], x: str) -> None:
+    """Draw 1 - accuracy in percent; the accuracies themselves, if some are not between 0 and 1."""
+    found = [[(row, value) for row in run.centers if (value := accuracy_of(row)) is not None] for run in runs]
+    are_shares = all(not value < 0 and not value > 1 for points in found for _, value in points)
+    for run, style, points in zip(runs, _styles(runs), found, strict=True):
+        if points:
+            values = [100 * (1 - value) if are_shares else value for _, value in points]
+            label = f"{run.label or 'center'}: {values[-1]:.3g}{' %' * are_shares}"
+            axes.plot(_positions(run, [row for row, _ in points], x), values, marker=".", label=label, **style)
+    axes.set(ylabel="test error of the center, %" if are_shares else "test accuracy of the center")
+    if are_shares:
+        _show_differences(axes)
+
+
+def _draw_figures(axes: Any, runs: Sequence[Drawn], x: str) -> None:
+    """Draw the numbers that the script of a run has logged, a curve for each name and worker."""
+    for (name, worker), rows in _figures_of_script(runs[0]).items():
+        values = [row[name] for row in rows]
+        axes.plot(_positions(runs[0], rows, x), values, lw=1, alpha=0.6, label=f"{name}, worker {worker}")
+    axes.set(ylabel="figures of the script")
+
+
+def _training(run: Drawn) -> dict[str, list[Row]]:
+    """Return the rows with the losses of workers, by name; of a simulated run those with the mean of all."""
+    found: dict[str, list[Row]] = {}
+    for row in run.rows:
+        if row["kind"] == "worker" and "loss" in row and row["worker"] < MOST_WORKERS:
+            found.setdefault(f"worker {row['worker']}, training", []).append(row)
+    if means := [row for row in run.centers if "loss" in row]:
+        found["workers since the last point, training"] = means
+    return {"workers, training" if i == 0 and len(found) > 1 else name: found[name] for i, name in enumerate(found)}
+
+
+def _figures_of_script(run: Drawn) -> dict[tuple[str, int], list[Row]]:
+    """Return the rows with numbers other than the loss that workers' scripts have logged, by name and worker."""
+    found: dict[tuple[str, int], list[Row]] = {}
+    for row in run.rows:
+        if row["kind"] == "worker" and row["worker"] < MOST_WORKERS:
+            for name in row.keys() - {"kind", "seconds", "run", "worker", "steps", "loss"}:
+                found.setdefault((name, row["worker"]), []).append(row)
+    return dict(sorted(found.items()))
+
+
+def _positions(run: Drawn, rows: Sequence[Row], x: str) -> list[float]:
+    """Return the rows' places on the horizontal axis; those of workers are interpolated between rows of the center."""
+    if x == "seconds":
+        begun = _first_update(run)
+        return [max(0.0, row["seconds"] - begun) for row in rows]
+    counts = [_count(run, row, x) for row in run.centers]
+    seconds = [row["seconds"] for row in run.centers]
+    return [_count(run, row, x) if row["kind"] == "center" else np.interp(row["seconds"], seconds, counts)
+            for row in rows]  # fmt: skip
+
+
+def _count(run: Drawn, row: Row, x: str) -> float:
+    """Return the updates, examples or bytes up to a row of the center."""
+    names = {"updates": ["version"], "examples": ["examples"], "bytes": ["bytes_pushed", "bytes_pulled"]}[x]
+    if not all(name in row for name in names):
+        name = run.label or run.config["algorithm"]
+        raise UserError(f"no number of {x} is recorded in the run of {name}: choose another horizontal axis")
+    return sum(row[name] for name in names)
+
+
+def _first_update(run: Drawn) -> float:
+    """Return the time of the first row after version 0: until then, processes start. Virtual time has no start-up."""
+    if "platform" in run.config:
+        return 0.0
+    signs = [row["seconds"] for row in run.rows if row["kind"] != "center" or row.get("version", 1) > 0]
+    return min(signs, default=run.rows[0]["seconds"])
+
+
+def _styles(runs: Sequence[Drawn]) -> list[dict[str, Any]]:
+    """Return the line of each run: the colour is that of its algorithm, and runs of one colour differ in dashes."""
+    colours = [colour(run.config["algorithm"]) for run in runs]
+    return [
+        {"color": mine, "ls": LINES[colours[:i].count(mine) % len(LINES)], "lw": 1.8} for i, mine in enumerate(colours)
+    ]
+
+
+def _show_differences(axes: Any) -> None:
+    """Make the vertical axis logarithmic, with plain numbers; linear below the smallest value if some are zero."""
+    values = np.array([value for line in axes.lines for value in line.get_ydata()], np.float64)
+    values = values[np.isfinite(values)]
+    positive = values[values > 0]
+    if not positive.size or values.min() < 0:
+        return
+    low, high = positive.min(), positive.max()
+    has_zeros = positive.size < values.size
+    axes.set_yscale("symlog", linthresh=low, linscale=0.3) if has_zeros else axes.set_yscale("log")
+    if high / low > 5:
+        of_decade = (1, 2, 5) if high / low < 1e3 else (1,)
+        powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+        bottom, top = axes.get_ylim()
+        ticks = [digit * 10.0**power for power in powers for digit in of_decade]
+        axes.set_yticks([0.0] * has_zeros + [tick for tick in ticks if bottom <= tick <= top])
+    else:
+        from matplotlib.ticker import MaxNLocator
+
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
+
+
+def _finish(axes: Any, x: str, simulated: bool) -> None:
+    """Name the horizontal axis; add the grid and the legend."""
+    from matplotlib.ticker import EngFormatter
+
+    axes.set(xlabel="virtual seconds" if x == "seconds" and simulated else AXES[x])
+    if x != "seconds":
+        axes.xaxis.set_major_formatter(EngFormatter("B" if x == "bytes" else ""))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend()
+        axes.legend(fontsize=9, framealpha=0.7)
+
+
+def _title(runs: Sequence[Drawn]) -> str:
+    """Return algorithm, task and settings of a run, or what several runs have in common."""
+    config = runs[0].config
+    if len(runs) > 1:
+        tasks = Counter(f"{run.config['dataset']}, {run.config['model']}" for run in runs)
+        return f"{len(runs)} runs on {next(iter(tasks)) if len(tasks) == 1 else f'{len(tasks)} tasks'}"
+    machines = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else f"workers: {config['workers']}"
+    machines = f"simulated: {machines}" if "platform" in config else machines
+    settings = {k: v for k, v in config.get("hyperparameters", {}).items() if v is not None} | {"seed": config["seed"]}
+    below = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
+    title = f"{config['algorithm']} on {config['dataset']}, {config['model']} ({machines})"
+    return f"{title}\n{textwrap.shorten(below, WIDTH, placeholder=' ...')}"

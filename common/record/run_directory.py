@@ -5,7 +5,7 @@ runs/<algorithm>/<time>-<id>/
     metrics.jsonl   a line for each report of a worker ("worker") and each evaluation of the center ("center");
                     every n-th of each if the run is long
     result.json     how the run ended; also written after a failure
-    plot.png        loss and accuracy over time
+    plot.png        loss and error over time
     checkpoints/    states from which the run can be resumed; events.bin: the events so far (with record="off" only
                     the last ones, and counts.json)
     trace.npz       every event on the parameter server, in order (not with record="off")
