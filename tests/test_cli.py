@@ -139,7 +139,7 @@ def test_help_shows_flags_of_the_algorithm_and_common_ones_with_defaults(run_mai
     [
         (["downpuor"], "unknown algorithm or command 'downpuor'. Did you mean downpour"),
         (["resume"], "unknown algorithm or command 'resume'. It is an option, as in: downpour --resume ..."),
-        (["runs"], "unknown algorithm or command 'runs'. See --help"),
+        (["zebra"], "unknown algorithm or command 'zebra'. See --help"),
         (["downpour", "--lr", "3"], "unknown option --lr of downpour. Did you mean --learning-rate?"),
         (["fedopt", "--inner-optimizer", "lion"], "unknown option --inner-optimizer of fedopt. See fedopt --help"),
         (["diloco", "--period", "3"], "unknown option --period of diloco. Did you mean --communication-period?"),

@@ -75,6 +75,8 @@ def test_workers_lie_between_the_counts_of_the_center():
 def test_runs_of_one_algorithm_share_a_colour_and_differ_in_dashes():
     names = ["downpour", "sync_sgd", "downpour", "mine"]
     losses, _ = axes_of(*(Drawn(CONFIG | {"algorithm": name}, ROWS, f"{name} {i}") for i, name in enumerate(names)))
+    (legend,) = losses.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [f"{name} {i}: 0.5, 5 %" for i, name in enumerate(names)]
     assert [line.get_label() for line in losses.lines] == [f"{name} {i}: 0.5" for i, name in enumerate(names)]
     assert [line.get_color() for line in losses.lines] == [colour(name) for name in names]
     assert [line.get_linestyle() for line in losses.lines] == ["-", "-", "--", "-"]
@@ -101,7 +103,9 @@ def test_figures_of_a_script_have_a_panel():
 def test_training_losses_stand_for_missing_test_losses():
     untested = [{k: v for k, v in row.items() if not k.startswith("test_")} for row in ROWS]
     (losses,) = axes_of(Drawn(CONFIG, untested, "a"), Drawn(CONFIG, untested, "b"))
-    assert {label: len(points) for label, points in curves(losses).items()} == {"a": 2, "_a": 1, "b": 2, "_b": 1}
+    assert {label: len(points) for label, points in curves(losses).items()} == {
+        "a: 0.75": 2, "_a: 1.25": 1, "b: 0.75": 2, "_b: 1.25": 1,
+    }  # fmt: skip
 
 
 def test_matplotlib_prints_nothing_without_a_writable_home(tmp_path):

@@ -153,7 +153,7 @@ def _reader(name: str, kind: Any) -> tuple[Callable[[str], Any], str]:
     """Return the parser of a type's values, and their placeholder in the help."""
     parts = typing.get_args(kind)
     if typing.get_origin(kind) is Literal:
-        return _one_of([str(part) for part in parts], parts), "{" + ",".join(map(str, parts)) + "}"
+        return one_of(parts), "{" + ",".join(map(str, parts)) + "}"
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         typed = [part for part in parts if typing.get_origin(part) is not Callable]  # a function cannot be typed
         (inner, *others) = [part for part in typed if part is not types.NoneType]
@@ -167,11 +167,14 @@ def _reader(name: str, kind: Any) -> tuple[Callable[[str], Any], str]:
     return plain(kind), {int: "N", float: "X", str: "TEXT", Path: "PATH"}[kind]
 
 
-def _one_of(known: list[str], values: Sequence[Any]) -> Callable[[str], Any]:
+def one_of(values: Iterable[Any]) -> Callable[[str], Any]:
+    """Return the parser of a value that must be one of some."""
+    known = {str(value): value for value in values}
+
     def convert(text: str) -> Any:
         if text not in known:
             raise argparse.ArgumentTypeError(f"must be one of {', '.join(known)}. Received: {text!r}")
-        return values[known.index(text)]
+        return known[text]
 
     return convert
 

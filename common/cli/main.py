@@ -22,7 +22,7 @@ from ..arguments import nearest, spelt
 from ..errors import DistsgdError, Interrupted, UserError
 from ..record.display import Page
 from ..replay.adapters import TRANSCRIPTIONS
-from . import advise, doctor, flags, launching, simulate
+from . import advise, doctor, flags, launching, runs, simulate
 from .catalogue import aliases, catalogue, without_alias
 from .commands import docs, evaluate, explanation, measure, mutants, replay_run, test, timeline
 from .flag_groups import Options
@@ -39,6 +39,9 @@ ROWS: tuple[tuple[str, str, Callable[[list[str]], int] | str | None], ...] = (
     ("explain <algorithm>", "show its equations, origin, departures and limits", explanation),
     ("--import file.py ...", "use an algorithm of your own with any command", None),
     ("list", "show the catalogue", catalogue),
+    ("runs --filter algorithm=downpour", "list the runs in runs/, the newest last", runs.list_runs),
+    ("compare <run dir> <run dir> ...", "compare runs: settings and results in a table, and a plot", runs.compare),
+    ("plot <run dir> ...", "plot loss and error of runs: --x updates, examples, seconds or bytes", runs.plot),
     ("evaluate <run dir>", "measure the checkpoints of a run as they appear; needs only its folder", evaluate),
     ("replay <run dir>", "verify a run: re-execute its event log in NumPy and compare the weights", replay_run),
     ("timeline <run dir> [<run dir>]", "write a trace of computing, waiting and communication for Perfetto", timeline),

@@ -39,7 +39,7 @@ def newest(run_dir: Path) -> Path:
 
 
 def named(run_dir: Path) -> Path:
-    """Return the folder of a run that a user has named: `latest`, `downpour/latest`, or the folder itself.
+    """Return the folder of a run that a user has named: `latest`, `downpour/latest`, its path or its path in `runs/`.
 
     Raises:
         UserError: `latest` was given, and `runs/` has no such run.
@@ -47,4 +47,4 @@ def named(run_dir: Path) -> Path:
     folder = newest(run_dir)
     if run_dir.name == LATEST and not folder.exists():
         raise UserError(f"no run here is the latest: there is no folder {ROOT / run_dir}. Received: {run_dir}")
-    return folder
+    return ROOT / folder if not folder.exists() and (ROOT / folder).exists() else folder

@@ -48,6 +48,10 @@ class Drawn(NamedTuple):
         """Rows of the center."""
         return [row for row in self.rows if row["kind"] == "center"]
 
+    def with_nan(self) -> Drawn:
+        """Return the run with NaN where JSON has null for it."""
+        return self._replace(rows=[{k: math.nan if v is None else v for k, v in row.items()} for row in self.rows])
+
 
 def colour(algorithm: str) -> str:
     """Return the colour of an algorithm, the same in every picture; black for one that is not in the catalogue."""
@@ -94,15 +98,20 @@ def draw(runs: Sequence[Drawn], x: str = "seconds") -> Any:
     Raises:
         UserError: a run has no such quantity.
     """
-    runs = [run._replace(rows=[{k: math.nan if v is None else v for k, v in row.items()} for row in run.rows])
-            for run in runs]  # JSON has null for NaN  # fmt: skip
+    runs = [run.with_nan() for run in runs]
     panels: list[Callable[[Any, Sequence[Drawn], str], None]] = [_draw_losses]
     panels += [_draw_figures] * (len(runs) == 1 and bool(_figures_of_script(runs[0])))
     panels += [_draw_errors] * any(accuracy_of(row) is not None for run in runs for row in run.centers)
-    figure = figure_class()(figsize=(4.8 * len(panels), 4.0), layout="constrained")
+    longest, below = max(len(run.label) for run in runs), len(runs) * (len(runs) > 1)  # lines of a common legend
+    size = max(4.8 * len(panels), 2.0 + 0.08 * longest), 4.0 + 0.2 * below
+    figure = figure_class()(figsize=size, layout="constrained")
     for axes, fill in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         fill(axes, runs, x)
         _finish(axes, x, simulated=all("platform" in run.config for run in runs))
+        if not below and axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=9, framealpha=0.7)
+    if below:
+        _common_legend(figure)
     figure.suptitle(_title(runs), fontsize=11)
     return figure
 
@@ -112,15 +121,15 @@ def _draw_losses(axes: Any, runs: Sequence[Drawn], x: str) -> None:
     for run, style in zip(runs, _styles(runs), strict=True):
         has_test = any("test_loss" in row for row in run.centers)
         if len(runs) == 1 or not has_test:
-            thin = {"lw": 1, "color": GREY} if has_test or len(runs) == 1 else {**style, "lw": 1}
+            thin = {"lw": 1, "color": GREY} if has_test or len(runs) == 1 else style
             for i, (name, rows) in enumerate(_training(run).items()):
-                label = run.label or name
+                label = f"{run.label}: {rows[-1]['loss']:.4g}" if run.label else name
                 axes.plot(_positions(run, rows, x), [row["loss"] for row in rows], label="_" * (i > 0) + label, **thin)
         if has_test:
             rows = [row for row in run.centers if "test_loss" in row]
             values = [row["test_loss"] for row in rows]
             label = f"{run.label or 'center, test'}: {values[-1]:.4g}"
-            axes.plot(_positions(run, rows, x), values, marker=".", label=label, **style)
+            axes.plot(_positions(run, rows, x), values, label=label, **style)
     axes.set(ylabel="test loss of the center" if len(runs) > 1 else "loss")
     _show_differences(axes)
 
@@ -133,7 +142,7 @@ def _draw_errors(axes: Any, runs: Sequence[Drawn], x: str) -> None:
         if points:
             values = [100 * (1 - value) if are_shares else value for _, value in points]
             label = f"{run.label or 'center'}: {values[-1]:.3g}{' %' * are_shares}"
-            axes.plot(_positions(run, [row for row, _ in points], x), values, marker=".", label=label, **style)
+            axes.plot(_positions(run, [row for row, _ in points], x), values, label=label, **style)
     axes.set(ylabel="test error of the center, %" if are_shares else "test accuracy of the center")
     if are_shares:
         _show_differences(axes)
@@ -199,9 +208,9 @@ def _first_update(run: Drawn) -> float:
 def _styles(runs: Sequence[Drawn]) -> list[dict[str, Any]]:
     """Return the line of each run: the colour is that of its algorithm, and runs of one colour differ in dashes."""
     colours = [colour(run.config["algorithm"]) for run in runs]
-    return [
-        {"color": mine, "ls": LINES[colours[:i].count(mine) % len(LINES)], "lw": 1.8} for i, mine in enumerate(colours)
-    ]
+    dashes = [LINES[colours[:i].count(mine) % len(LINES)] for i, mine in enumerate(colours)]
+    marks = {"marker": ".", "markevery": 1 if len(runs) == 1 else [-1]}  # marks of all points would hide dashes
+    return [{"color": mine, "ls": dash, "lw": 1.8, **marks} for mine, dash in zip(colours, dashes, strict=True)]
 
 
 def _show_differences(axes: Any) -> None:
@@ -229,7 +238,7 @@ def _show_differences(axes: Any) -> None:
 
 
 def _finish(axes: Any, x: str, simulated: bool) -> None:
-    """Name the horizontal axis; add the grid and the legend."""
+    """Name the horizontal axis and add the grid."""
     from matplotlib.ticker import EngFormatter
 
     axes.set(xlabel="virtual seconds" if x == "seconds" and simulated else AXES[x])
@@ -237,8 +246,19 @@ def _finish(axes: Any, x: str, simulated: bool) -> None:
         axes.xaxis.set_major_formatter(EngFormatter("B" if x == "bytes" else ""))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=9, framealpha=0.7)
+
+
+def _common_legend(figure: Any) -> None:
+    """Name each run of several once, below all panels, with its final values."""
+    handles, values = {}, {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            name, _, value = label.rpartition(": ")
+            handles.setdefault(name, handle)
+            values.setdefault(name, []).append(value)
+    names = [f"{name}: {', '.join(values[name])}" for name in handles]
+    if names:
+        figure.legend(handles.values(), names, loc="outside lower center", frameon=False, fontsize=9)
 
 
 def _title(runs: Sequence[Drawn]) -> str:
