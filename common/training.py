@@ -25,7 +25,9 @@ from .lazy import keras
 from .record.callbacks import Callback
 from .record.display import in_notebook
 from .record.keras_callbacks import KerasCallbacks, check_keras_callbacks
-from .record.summary import summary
+from .record.latest import named
+from .record.saved_runs import picture, read_run
+from .record.summary import summary, summary_html
 from .tasks.job import Job, describe, make_job, refuse_loops
 from .tasks.options import Keywords, Recovery, options_of, takes_options
 
@@ -50,6 +52,30 @@ class Result:
     history: dict[str, list[Any]]
     metrics: dict[str, Any]
     run_dir: Path
+
+    def plot(self, *others: Result | str | Path, x: str = "seconds") -> Any:
+        """Return a Matplotlib figure with loss and error of this run, and of others.
+
+        Args:
+            others: results or run directories of runs to compare with.
+            x: horizontal axis: "seconds" since the first update, "updates" of the center, "examples" of all workers, or
+                "bytes" in both directions.
+
+        Example:
+            >>> result.plot(x="examples").savefig(result.run_dir / "mine.png")
+
+        Raises:
+            UserError: there is no such axis, or a run directory has no curves.
+        """
+        folders = [
+            self.run_dir,
+            *(other.run_dir if isinstance(other, Result) else named(Path(other)) for other in others),
+        ]
+        return picture([read_run(folder) for folder in folders], x)
+
+    def _repr_html_(self) -> str:
+        """Return the summary and the plot of the run, as notebooks show them."""
+        return summary_html(self.metrics, self.run_dir / "plot.png")
 
 
 @takes_options

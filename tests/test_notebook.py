@@ -45,10 +45,11 @@ class Reader(NotebookClient):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the client's
 def test_a_run_shows_only_one_line_that_changes_and_a_small_table(tmp_path):
-    cells = [nbformat.v4.new_code_cell(source) for source in (IMPORTS, MODEL, TRAINING)]
+    sources = IMPORTS, MODEL, TRAINING, "result.plot(x='updates')", "result"
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
     client = Reader(nbformat.v4.new_notebook(cells=cells), timeout=500, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
-    imports, model, training = client.nb.cells
+    imports, model, training, plot, result = client.nb.cells
     assert imports.outputs == model.outputs == []
     assert [output.output_type for output in training.outputs] == ["display_data", "display_data"]
     line, table = (output.data for output in training.outputs)
@@ -58,6 +59,8 @@ def test_a_run_shows_only_one_line_that_changes_and_a_small_table(tmp_path):
     assert len(line["text/plain"].splitlines()) == 1
     assert "downpour: completed" in table["text/plain"].splitlines()[0]
     assert "test accuracy" in table["text/html"]
+    assert "image/png" in plot.outputs[0].data
+    assert "<img" in result.outputs[0].data["text/html"]
     assert (2, "update_display_data") in client.kinds
     assert (tmp_path / "runs" / "downpour" / "latest" / "logs" / "notebook.log").exists()
 

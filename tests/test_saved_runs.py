@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from distsgd.common import Result, UserError
 from distsgd.common.record.latest import named
 from distsgd.common.record.saved_runs import labels, read_run
 
@@ -147,3 +148,25 @@ def test_a_run_has_its_name_in_runs(three, monkeypatch):
     assert named(Path("agn/c")) == named(Path("runs/agn/c")) == Path("runs/agn/c")
     Path("agn/c").mkdir(parents=True)
     assert named(Path("agn/c")) == Path("agn/c")
+
+
+def test_a_result_plots_itself_and_others(three):
+    result = Result(None, {}, {}, three[0])
+    assert len(result.plot(x="updates").axes[0].lines) == 1
+    figure = result.plot(Result(None, {}, {}, three[1]), "downpour/a")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "downpour, learning rate 0.1: 0.3333", "agn: 0.3333", "downpour, learning rate 0.2: 0.3333",
+    ]  # fmt: skip
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(UserError, match="x must be one of seconds, updates, examples, bytes"):
+        result.plot(x="hours")
+
+
+def test_a_notebook_shows_summary_and_plot_of_a_result(three):
+    result = Result(None, {}, {**RESULT, "algorithm": "a<b", "run_dir": "runs/downpour/b"}, three[0])
+    text = result._repr_html_()
+    assert "a&lt;b: completed" in text
+    assert ">0.3333</td>" in text
+    assert "<img" not in text
+    Path(three[0], "plot.png").write_bytes(result.plot()._repr_png_())
+    assert 'src="data:image/png;base64,iVBOR' in result._repr_html_()

@@ -9,6 +9,8 @@ import textwrap
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
+from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,8 +98,10 @@ def draw(runs: Sequence[Drawn], x: str = "seconds") -> Any:
         x: name of the horizontal axis, one of `AXES`.
 
     Raises:
-        UserError: a run has no such quantity.
+        UserError: there is no such axis, or a run has no such quantity.
     """
+    if x not in AXES:
+        raise UserError(f"x must be one of {', '.join(AXES)}. Received: {x!r}")
     runs = [run.with_nan() for run in runs]
     panels: list[Callable[[Any, Sequence[Drawn], str], None]] = [_draw_losses]
     panels += [_draw_figures] * (len(runs) == 1 and bool(_figures_of_script(runs[0])))
@@ -113,7 +117,13 @@ def draw(runs: Sequence[Drawn], x: str = "seconds") -> Any:
     if below:
         _common_legend(figure)
     figure.suptitle(_title(runs), fontsize=11)
+    figure._repr_png_ = partial(_png, figure)  # a notebook shows it, also one that has not imported pyplot
     return figure
+
+
+def _png(figure: Any) -> bytes:
+    figure.savefig(file := BytesIO(), dpi=100)
+    return file.getvalue()
 
 
 def _draw_losses(axes: Any, runs: Sequence[Drawn], x: str) -> None:

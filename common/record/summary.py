@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+from html import escape
+from pathlib import Path
 from typing import Any
 
 from rich.filesize import decimal
@@ -19,6 +23,20 @@ def summary(result: dict[str, Any]) -> Table:
     table = Table(title=f"{result['algorithm']}: {result['outcome']}", show_header=False, title_justify="left")
     for name, value in summary_rows(result).items():
         table.add_row(name, value)
+    return table
+
+
+def summary_html(result: dict[str, Any], picture: Path) -> str:
+    """Return the result of a run and its plot as HTML; without the plot if it cannot be read."""
+    left = 'style="text-align:left"'
+    rows = "".join(
+        f"<tr><td {left}>{escape(name)}</td><td {left}>{escape(value)}</td></tr>"
+        for name, value in summary_rows(result).items()
+    )
+    table = f"<table><caption {left}>{escape(result['algorithm'])}: {escape(result['outcome'])}</caption>{rows}</table>"
+    with contextlib.suppress(OSError):
+        content = base64.b64encode(picture.read_bytes()).decode()
+        return f'{table}<img alt="loss and error" style="max-width:100%" src="data:image/png;base64,{content}">'
     return table
 
 
