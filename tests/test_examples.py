@@ -34,7 +34,7 @@ SLURM = {
 HOW = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 # In this order: the others use the model, the data and the result of the first.
 OFFERED = (
-    train, Result, Recovery, Callback, Platform, keep_warm, Group, Optimizer,
+    train, Result, Result.plot, Recovery, Callback, Platform, keep_warm, Group, Optimizer,
     Cluster.local, Cluster.at, Cluster.from_tf_config, Cluster.from_slurm, problem,
 )  # fmt: skip
 

@@ -98,6 +98,17 @@ def test_figures_of_a_script_have_a_panel():
     rows = [{**row, "reward": 7.0} if row["kind"] == "worker" else row for row in ROWS]
     _, figures, _ = axes_of(Drawn(CONFIG, rows))
     assert curves(figures) == {"reward, worker 0": [[0, 7], [2, 7]], "reward, worker 1": [[0.5, 7]]}
+    without = [{k: v for k, v in row.items() if "loss" not in k and "accuracy" not in k} for row in rows]
+    (figures,) = axes_of(Drawn(CONFIG, without))
+    assert figures.get_ylabel() == "figures of the script"
+
+
+def test_a_title_stays_within_its_picture_and_names_a_problem_once():
+    problem = "quadratic:dim=1729,noise=0.01"
+    config = CONFIG | {"dataset": problem, "model": f"{problem},minima=1", "hyperparameters": {"a": None, "b_c": 2}}
+    (losses,) = axes_of(Drawn(config, [{"kind": "center", "seconds": 0.1, "version": 1}]))
+    title = losses.figure.get_suptitle().splitlines()
+    assert title == ["serial on quadratic:dim=1729,noise=0.01,minima=1", "(workers: 1)", "b c 2, seed 0"]
 
 
 def test_training_losses_stand_for_missing_test_losses():

@@ -7,7 +7,6 @@ import logging
 import math
 import textwrap
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from io import BytesIO
@@ -33,7 +32,9 @@ AXES = {
     "bytes": "bytes sent, both ways",
 }
 
-WIDTH = 100  # characters of the settings in a title
+MOST_TICKS = 8  # powers of ten on a logarithmic axis
+
+WIDTH = 52  # characters of a title above each panel
 
 _importing = threading.Lock()
 
@@ -103,9 +104,12 @@ def draw(runs: Sequence[Drawn], x: str = "seconds") -> Any:
     if x not in AXES:
         raise UserError(f"x must be one of {', '.join(AXES)}. Received: {x!r}")
     runs = [run.with_nan() for run in runs]
-    panels: list[Callable[[Any, Sequence[Drawn], str], None]] = [_draw_losses]
+    rows = [row for run in runs for row in run.rows]
+    panels: list[Callable[[Any, Sequence[Drawn], str], None]] = []
+    panels += [_draw_losses] * any("loss" in row or "test_loss" in row for row in rows)
     panels += [_draw_figures] * (len(runs) == 1 and bool(_figures_of_script(runs[0])))
-    panels += [_draw_errors] * any(accuracy_of(row) is not None for run in runs for row in run.centers)
+    panels += [_draw_errors] * any(accuracy_of(row) is not None for row in rows)
+    panels = panels or [_draw_losses]
     longest, below = max(len(run.label) for run in runs), len(runs) * (len(runs) > 1)  # lines of a common legend
     size = max(4.8 * len(panels), 2.0 + 0.08 * longest), 4.0 + 0.2 * below
     figure = figure_class()(figsize=size, layout="constrained")
@@ -116,7 +120,7 @@ def draw(runs: Sequence[Drawn], x: str = "seconds") -> Any:
             axes.legend(fontsize=9, framealpha=0.7)
     if below:
         _common_legend(figure)
-    figure.suptitle(_title(runs), fontsize=11)
+    figure.suptitle(_title(runs, WIDTH * len(panels)), fontsize=11)
     figure._repr_png_ = partial(_png, figure)  # a notebook shows it, also one that has not imported pyplot
     return figure
 
@@ -235,7 +239,8 @@ def _show_differences(axes: Any) -> None:
     axes.set_yscale("symlog", linthresh=low, linscale=0.3) if has_zeros else axes.set_yscale("log")
     if high / low > 5:
         of_decade = (1, 2, 5) if high / low < 1e3 else (1,)
-        powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+        first, last = math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1
+        powers = range(first, last + 1, math.ceil((last - first) / MOST_TICKS))
         bottom, top = axes.get_ylim()
         ticks = [digit * 10.0**power for power in powers for digit in of_decade]
         axes.set_yticks([0.0] * has_zeros + [tick for tick in ticks if bottom <= tick <= top])
@@ -271,15 +276,21 @@ def _common_legend(figure: Any) -> None:
         figure.legend(handles.values(), names, loc="outside lower center", frameon=False, fontsize=9)
 
 
-def _title(runs: Sequence[Drawn]) -> str:
-    """Return algorithm, task and settings of a run, or what several runs have in common."""
-    config = runs[0].config
+def _title(runs: Sequence[Drawn], width: int) -> str:
+    """Return algorithm, task and settings of a run, or the task of several, on lines of at most `width` characters."""
+    tasks = list(dict.fromkeys(_task(run.config) for run in runs))
     if len(runs) > 1:
-        tasks = Counter(f"{run.config['dataset']}, {run.config['model']}" for run in runs)
-        return f"{len(runs)} runs on {next(iter(tasks)) if len(tasks) == 1 else f'{len(tasks)} tasks'}"
+        return textwrap.fill(f"{len(runs)} runs on {tasks[0] if len(tasks) == 1 else f'{len(tasks)} tasks'}", width)
+    config = runs[0].config
     machines = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else f"workers: {config['workers']}"
     machines = f"simulated: {machines}" if "platform" in config else machines
     settings = {k: v for k, v in config.get("hyperparameters", {}).items() if v is not None} | {"seed": config["seed"]}
     below = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
-    title = f"{config['algorithm']} on {config['dataset']}, {config['model']} ({machines})"
-    return f"{title}\n{textwrap.shorten(below, WIDTH, placeholder=' ...')}"
+    title = textwrap.fill(f"{config['algorithm']} on {tasks[0]} ({machines})", width)
+    return f"{title}\n{textwrap.shorten(below, width, placeholder=' ...')}"
+
+
+def _task(config: dict[str, Any]) -> str:
+    """Return data and model; those of a problem of theory are one."""
+    data, model = config["dataset"], config["model"]
+    return model if model.startswith(data) else f"{data}, {model}"
