@@ -14,6 +14,7 @@ PLACES = {
     "Result": "training",
     "Scheme": "contract.scheme",
     "UserError": "errors",
+    "forecast": "virtual_time.forecast",
     "join": "launch.join",
     "keep_warm": "launch.client",
     "problem": "training",

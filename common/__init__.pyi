@@ -10,6 +10,7 @@ from .optimizer import Optimizer
 from .record.callbacks import Callback
 from .tasks.options import Recovery
 from .training import Result, problem, train
+from .virtual_time.forecast import forecast
 from .virtual_time.platform import Platform
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Result",
     "Scheme",
     "UserError",
+    "forecast",
     "join",
     "keep_warm",
     "problem",

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
+
+from .errors import UserError
+
+WITHOUT = "list, explain, advise, replay, timeline, doctor"
 
 
 class _Lazy:
@@ -28,3 +33,16 @@ class _Lazy:
 
 tf: Any = _Lazy("tf", "tensorflow")
 keras: Any = _Lazy("keras", "keras")
+
+
+def require_tensorflow() -> None:
+    """Check that TensorFlow and Keras are installed, without importing them.
+
+    Raises:
+        UserError: one of them is not.
+    """
+    if missing := [name for name in ("tensorflow", "keras") if find_spec(name) is None]:
+        raise UserError(
+            f"not installed in this environment: {', '.join(missing)}. To install: pip install {' '.join(missing)}. "
+            f"Commands that work without: {WITHOUT}"
+        )

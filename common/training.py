@@ -21,7 +21,7 @@ from .data.named import load
 from .data.trial import try_out
 from .errors import UserError
 from .launch.run import run
-from .lazy import keras
+from .lazy import keras, require_tensorflow
 from .record.callbacks import Callback
 from .record.display import in_notebook
 from .record.keras_callbacks import KerasCallbacks, check_keras_callbacks
@@ -147,6 +147,7 @@ def train(
         KeyboardInterrupt: Ctrl-C, after all processes have ended.
         DistsgdError: the run failed; `result.json` in the run directory has the reason.
     """
+    require_tensorflow()
     _check_kinds(scheme, cluster, callbacks)
     how = options_of(options, inspect.signature(train).parameters, (type(scheme), Cluster.local, Recovery))
     cluster = cluster or Cluster.local(workers=2 if scheme.sync.exchanges else 1)

@@ -18,6 +18,7 @@ from ...algorithms import SCHEMES
 from ..arguments import nearest, not_negative, positive, spelt
 from ..errors import UserError
 from ..files import replacing
+from ..lazy import require_tensorflow
 from ..record.latest import named
 from ..record_format import read_config
 from ..replay.comparison import Verdict
@@ -113,6 +114,7 @@ def _checkout() -> Path:
 
 def measure(module: str, arguments: list[str]) -> int:
     """Execute a module of `benchmarks`; return the exit code."""
+    require_tensorflow()
     return importlib.import_module(f"...benchmarks.{module}", __package__).main(arguments)
 
 

@@ -20,6 +20,7 @@ import cloudpickle
 from ..contract.scheme import Scheme
 from ..data.named import quiet
 from ..errors import UserError
+from ..lazy import require_tensorflow
 from ..replay.adapters import TRANSCRIPTIONS
 from ..replay.recorded import Transcription
 
@@ -108,6 +109,7 @@ def use_tensorflow_here() -> None:
 
 def import_tensorflow() -> None:
     """Import Keras and TensorFlow silently, for commands that train here: their messages would disturb the output."""
+    require_tensorflow()
     use_tensorflow_here()
     with quiet():  # imported here and not on first use, because they print when they are imported
         import keras  # noqa: F401
