@@ -13,6 +13,7 @@ from ..kernels import Kernels
 from ..launch.run import run
 from ..launch.script import script_job
 from ..launch.terms import describe_script
+from ..lazy import require_tensorflow
 from ..tasks.job import Script
 from ..tasks.options import Recovery, RunOptions, TransportName
 from . import flags
@@ -79,6 +80,7 @@ def main(arguments: list[str]) -> int:
     if options.machines.print_commands:
         print("\n".join(commands("launch", options, arguments[:place], arguments[place:])))  # noqa: T201
         return 0
+    require_tensorflow()
     gradients = options.record == "gradients"
     script = Script(Path(path).resolve(), tuple(words), records_gradients=gradients)
     how: dict[str, Any] = {"wait_seconds": options.wait_seconds, "devices_per_worker": 1}

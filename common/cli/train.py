@@ -16,6 +16,7 @@ from ..data.sparse_data import sparsity
 from ..errors import DistsgdError, Interrupted, UserError
 from ..files import dumps
 from ..launch.run import run
+from ..lazy import require_tensorflow
 from ..record.run_directory import RunRecord
 from ..record.summary import summary
 from ..tasks.job import describe, make_job
@@ -107,6 +108,7 @@ def perform(
         options: options that name data.
         told: a line on choices made for the user, printed after all options have been checked.
     """
+    require_tensorflow()
     cluster = find_cluster(options, scheme.sync.uses_ps)
     with Console(stderr=True).status(f"{scheme.name}: reading the data ..."):  # shown only on a terminal
         dataset, name, recipe, model = find_problem(options)

@@ -13,7 +13,6 @@ from ..cluster.fingerprint import class_digest, data_digest, identity, model_dig
 from ..errors import CannotWrite, Interrupted
 from ..files import Lock, in_one_line
 from ..kernels import VARIABLE, used_here
-from ..lazy import require_tensorflow
 from ..record import checkpoint
 from ..record.callbacks import Callback, CallbackList
 from ..record.display import Display, SimulationDisplay, in_notebook, native_output
@@ -43,11 +42,7 @@ def run(
     """Run a job; returns its record and its failure, None if it ended well.
 
     With `model`, the tasks of the threads and simulation back ends run in this process. The model receives the center.
-
-    Raises:
-        UserError: TensorFlow is not installed, or the run directory cannot be used; nothing is written.
     """
-    require_tensorflow()
     if job.cluster.task is not None:
         job.identity = identity(config, job.cluster.task, in_common(job, model))
         job.program = uuid.uuid4().hex
