@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -107,15 +107,23 @@ GROUPS = {
 
 def parse_flags(scheme_type: type[Scheme], arguments: list[str]) -> tuple[Scheme, Options]:
     """Return the algorithm and the options that the flags describe."""
+    scheme, options = read_flags(f"run.sh {scheme_type.name}", scheme_type, arguments)
+    return scheme, options
+
+
+def read_flags(
+    prog: str, scheme_type: type[Scheme], arguments: Sequence[str], before: Mapping[str, type] = {}
+) -> list[Any]:
+    """Return the dataclasses of a command that trains: those of `before`, the algorithm, and the options."""
     alone = timing(scheme_type) == "one process"
-    scheme, options = flags.read(
-        f"run.sh {scheme_type.name}",
+    own = {f"hyperparameters of {scheme_type.name}": scheme_type, "options": AloneOptions if alone else Options}
+    return flags.read(
+        prog,
         scheme_type.idea[0].upper() + scheme_type.idea[1:] + f" ({scheme_type.paper})." * (scheme_type.paper != "none"),
         arguments,
-        {f"hyperparameters of {scheme_type.name}": scheme_type, "options": AloneOptions if alone else Options},
+        {**before, **own},
         GROUPS,
     )
-    return scheme, options
 
 
 def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import re
 import shutil
 import types
@@ -102,6 +103,22 @@ def _options(kind: type, usual: Any = None, within: tuple[str, ...] = ()) -> Ite
 def names(kind: type) -> list[str]:
     """Return the names of the fields of a dataclass, and of nested ones, that are flags."""
     return [option.name for option in _options(kind)]
+
+
+def words(value: Any) -> list[str]:
+    """Return the flags by which `read` gives this dataclass; those of default values are left out."""
+    found: list[str] = []
+    for option in _options(type(value)):
+        given, flag = functools.reduce(getattr, reversed(option.path), value), option.name.replace("_", "-")
+        if given == option.default:
+            continue
+        if isinstance(given, bool):
+            found.append(f"--{flag}" if given else f"--no-{flag}")
+        elif isinstance(given, list | tuple):
+            found += [f"--{flag}", *map(str, given)]
+        else:
+            found.append(f"--{flag}={given}")
+    return found
 
 
 def _given(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:

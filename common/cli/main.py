@@ -22,7 +22,7 @@ from ..arguments import nearest, spelt
 from ..errors import DistsgdError, Interrupted, UserError
 from ..record.display import Page
 from ..replay.adapters import TRANSCRIPTIONS
-from . import advise, doctor, flags, launching, runs, simulate
+from . import advise, doctor, flags, launching, runs, simulate, sweep
 from .catalogue import aliases, catalogue, without_alias
 from .commands import docs, evaluate, explanation, measure, mutants, replay_run, test, timeline
 from .flag_groups import Options
@@ -36,6 +36,7 @@ ROWS: tuple[tuple[str, str, Callable[[list[str]], int] | str | None], ...] = (
     ("<algorithm> --help", "show its hyperparameters and the common options", None),
     ("<algorithm> --model file.py:build", "train your own model, and with --data file.py:load on your own data", None),
     ("launch my_script.py", "train in a script's own loop, with distsgd.join: --workers 4", launching.main),
+    ("sweep <algorithm>", "train with several values: --learning-rate 0.05,0.1 --seeds 3", sweep.main),
     ("explain <algorithm>", "show its equations, origin, departures and limits", explanation),
     ("--import file.py ...", "use an algorithm of your own with any command", None),
     ("list", "show the catalogue", catalogue),

@@ -99,7 +99,7 @@ def show(record: RunRecord, result: dict[str, Any], error: DistsgdError | Interr
 
 
 def perform(
-    scheme: Scheme, options: Options, told: str = ""
+    scheme: Scheme, options: Options, told: str = "", *, verbose: bool = True
 ) -> tuple[RunRecord, dict[str, Any], DistsgdError | Interrupted | None]:
     """Run an algorithm with these options; return its record, its result, and its error, None if it succeeded.
 
@@ -107,6 +107,7 @@ def perform(
         scheme: the algorithm.
         options: options that name data.
         told: a line on choices made for the user, printed after all options have been checked.
+        verbose: show the progress of the run.
     """
     require_tensorflow()
     cluster = find_cluster(options, scheme.sync.uses_ps)
@@ -122,7 +123,7 @@ def perform(
         config["sparsity"] = sparsity(dataset.train[0], dataset.features)
     if told:
         print(told, file=sys.stderr, flush=True)  # noqa: T201
-    return finished(*run(job, config, verbose=True, model=model))
+    return finished(*run(job, config, verbose=verbose, model=model))
 
 
 def finished(

@@ -1,0 +1,236 @@
+"""Runs of one algorithm with several values of its options: `sweep downpour --learning-rate 0.05,0.1,0.2 --seeds 3`."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ...algorithms import SCHEMES
+from ..arguments import at_least, nearest, spelt
+from ..cluster.cluster import Cluster
+from ..cluster.fingerprint import class_digest
+from ..contract.scheme import Scheme
+from ..errors import DistsgdError, Interrupted, UserError
+from ..files import dumps, replacing
+from ..launch.client import keep_warm
+from ..record import checkpoint
+from ..record.latest import ROOT
+from ..record_format import read_json
+from ..tasks.job import checked
+from ..virtual_time.platform import Platform
+from . import flags
+from .flag_groups import Options, TaskFlags, find_cluster, read_flags
+from .machines import with_machines
+from .own import in_file
+from .sweep_report import Trial, best_of, picture, report, table
+from .train import perform, with_data
+
+FINISHED = ("completed", "diverged")  # outcomes of a run that is not made again
+
+HOW = "as in: sweep downpour --learning-rate 0.05,0.1,0.2 --seeds 3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """The options of a sweep itself."""
+
+    seeds: int = 1
+    """Number of runs of each setting, with the seeds from --seed on."""
+    parallel: int | None = None
+    """Number of runs at the same time; the default is the number of cores divided by that of the tasks of a run."""
+
+
+def main(arguments: list[str]) -> int:
+    """Train with each combination of values, print a table and write a plot; return the exit code."""
+    if not arguments or (arguments[0].startswith("-") and not {"-h", "--help"} & set(arguments)):
+        raise UserError(f"sweep needs the algorithm first, {HOW}")
+    word, *words = ["downpour", *arguments] if arguments[0].startswith("-") else arguments
+    if (name := spelt(word, SCHEMES)) is None:
+        raise UserError(f"unknown algorithm {word!r}. {nearest(word, SCHEMES)}")
+    trials, how, options = _trials(SCHEMES[name], words)
+    if unfinished := [trial for trial in trials if not trial.result]:
+        _train_all(unfinished, len(trials), how.parallel or _fitting(options))
+    file = ROOT / name / f"sweep-{_digest([trial.run_dir for trial in trials])}.png"
+    with replacing(file) as opened:
+        picture(name, trials, opened)
+    Console().print(table(name, trials))
+    for line in report(trials):
+        print(line)  # noqa: T201
+    print(f"plot: {file}")  # noqa: T201
+    if options.json:
+        best, runs = best_of(trials), [{"settings": t.settings, "seed": t.seed, "result": t.result} for t in trials]
+        print(dumps({"algorithm": name, "best": best, "plot": str(file), "runs": runs}), flush=True)  # noqa: T201
+    return min(trial.result["exit_code"] for trial in trials)  # one setting that diverges is a finding
+
+
+def split(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the flags with several values, `--learning-rate 0.1,0.2`, by name, and the other words.
+
+    A comma before `key=` separates the options of one value, as in `synthetic:features=50,classes=5`.
+    """
+    fixed = {name for kind in (Platform, TaskFlags) for name in flags.names(kind)}  # lists of addresses and factors
+    known = {*flags.names(scheme_type), *flags.names(Options)} - fixed
+    axes: dict[str, list[str]] = {}
+    rest, left = [], iter(words)
+    for word in left:
+        flag, equals, value = word.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if not (flag.startswith("--") and name in known):
+            rest.append(word)
+            continue
+        given = [word] if equals else [word, *itertools.islice(left, 1)]
+        values = re.split(r",(?!\w+=)", value if equals else given[-1])
+        if len(values) > 1 and all(values):
+            axes[name] = list(dict.fromkeys(values))
+        else:
+            rest += given
+    return axes, rest
+
+
+def _trials(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[list[Trial], SweepOptions, Options]:
+    """Return the runs of a sweep, all checked, with the results of those that are finished; and the options."""
+    axes, rest = split(scheme_type, words)
+
+    def read(words: Sequence[str]) -> list[Any]:
+        return read_flags(f"run.sh sweep {scheme_type.name}", scheme_type, words, {"sweep": SweepOptions})
+
+    how, *_ = read([*rest, *(f"--{flag(name)}={values[0]}" for name, values in axes.items())])
+    at_least(1, seeds=how.seeds, parallel=1 if how.parallel is None else how.parallel)
+    if "seed" in axes and how.seeds > 1:
+        raise UserError(f"--seeds and several values of --seed exclude each other. Received: --seeds {how.seeds}")
+    found = []
+    for values in itertools.product(*axes.values()):
+        settings = dict(zip(axes, values, strict=True))
+        own = [f"--{flag(name)}={value}" for name, value in settings.items()]
+        _, scheme, options = read([*rest, *own])
+        for seed in range(options.run.seed, options.run.seed + how.seeds):
+            mine = replace(options, run=replace(options.run, seed=seed))
+            found.append((settings, scheme, mine))
+    if len(found) == 1:
+        raise UserError(f"sweep needs several values of an option, or --seeds, {HOW}")
+    fitted = with_machines(found[0][2])  # --like is fitted once
+    schemes = [scheme for _, scheme, _ in found]
+    trials = []
+    for settings, scheme, options in found:
+        options, told = with_data(replace(options, platform=fitted.platform, like=fitted.like), schemes)
+        cluster = find_cluster(options, scheme.sync.uses_ps)
+        _refuse(options, cluster)
+        checked(scheme, None, cluster, options.run)
+        folder = run_dir_of(scheme, options)
+        seed, options = options.run.seed, replace(options, run=replace(options.run, run_dir=folder))
+        kept = {name: value for name, value in settings.items() if name != "seed"}
+        trials.append(Trial(kept, seed, folder, scheme, options, told, result_in(folder)))
+    return trials, how, found[0][2]
+
+
+def flag(name: str) -> str:
+    """Return a name as a flag has it, without dashes in front."""
+    return name.replace("_", "-")
+
+
+def _refuse(options: Options, cluster: Cluster) -> None:
+    """Raise `UserError` for an option that a sweep cannot give to each of its runs."""
+    if options.run.run_dir is not None or options.run.recovery.resume is not None:
+        raise UserError("each run of a sweep has a folder of its own: leave --run-dir and --resume out")
+    if options.machines != TaskFlags() or cluster.task is not None:
+        raise UserError("a sweep trains on this machine: leave the flags of several machines and TF_CONFIG out")
+
+
+def run_dir_of(scheme: Scheme, options: Options) -> Path:
+    """Return the folder of the run with these settings: the finished one, one that can be resumed, or a new one."""
+    own = [Path(text.rpartition(":")[0]) for text in (options.model, options.data) if text and in_file(text)]
+    what = [class_digest(type(scheme)), scheme, replace(options, json=False)]
+    stem = f"sweep-{_digest([*what, *(path.read_bytes() for path in own if path.is_file())])}"
+    attempts = (ROOT / scheme.name / f"{stem}{f'-{number}' * (number > 1)}" for number in itertools.count(1))
+    return next(path for path in attempts if result_in(path) or checkpoint.found(path) or not _failed(path))
+
+
+def _failed(run_dir: Path) -> bool:
+    return (run_dir / "result.json").exists()
+
+
+def _digest(values: Sequence[Any]) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:10]
+
+
+def result_in(run_dir: Path) -> dict[str, Any]:
+    """Return the result of the finished run in a folder; an empty one if it has none."""
+    path = run_dir / "result.json"
+    result = dict(read_json(path)) if path.is_file() else {}
+    return result if result.get("outcome") in FINISHED else {}
+
+
+def _fitting(options: Options) -> int:
+    """Return how many runs fit on the cores of this machine; a simulation takes two."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    tasks = 2 if options.backend == "simulation" else options.workers + options.ps
+    return max(1, cores // tasks)
+
+
+def _train_all(trials: Sequence[Trial], total: int, parallel: int) -> None:
+    """Make the runs that are not finished, and report each on standard error."""
+    already = total - len(trials)
+    if already:
+        print(f"{already} of {total} runs are finished already", file=sys.stderr)  # noqa: T201
+    if trials[0].told:
+        print(trials[0].told, file=sys.stderr)  # noqa: T201
+    runs = _at_once(trials, parallel) if parallel > 1 and len(trials) > 1 else _in_turn(trials)
+    for number, trial in enumerate(runs, already + 1):
+        print(f"{number} of {total}: {trial}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _in_turn(trials: Sequence[Trial]) -> Iterator[Trial]:
+    """Make the runs one after the other, in one warm fork server."""
+    with keep_warm():
+        for trial in trials:
+            with Console(stderr=True).status(f"{trial.in_words()} ..."):  # shown only on a terminal
+                _, trial.result, error = perform(trial.scheme, trial.options, verbose=False)
+            if isinstance(error, UserError | Interrupted):
+                raise error
+            yield trial
+
+
+def _at_once(trials: Sequence[Trial], parallel: int) -> Iterator[Trial]:
+    """Make several runs at the same time, each by a command of its own."""
+    running: set[subprocess.Popen[str]] = set()
+
+    def train(trial: Trial) -> Trial:
+        command = [sys.executable, "-m", "distsgd.common.cli.main", *command_of(trial)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+            running.add(process)
+            _, said = process.communicate()
+            running.discard(process)
+        path = trial.run_dir / "result.json"
+        if not path.is_file():
+            raise DistsgdError(f"{trial.in_words()}: {(said.splitlines() or ['no result'])[-1]}")
+        trial.result = dict(read_json(path))
+        return trial
+
+    with ThreadPoolExecutor(parallel) as pool:
+        try:
+            yield from pool.map(train, trials)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(running):
+                process.terminate()
+            raise
+
+
+def command_of(trial: Trial) -> list[str]:
+    """Return the words of the command that makes one run of a sweep."""
+    kind = type(trial.scheme)
+    imported = (
+        [] if kind.__module__.startswith("distsgd.") else ["--import", str(sys.modules[kind.__module__].__file__)]
+    )
+    return [*imported, trial.scheme.name, *flags.words(trial.scheme), *flags.words(trial.options)]

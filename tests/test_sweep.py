@@ -1,0 +1,160 @@
+"""Sweeps: their settings, the runs that are not made again, the best, and the picture."""
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from distsgd.algorithms import SCHEMES
+from distsgd.common.cli import main as cli
+from distsgd.common.cli import sweep
+from distsgd.common.cli.flag_groups import parse_flags
+from distsgd.common.cli.flags import words
+from distsgd.common.cli.sweep_report import Trial, best_of, picture, report
+from distsgd.common.errors import UserError
+
+DOWNPOUR = SCHEMES["downpour"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Runs that end at once: their loss is the distance of the learning rate from 0.1, and above 1 they diverge."""
+    made = []
+
+    def perform(scheme, options, told="", *, verbose=True):
+        made.append((scheme.learning_rate, options.run.seed))
+        diverged = scheme.learning_rate > 1
+        result = {
+            "outcome": "diverged" if diverged else "completed", "exit_code": 3 if diverged else 0,
+            "test_loss": None if diverged else abs(scheme.learning_rate - 0.1) + 0.001 * options.run.seed,
+            "test_accuracy": None, "updates": 10, "seconds_training": 1.0,
+        }  # fmt: skip
+        options.run.run_dir.mkdir(parents=True)
+        (options.run.run_dir / "result.json").write_text(json.dumps(result))
+        return None, result, None
+
+    monkeypatch.setattr(sweep, "perform", perform)
+    return made
+
+
+def swept(capsys, *arguments):
+    assert cli.dispatch(["sweep", *arguments, "--parallel", "1", "--json"]) == 0
+    *shown, last = capsys.readouterr().out.splitlines()
+    return shown, json.loads(last)
+
+
+def trial(settings, seed, loss, outcome="completed"):
+    scheme, options = parse_flags(DOWNPOUR, [])
+    result = {"outcome": outcome, "test_loss": loss}
+    return Trial(settings, seed, Path("run"), scheme, dataclasses.replace(options, dataset="digits"), "", result)
+
+
+@pytest.mark.parametrize(
+    ("typed", "axes", "rest"),
+    [
+        (["--learning-rate", "0.1,0.2"], {"learning_rate": ["0.1", "0.2"]}, []),
+        (["--learning_rate=0.1,0.2,0.1", "--json"], {"learning_rate": ["0.1", "0.2"]}, ["--json"]),
+        (["--dataset", "synthetic:features=50,classes=5"], {}, ["--dataset", "synthetic:features=50,classes=5"]),
+        (["--codec", "int8,topk:fraction=0.1,memory=no"], {"codec": ["int8", "topk:fraction=0.1,memory=no"]}, []),
+        (["--step-factors", "1,1,10"], {}, ["--step-factors", "1,1,10"]),
+        (["--tensorboard", "--workers=2"], {}, ["--tensorboard", "--workers=2"]),
+    ],
+)
+def test_a_flag_with_commas_has_several_values(typed, axes, rest):
+    assert sweep.split(DOWNPOUR, typed) == (axes, rest)
+
+
+def test_each_setting_is_run_with_each_seed_and_the_best_has_the_lowest_mean(trained, capsys):
+    shown, result = swept(capsys, "downpour", "--learning-rate", "0.05,0.1,3", "--seeds", "2", "--seed", "4")
+    assert trained == [(0.05, 4), (0.05, 5), (0.1, 4), (0.1, 5), (3.0, 4), (3.0, 5)]
+    assert result["best"] == {"settings": {"learning_rate": "0.1"}, "test_loss": pytest.approx(0.0045)}
+    assert "best: learning_rate 0.1 (mean test loss 0.0045)" in shown
+    assert any("diverged" in line for line in shown)
+    assert Path(result["plot"]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_finished_run_is_not_made_again_and_a_failed_one_is(trained, capsys):
+    _, first = swept(capsys, "downpour", "--learning-rate", "0.05,0.1")
+    trained.clear()
+    _, again = swept(capsys, "downpour", "--learning-rate", "0.05,0.1")
+    assert (trained, again) == ([], first)
+    swept(capsys, "downpour", "--learning-rate", "0.05,0.1,0.2")
+    assert trained == [(0.2, 0)]
+    path = next(Path("runs").glob("*/*/result.json"))
+    path.write_text(json.dumps({"outcome": "lost"}))
+    swept(capsys, "downpour", "--learning-rate", "0.05,0.1,0.2")
+    assert len(trained) == 2
+    assert (path.parent.parent / f"{path.parent.name}-2").is_dir()
+    swept(capsys, "downpour", "--learning-rate", "0.05,0.1,0.2", "--batch-size", "16")
+    assert len(trained) == 5
+
+
+def test_a_changed_model_file_is_another_setting():
+    Path("mine.py").write_text("one")
+    scheme, options = parse_flags(DOWNPOUR, ["--model", "mine.py:build"])
+    before = sweep.run_dir_of(scheme, options)
+    Path("mine.py").write_text("two")
+    assert sweep.run_dir_of(scheme, options) != before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ([], "sweep needs the algorithm first"),
+        (["downpuor"], "Did you mean downpour"),
+        (["downpour"], "sweep needs several values of an option, or --seeds"),
+        (["downpour", "--learning-rate", "0.1,x"], "takes a number. Received: 'x'"),
+        (["downpour", "--learning-rate", "0.1,-1"], "learning_rate"),
+        (["downpour", "--seeds", "0"], "seeds must be at least 1"),
+        (["downpour", "--seed", "1,2", "--seeds", "2"], "exclude each other"),
+        (["downpour", "--seeds", "2", "--run-dir", "mine"], "leave --run-dir and --resume out"),
+        (["downpour", "--seeds", "2", "--task-index", "1"], "which task is this?"),
+    ],
+)
+def test_what_a_sweep_refuses_before_it_trains(arguments, error, trained):
+    with pytest.raises(UserError, match=error.replace("?", r"\?")):
+        cli.dispatch(["sweep", *arguments])
+    assert not trained
+
+
+def test_a_run_of_its_own_process_gets_the_same_settings():
+    typed = ["--learning-rate", "0.3", "--codec", "topk:fraction=0.1,memory=no"]
+    typed += ["--tensorboard", "--checkpoint-steps", "7", "--backend", "simulation", "--uplink", "1Gbit"]
+    given = parse_flags(DOWNPOUR, typed)
+    assert parse_flags(DOWNPOUR, [word for some in given for word in words(some)]) == given
+    command = sweep.command_of(Trial({}, 0, Path("run"), *given, "", {}))
+    assert command[0] == "downpour"
+    assert "--learning-rate=0.3" in command
+
+
+def test_a_best_value_at_the_end_of_its_axis_is_said():
+    trials = [trial({"learning_rate": str(rate)}, 0, 1 / rate) for rate in (0.1, 0.2)]
+    assert report(trials)[1] == "the best learning_rate is the largest of the sweep: a larger one may be better"
+    trials = [trial({"push_period": str(period)}, 0, period) for period in (1, 5)]
+    assert len(report(trials)) == 1
+
+
+def test_a_setting_of_which_a_run_diverged_is_not_the_best():
+    trials = [
+        trial({"codec": "int8"}, 0, 0.1), trial({"codec": "int8"}, 1, None, "diverged"),
+        trial({"codec": "bf16"}, 0, 0.5), trial({"codec": "bf16"}, 1, 0.7),
+    ]  # fmt: skip
+    assert best_of(trials) == {"settings": {"codec": "bf16"}, "test_loss": pytest.approx(0.6)}
+    assert best_of(trials[:2]) is None
+    picture("downpour", trials, io.BytesIO())
+    picture("downpour", [trial({}, seed, None, "diverged") for seed in (0, 1)], io.BytesIO())
+
+
+@pytest.mark.thorough
+def test_a_sweep_of_real_runs_at_the_same_time(capsys):
+    arguments = ["sweep", "downpour", "--learning-rate", "0.05,0.1", "--epochs", "1", "--parallel", "2", "--json"]
+    assert cli.dispatch(arguments) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [run["result"]["outcome"] for run in result["runs"]] == ["completed"] * 2
