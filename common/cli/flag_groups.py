@@ -17,6 +17,7 @@ from ..tasks.options import RunOptions
 from ..virtual_time.platform import Platform
 from . import flags
 from .catalogue import timing
+from .config_file import expanded
 
 Discovery = Literal["auto", "local", "tf_config", "slurm"]
 
@@ -82,6 +83,9 @@ class Options:
     like: Path | None = None
     """Folder of a recorded run, or `latest`: simulate machines whose computing, message and lock times are fitted to
     its rounds. Other flags of simulated machines override the fit."""
+    config: Path | None = None
+    """File with settings: config.json of a run (or its folder, or `latest`), which then runs again, or a TOML file with
+    lines such as learning_rate = 0.1. Other flags override it."""
     json: bool = False
     """Print the result as one line of JSON, the last line of standard output."""
 
@@ -115,12 +119,12 @@ def read_flags(
     prog: str, scheme_type: type[Scheme], arguments: Sequence[str], before: Mapping[str, type] = {}
 ) -> list[Any]:
     """Return the dataclasses of a command that trains: those of `before`, the algorithm, and the options."""
-    alone = timing(scheme_type) == "one process"
-    own = {f"hyperparameters of {scheme_type.name}": scheme_type, "options": AloneOptions if alone else Options}
+    options = AloneOptions if timing(scheme_type) == "one process" else Options
+    own = {f"hyperparameters of {scheme_type.name}": scheme_type, "options": options}
     return flags.read(
         prog,
         scheme_type.idea[0].upper() + scheme_type.idea[1:] + f" ({scheme_type.paper})." * (scheme_type.paper != "none"),
-        arguments,
+        expanded(scheme_type, options, arguments),
         {**before, **own},
         GROUPS,
     )

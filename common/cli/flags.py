@@ -105,16 +105,28 @@ def names(kind: type) -> list[str]:
     return [option.name for option in _options(kind)]
 
 
+def in_file(text: str | None) -> bool:
+    """Return True for a function in a Python file, `my_model.py:build`, and False for a name."""
+    return bool(re.search(r"\.py(:|$)", text or ""))
+
+
 def words(value: Any) -> list[str]:
     """Return the flags by which `read` gives this dataclass; those of default values are left out."""
+    values = {option.name: functools.reduce(getattr, reversed(option.path), value) for option in _options(type(value))}
+    return words_of(values, type(value))
+
+
+def words_of(values: Mapping[str, Any], kind: type) -> list[str]:
+    """Return the flags by which `read` gives these fields of a dataclass; those of default values are left out."""
     found: list[str] = []
-    for option in _options(type(value)):
-        given, flag = functools.reduce(getattr, reversed(option.path), value), option.name.replace("_", "-")
-        if given == option.default:
+    for option in _options(kind):
+        given, flag = values.get(option.name, option.default), option.name.replace("_", "-")
+        given = tuple(given) if isinstance(given, list) else given
+        if given == option.default and type(given) is type(option.default):
             continue
-        if isinstance(given, bool):
+        if option.kind is bool and isinstance(given, bool):
             found.append(f"--{flag}" if given else f"--no-{flag}")
-        elif isinstance(given, list | tuple):
+        elif isinstance(given, tuple):
             found += [f"--{flag}", *map(str, given)]
         else:
             found.append(f"--{flag}={given}")

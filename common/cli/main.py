@@ -27,7 +27,7 @@ from .catalogue import aliases, catalogue, without_alias
 from .commands import docs, evaluate, explanation, measure, mutants, replay_run, test, timeline
 from .flag_groups import Options
 from .imports import import_schemes, import_transcriptions, split_imports
-from .train import run_algorithm
+from .train import run_algorithm, train_by_file
 from .tutorials import main as tutorials
 
 # The commands, as the overview shows them: usage, meaning, and a function, or a module of `benchmarks`.
@@ -36,6 +36,7 @@ ROWS: tuple[tuple[str, str, Callable[[list[str]], int] | str | None], ...] = (
     ("<algorithm> --help", "show its hyperparameters and the common options", None),
     ("<algorithm> --model file.py:build", "train your own model, and with --data file.py:load on your own data", None),
     ("launch my_script.py", "train in a script's own loop, with distsgd.join: --workers 4", launching.main),
+    ("train --config <file>", "train with the settings of a file: config.json of a run, or TOML", train_by_file),
     ("sweep <algorithm>", "train with several values: --learning-rate 0.05,0.1 --seeds 3", sweep.main),
     ("explain <algorithm>", "show its equations, origin, departures and limits", explanation),
     ("--import file.py ...", "use an algorithm of your own with any command", None),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,8 @@ from ..lazy import keras
 from ..spec import parse
 from ..tasks.options import RunOptions
 from .flag_groups import Options
+from .flags import in_file
 from .imports import execute, import_tensorflow, where
-
-
-def in_file(text: str | None) -> bool:
-    """Return True for a function in a Python file, `my_model.py:build`, and False for a name."""
-    return bool(re.search(r"\.py(:|$)", text or ""))
 
 
 def find_problem(options: Options) -> tuple[Dataset, str, ModelRecipe, Any]:

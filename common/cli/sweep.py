@@ -32,7 +32,6 @@ from ..virtual_time.platform import Platform
 from . import flags
 from .flag_groups import Options, TaskFlags, find_cluster, read_flags
 from .machines import with_machines
-from .own import in_file
 from .sweep_report import Trial, best_of, picture, report, table
 from .train import perform, with_data
 
@@ -149,7 +148,7 @@ def _refuse(options: Options, cluster: Cluster) -> None:
 
 def run_dir_of(scheme: Scheme, options: Options) -> Path:
     """Return the folder of the run with these settings: the finished one, one that can be resumed, or a new one."""
-    own = [Path(text.rpartition(":")[0]) for text in (options.model, options.data) if text and in_file(text)]
+    own = [Path(text.rpartition(":")[0]) for text in (options.model, options.data) if text and flags.in_file(text)]
     what = [class_digest(type(scheme)), scheme, replace(options, json=False)]
     stem = f"sweep-{_digest([*what, *(path.read_bytes() for path in own if path.is_file())])}"
     attempts = (ROOT / scheme.name / f"{stem}{f'-{number}' * (number > 1)}" for number in itertools.count(1))

@@ -9,6 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
+from ...algorithms import SCHEMES
+from ..arguments import nearest
 from ..cluster.fingerprint import model_digest
 from ..contract.schedules import shaped
 from ..contract.scheme import Scheme
@@ -21,6 +23,7 @@ from ..record.run_directory import RunRecord
 from ..record.summary import summary
 from ..tasks.job import describe, make_job
 from ..training import try_on_a_batch
+from .config_file import FLAG, read_config_file, split_config
 from .flag_groups import RUN, Options, commands, find_cluster, parse_flags
 from .machines import with_machines
 from .own import find_problem
@@ -74,6 +77,22 @@ def run_algorithm(scheme_type: type[Scheme], arguments: list[str]) -> int:
         print("\n".join(commands(scheme_type.name, options, arguments)))  # noqa: T201
         return 0
     return run_command(scheme, options)
+
+
+def train_by_file(arguments: list[str]) -> int:
+    """Run the algorithm that the file of `--config` names, with its settings; return the exit code."""
+    path, _ = split_config(arguments)
+    if path is None:
+        raise UserError(
+            f"train takes the algorithm from a file: give {FLAG} runs/downpour/latest. Or type: downpour ..."
+        )
+    if (name := read_config_file(path).get("algorithm")) is None:
+        raise UserError(
+            f'{path} names no algorithm: add a line such as algorithm = "downpour", or type: downpour {FLAG} ...'
+        )
+    if name not in SCHEMES:
+        raise UserError(f"{path}: unknown algorithm {name!r}. {nearest(str(name), SCHEMES)}")
+    return run_algorithm(SCHEMES[name], arguments)
 
 
 def run_command(scheme: Scheme, options: Options) -> int:

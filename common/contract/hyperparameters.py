@@ -84,6 +84,7 @@ def _check(name: str, kind: Any, value: Any) -> None:
             _check(name, parts[0], element)
 
 
+@functools.cache  # a sweep reads the flags of the same classes many times
 def meanings(kind: type) -> dict[str, str]:
     """Return the meaning of each field of a dataclass: the string below it, in its class or in a base class."""
     found: dict[str, str] = {}

@@ -41,6 +41,8 @@ from .plan import Plan
 
 CHIEF = 0
 
+LIMITS = ("stop_at_version", "stop_at_accuracy", "evaluate_every")  # in the configuration of a run that has them
+
 
 @dataclass(frozen=True)
 class Script:
@@ -365,6 +367,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "skew": options.skew,
         **uneven,
         "record": options.record,
+        **{name: value for name in LIMITS if (value := getattr(options, name)) is not None},
     }
 
 

@@ -1,0 +1,123 @@
+"""The settings of a file as flags: `--config FILE`, the config.json of a run or a TOML file of the user."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..arguments import nearest
+from ..contract.scheme import Scheme
+from ..errors import UserError
+from ..record.latest import named
+from ..record_format import CONFIG, checked, read_json, read_text
+from ..virtual_time.platform import Platform
+from . import flags
+
+FLAG = "--config"
+
+# Values of config.json that follow from others.
+DERIVED = ("algorithm", "hyperparameters", "platform", "architecture", "sparsity", "label_distance", "steps_of_workers",
+           "earlier_step_targets")  # fmt: skip
+
+# A flag that the user gives replaces these values of a file, besides the one of its own name.
+REPLACED = {"epochs": ["steps"], "steps": ["epochs"], "data": ["dataset"], "dataset": ["data"]}
+
+SCHEDULE = re.compile(r"Schedule\(shape='(\w+)', initial=([-+.\de]+), steps=\d+\)")
+
+OWN_DATA = "own data"  # of a run from Python
+
+
+def expanded(scheme_type: type[Scheme], options: type, arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with the settings of `--config FILE` before them, as flags: so the others override them."""
+    path, rest = split_config(arguments)
+    if path is None:
+        return rest
+    content = read_config_file(path)
+    if (algorithm := content.get("algorithm", scheme_type.name)) != scheme_type.name:
+        raise UserError(f"{path} has settings of {algorithm}: use train {FLAG} {path}. Received: {scheme_type.name}")
+    given = {word.removeprefix("--").partition("=")[0].replace("-", "_"): word for word in rest if word[:2] == "--"}
+    values = settings(content)
+    for name in given:
+        for other in REPLACED.get(name, ()):
+            values.pop(other, None)
+    if path.suffix == ".json":
+        _refuse_own(path, values, given)
+    if (
+        values.get("backend") == "simulation"
+        and "backend" in given
+        and not any(word.endswith("simulation") for word in rest)
+    ):
+        values = {name: value for name, value in values.items() if name not in flags.names(Platform)}
+    known = [*flags.names(scheme_type), *flags.names(options)]
+    for name in values:
+        if name not in known:
+            raise UserError(f"{path}: {scheme_type.name} has no option {name!r}. {nearest(name, known, 'See --help')}")
+    return [*(word for kind in (scheme_type, options) for word in flags.words_of(values, kind)), *rest]
+
+
+def split_config(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """Return the file of `--config FILE`, that of a run if its folder is given, and the other arguments."""
+    rest, left, found = [], iter(arguments), None
+    for word in left:
+        flag, equals, value = word.partition("=")
+        if flag != FLAG:
+            rest.append(word)
+            continue
+        if not (value := value if equals else next(left, "")):
+            raise UserError(f"{FLAG} needs a file, as in {FLAG} runs/downpour/latest/config.json")
+        if found is not None:
+            raise UserError(f"{FLAG} takes one file. Received: {found} and {value}")
+        found = Path(value)
+    if found is None:
+        return None, rest
+    folder = named(found)
+    return (folder / "config.json" if folder.is_dir() else folder), rest
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """Return the content of a file of settings; raises `UserError` if it cannot be read."""
+    if not path.is_file():
+        raise UserError(f"{FLAG}: there is no file {path}. Give config.json of a run, or a TOML file")
+    if path.suffix == ".json":
+        content = checked(path, read_json(path), CONFIG)
+        if "shapes" in content:
+            raise UserError(f"{path} is of a script: start it with launch, which has its options as flags")
+        return content
+    try:
+        return tomllib.loads(read_text(path))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read {path} as TOML: {getattr(error, 'strerror', None) or error}. Give the config.json of a run, "
+            f"or a TOML file with lines such as learning_rate = 0.1"
+        ) from None
+
+
+def settings(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in a file by their names; those that are null, or follow from others, are left out."""
+    parts = [content.get(name) for name in ("hyperparameters", "platform")]
+    values = {name: value for name, value in content.items() if name not in DERIVED and value is not None}
+    for part in parts:
+        values |= part if isinstance(part, dict) else {}
+    if "steps_per_worker" in values:
+        values["steps"] = values.pop("steps_per_worker")
+    if not values.get("ps", 1):  # an algorithm without parameter server
+        del values["ps"]
+    for name, value in list(values.items()):
+        if isinstance(value, str) and (schedule := SCHEDULE.fullmatch(value)):
+            values["lr_schedule"], values[name] = schedule[1], float(schedule[2])
+    if flags.in_file(str(values.get("dataset"))):
+        values["data"] = values.pop("dataset")
+    return values
+
+
+def _refuse_own(path: Path, values: dict[str, Any], given: Mapping[str, str]) -> None:
+    """Raise `UserError` for data or a model of the user's code: a recorded file may be foreign, and executes none."""
+    for name in ("data", "dataset", "model"):
+        value = values.get(name)
+        if isinstance(value, str) and (value == OWN_DATA or flags.in_file(value)) and name not in given:
+            flag = "model" if name == "model" else "data"
+            known = value if flags.in_file(value) else f"my_{flag}.py:{'build' if flag == 'model' else 'load'}"
+            raise UserError(f"the run of {path} has {value}, which only your command executes: add --{flag} {known}")
