@@ -86,6 +86,8 @@ class Options:
     config: Path | None = None
     """File with settings: config.json of a run (or its folder, or `latest`), which then runs again, or a TOML file with
     lines such as learning_rate = 0.1. Other flags override it."""
+    dry_run: bool = False
+    """Check all settings, print parameters, rounds, bytes and memory of the run, and start nothing."""
     json: bool = False
     """Print the result as one line of JSON, the last line of standard output."""
 

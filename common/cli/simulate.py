@@ -82,6 +82,8 @@ def compare(options: SimulationOptions) -> int:
     names = [text.strip() for text in re.split(r",(?!\w+=)", options.compare)]
     schemes = [scheme_of(text) for text in names]
     _simulated(schemes[0], options)
+    if options.dry_run:
+        raise UserError("--dry-run describes one run: leave --compare out, as in: simulate downpour --dry-run")
     if options.run.run_dir is not None:
         raise UserError("each of the runs that are compared has a folder of its own: leave --run-dir out")
     chosen, told = with_data(with_machines(options), schemes)

@@ -37,6 +37,8 @@ from .train import perform, with_data
 
 FINISHED = ("completed", "diverged")  # outcomes of a run that is not made again
 
+DISPLAY: dict[str, Any] = {"json": False, "dry_run": False}  # options that change no result
+
 HOW = "as in: sweep downpour --learning-rate 0.05,0.1,0.2 --seeds 3"
 
 
@@ -58,6 +60,10 @@ def main(arguments: list[str]) -> int:
     if (name := spelt(word, SCHEMES)) is None:
         raise UserError(f"unknown algorithm {word!r}. {nearest(word, SCHEMES)}")
     trials, how, options = _trials(SCHEMES[name], words)
+    if options.dry_run:
+        for trial in trials:
+            print(f"{trial.in_words()}: {'finished' if trial.result else 'to be trained'} ({trial.run_dir})")  # noqa: T201
+        return 0
     if unfinished := [trial for trial in trials if not trial.result]:
         _train_all(unfinished, len(trials), how.parallel or _fitting(options))
     file = ROOT / name / f"sweep-{_digest([trial.run_dir for trial in trials])}.png"
@@ -149,7 +155,8 @@ def _refuse(options: Options, cluster: Cluster) -> None:
 def run_dir_of(scheme: Scheme, options: Options) -> Path:
     """Return the folder of the run with these settings: the finished one, one that can be resumed, or a new one."""
     own = [Path(text.rpartition(":")[0]) for text in (options.model, options.data) if text and flags.in_file(text)]
-    what = [class_digest(type(scheme)), scheme, replace(options, json=False)]
+    # Flags as typed: an option that a later version adds and the user does not give changes no name.
+    what = [class_digest(type(scheme)), scheme, flags.words(replace(options, **DISPLAY))]
     stem = f"sweep-{_digest([*what, *(path.read_bytes() for path in own if path.is_file())])}"
     attempts = (ROOT / scheme.name / f"{stem}{f'-{number}' * (number > 1)}" for number in itertools.count(1))
     return next(path for path in attempts if result_in(path) or checkpoint.found(path) or not _failed(path))

@@ -21,9 +21,10 @@ from ..launch.run import run
 from ..lazy import require_tensorflow
 from ..record.run_directory import RunRecord
 from ..record.summary import summary
-from ..tasks.job import describe, make_job
+from ..tasks.job import Job, describe, make_job
 from ..training import try_on_a_batch
 from .config_file import FLAG, read_config_file, split_config
+from .dry_run import size_table, sizes
 from .flag_groups import RUN, Options, commands, find_cluster, parse_flags
 from .machines import with_machines
 from .own import find_problem
@@ -98,6 +99,13 @@ def train_by_file(arguments: list[str]) -> int:
 def run_command(scheme: Scheme, options: Options) -> int:
     """Run an algorithm with these options, show the result, and return the exit code."""
     options, told = with_data(with_machines(options), [scheme])
+    if options.dry_run:
+        job, _, model = prepared(scheme, options)
+        found = sizes(job, model)
+        Console().print(size_table(found))
+        if options.json:
+            print(dumps(found), flush=True)  # noqa: T201
+        return 0
     record, result, error = perform(scheme, options, told)
     return show(record, result, error, options.json)
 
@@ -128,6 +136,14 @@ def perform(
         told: a line on choices made for the user, printed after all options have been checked.
         verbose: show the progress of the run.
     """
+    job, config, model = prepared(scheme, options)
+    if told:
+        print(told, file=sys.stderr, flush=True)  # noqa: T201
+    return finished(*run(job, config, verbose=verbose, model=model))
+
+
+def prepared(scheme: Scheme, options: Options) -> tuple[Job, dict[str, Any], Any]:
+    """Return the job of a run, its configuration, and the Keras model, None for a model by name; nothing starts."""
     require_tensorflow()
     cluster = find_cluster(options, scheme.sync.uses_ps)
     with Console(stderr=True).status(f"{scheme.name}: reading the data ..."):  # shown only on a terminal
@@ -140,9 +156,7 @@ def perform(
         config["architecture"] = model_digest(model)
     if dataset.features:
         config["sparsity"] = sparsity(dataset.train[0], dataset.features)
-    if told:
-        print(told, file=sys.stderr, flush=True)  # noqa: T201
-    return finished(*run(job, config, verbose=verbose, model=model))
+    return job, config, model
 
 
 def finished(
