@@ -88,6 +88,10 @@ class Options:
     lines such as learning_rate = 0.1. Other flags override it."""
     dry_run: bool = False
     """Check all settings, print parameters, rounds, bytes and memory of the run, and start nothing."""
+    quiet: bool = False
+    """Print warnings and errors alone, and with --json the result: no progress, no table."""
+    verbose: bool = False
+    """Print all settings of the run before it starts, defaults and automatic choices included."""
     json: bool = False
     """Print the result as one line of JSON, the last line of standard output."""
 

@@ -18,7 +18,7 @@ from ..tasks.job import Script
 from ..tasks.options import Recovery, RunOptions, TransportName
 from . import flags
 from .flag_groups import GROUPS, TaskFlags, commands, find_task
-from .train import finished, show
+from .train import begin, finished, show
 
 ABOUT = (
     "Run a Python script on every worker: its own loop takes the gradients, and distsgd.join makes the steps. The "
@@ -58,6 +58,10 @@ class LaunchOptions:
     wait_seconds: float = 60.0
     """Seconds that a task waits for others; then the run ends and names the missing tasks."""
     machines: TaskFlags = ALONE
+    quiet: bool = False
+    """Print warnings and errors alone, and with --json the result: no progress, no table."""
+    verbose: bool = False
+    """Print all settings of the run before it starts, defaults and automatic choices included."""
     json: bool = False
     """Print the result as one line of JSON, the last line of standard output."""
 
@@ -90,4 +94,6 @@ def main(arguments: list[str]) -> int:
     own = {name: getattr(options, name) for name in ("seed", "run_dir", "codec", "transport", "kernels", "recovery")}
     own["record"] = "full" if gradients else options.record
     job = script_job(script, cluster, RunOptions(batch_size=1, **own))
-    return show(*finished(*run(job, describe_script(job, script), verbose=True)), options.json)
+    config = describe_script(job, script)
+    begin(config, job.run_dir, options)
+    return show(*finished(*run(job, config, verbose=not options.quiet)), options)

@@ -99,9 +99,10 @@ def compare(options: SimulationOptions) -> int:
             if isinstance(error, UserError | KeyboardInterrupt):
                 return result["exit_code"]
             results.append(result)
-    Console().print(table(names, results))
-    for result in results:
-        print(f"{result['algorithm']}: {result['run_dir']}")  # noqa: T201
+    if not chosen.quiet:
+        Console().print(table(names, results))
+        for result in results:
+            print(f"{result['algorithm']}: {result['run_dir']}")  # noqa: T201
     if options.json:
         print(dumps(results), flush=True)  # noqa: T201
     return max(result["exit_code"] for result in results)

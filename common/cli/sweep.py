@@ -37,7 +37,7 @@ from .train import perform, with_data
 
 FINISHED = ("completed", "diverged")  # outcomes of a run that is not made again
 
-DISPLAY: dict[str, Any] = {"json": False, "dry_run": False}  # options that change no result
+DISPLAY: dict[str, Any] = dict.fromkeys(("json", "dry_run", "quiet", "verbose"), False)  # options that change no result
 
 HOW = "as in: sweep downpour --learning-rate 0.05,0.1,0.2 --seeds 3"
 
@@ -69,10 +69,9 @@ def main(arguments: list[str]) -> int:
     file = ROOT / name / f"sweep-{_digest([trial.run_dir for trial in trials])}.png"
     with replacing(file) as opened:
         picture(name, trials, opened)
-    Console().print(table(name, trials))
-    for line in report(trials):
-        print(line)  # noqa: T201
-    print(f"plot: {file}")  # noqa: T201
+    if not options.quiet:
+        Console().print(table(name, trials))
+        print("\n".join([*report(trials), f"plot: {file}"]))  # noqa: T201
     if options.json:
         best, runs = best_of(trials), [{"settings": t.settings, "seed": t.seed, "result": t.result} for t in trials]
         print(dumps({"algorithm": name, "best": best, "plot": str(file), "runs": runs}), flush=True)  # noqa: T201
@@ -187,13 +186,14 @@ def _fitting(options: Options) -> int:
 def _train_all(trials: Sequence[Trial], total: int, parallel: int) -> None:
     """Make the runs that are not finished, and report each on standard error."""
     already = total - len(trials)
-    if already:
+    if already and not trials[0].options.quiet:
         print(f"{already} of {total} runs are finished already", file=sys.stderr)  # noqa: T201
-    if trials[0].told:
+    if trials[0].told and not trials[0].options.quiet:
         print(trials[0].told, file=sys.stderr)  # noqa: T201
     runs = _at_once(trials, parallel) if parallel > 1 and len(trials) > 1 else _in_turn(trials)
     for number, trial in enumerate(runs, already + 1):
-        print(f"{number} of {total}: {trial}", file=sys.stderr, flush=True)  # noqa: T201
+        if not trial.options.quiet:
+            print(f"{number} of {total}: {trial}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _in_turn(trials: Sequence[Trial]) -> Iterator[Trial]:

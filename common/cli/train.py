@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from ...algorithms import SCHEMES
 from ..arguments import nearest
-from ..cluster.fingerprint import model_digest
+from ..cluster.fingerprint import flat, model_digest
 from ..contract.schedules import shaped
 from ..contract.scheme import Scheme
 from ..data.sparse_data import sparsity
@@ -107,20 +108,23 @@ def run_command(scheme: Scheme, options: Options) -> int:
             print(dumps(found), flush=True)  # noqa: T201
         return 0
     record, result, error = perform(scheme, options, told)
-    return show(record, result, error, options.json)
+    return show(record, result, error, options)
 
 
-def show(record: RunRecord, result: dict[str, Any], error: DistsgdError | Interrupted | None, as_json: bool) -> int:
-    """Print the result of a run, or its error in one line; return the exit code."""
+def show(record: RunRecord, result: dict[str, Any], error: DistsgdError | Interrupted | None, options: Any) -> int:
+    """Print the result of a run, or its error in one line; return the exit code. `options`: json and quiet count."""
     if error is not None:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         if isinstance(error, UserError) and not record.rows:
             return error.exit_code
+    elif options.quiet:
+        for warning in result["recovery"]["warnings"]:
+            print(f"warning: {warning}", file=sys.stderr)  # noqa: T201
     elif record.task is None or record.task.evaluates:
         Console().print(summary(result))
     else:
         Console().print(f"{record.task}: {result['outcome']}")
-    if as_json:
+    if options.json:
         print(dumps(result), flush=True)  # noqa: T201
     return result["exit_code"]
 
@@ -137,9 +141,21 @@ def perform(
         verbose: show the progress of the run.
     """
     job, config, model = prepared(scheme, options)
-    if told:
+    begin(config, job.run_dir, options, told)
+    return finished(*run(job, config, verbose=verbose and not options.quiet, model=model))
+
+
+def begin(config: dict[str, Any], run_dir: Path, options: Any, told: str = "") -> None:
+    """Print a line on choices made for the user, unless quiet; and all settings if verbose."""
+    if options.quiet and options.verbose:
+        raise UserError("--quiet and --verbose exclude each other")
+    if told and not options.quiet:
         print(told, file=sys.stderr, flush=True)  # noqa: T201
-    return finished(*run(job, config, verbose=verbose, model=model))
+    if options.verbose:
+        settings = flat({**config, "run_dir": str(run_dir)})
+        width = max(map(len, settings))
+        for name, value in settings.items():
+            print(f"{name:<{width}}  {value}", file=sys.stderr)  # noqa: T201
 
 
 def prepared(scheme: Scheme, options: Options) -> tuple[Job, dict[str, Any], Any]:
