@@ -125,15 +125,24 @@ def read_flags(
     prog: str, scheme_type: type[Scheme], arguments: Sequence[str], before: Mapping[str, type] = {}
 ) -> list[Any]:
     """Return the dataclasses of a command that trains: those of `before`, the algorithm, and the options."""
+    kinds = {**before, **_kinds(scheme_type)}
+    return flags.read(prog, _about(scheme_type), expanded(scheme_type, kinds["options"], arguments), kinds, GROUPS)
+
+
+def flag_parser(prog: str, scheme_type: type[Scheme]) -> flags.Parser:
+    """Return the parser of an algorithm's flags."""
+    return flags.parser_of(prog, _about(scheme_type), _kinds(scheme_type), GROUPS)
+
+
+def _kinds(scheme_type: type[Scheme]) -> dict[str, type]:
+    """Return the dataclasses whose fields are the flags of an algorithm, by the title of their group in the help."""
     options = AloneOptions if timing(scheme_type) == "one process" else Options
-    own = {f"hyperparameters of {scheme_type.name}": scheme_type, "options": options}
-    return flags.read(
-        prog,
-        scheme_type.idea[0].upper() + scheme_type.idea[1:] + f" ({scheme_type.paper})." * (scheme_type.paper != "none"),
-        expanded(scheme_type, options, arguments),
-        {**before, **own},
-        GROUPS,
-    )
+    return {f"hyperparameters of {scheme_type.name}": scheme_type, "options": options}
+
+
+def _about(scheme_type: type[Scheme]) -> str:
+    paper = f" ({scheme_type.paper})." * (scheme_type.paper != "none")
+    return scheme_type.idea[0].upper() + scheme_type.idea[1:] + paper
 
 
 def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:

@@ -38,19 +38,35 @@ def read(
     positional: str = "",
     usage: str = "",
 ) -> list[Any]:
-    """Return the dataclasses that the arguments describe; `--help` prints and exits.
+    """Return the dataclasses that the arguments describe; `--help` prints and exits. See `parser_of` for the arguments.
+
+    Raises:
+        UserError: a flag or its value is wrong.
+    """
+    given = with_tuples(vars(parser_of(prog, description, kinds, groups, positional, usage).values(arguments)))
+    return [kind(**_given(kind, given)) for kind in kinds.values()]
+
+
+def parser_of(
+    prog: str,
+    description: str,
+    kinds: Mapping[str, type],
+    groups: Mapping[str, Sequence[str]] | None = None,
+    positional: str = "",
+    usage: str = "",
+) -> Parser:
+    """Return the parser of the flags of dataclasses.
 
     Args:
         prog: the command, as shown in its help.
         description: the description of the command in its help.
-        arguments: the words of the command line.
         kinds: dataclasses by the title of their flags in the help.
         groups: names of fields to show under another title, by title; the name of a dataclass stands for its fields.
         positional: the field, a tuple of texts, that takes the arguments without a flag.
         usage: the first line of the help, if it has more than options.
 
     Raises:
-        UserError: a flag or its value is wrong.
+        UserError: two dataclasses have a field of the same name.
     """
     usage = usage or (f"{prog} [{positional} ...] [options]" if positional else f"{prog} [options]")
     parser = Parser(prog, description, usage=usage, add_help=False)
@@ -69,9 +85,7 @@ def read(
                 section.add_argument(option.name, nargs="*", help=help)
             else:
                 _add(section, option.name, option.kind, option.default, help)
-    found = vars(parser.values(arguments))
-    given = with_tuples(found)
-    return [kind(**_given(kind, given)) for kind in kinds.values()]
+    return parser
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +189,9 @@ def _add(section: Any, name: str, kind: Any, default: Any, help: str) -> None:
         kind = parts[0]
         options["nargs"] = "*" if origin is list or Ellipsis in parts else len(parts)
     convert, metavar = _reader(name, kind)
-    section.add_argument(flag, type=convert, metavar=metavar, **options)
+    added = section.add_argument(flag, type=convert, metavar=metavar, **options)
+    if typing.get_origin(kind) is Literal:
+        added.completer = lambda **_: [str(part) for part in typing.get_args(kind)]  # for argcomplete
 
 
 def _reader(name: str, kind: Any) -> tuple[Callable[[str], Any], str]:

@@ -22,7 +22,7 @@ from ..arguments import nearest, spelt
 from ..errors import DistsgdError, Interrupted, UserError
 from ..record.display import Page
 from ..replay.adapters import TRANSCRIPTIONS
-from . import advise, doctor, flags, launching, runs, simulate, sweep
+from . import advise, completion, doctor, flags, launching, runs, simulate, sweep
 from .catalogue import aliases, catalogue, without_alias
 from .commands import docs, evaluate, explanation, measure, mutants, replay_run, test, timeline
 from .flag_groups import Options
@@ -51,6 +51,11 @@ ROWS: tuple[tuple[str, str, Callable[[list[str]], int] | str | None], ...] = (
     ("simulate <algorithm>", "train in virtual time on described machines: --workers 1000", simulate.main),
     ("simulate --compare <a>,<b>", "compare several algorithms on the same machines, in a table", None),
     ("doctor", "show versions, machine and permissions, for a bug report", doctor.main),
+    (
+        "completion bash",
+        'print code for a shell: eval "$(distsgd completion bash)" (zsh and fish, too)',
+        completion.main,
+    ),
     ("tutorials", "open the notebooks in Jupyter Lab, installed at first (--execute: execute and save)", tutorials),
     ("test", "run the test suite (arguments go to pytest)", test),
     ("mutants", "mutation testing: make one fault at a time and check that a test fails (takes 6 minutes)", mutants),
@@ -76,6 +81,8 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if completion.ACTIVE in os.environ:
+        completion.complete([*COMMANDS])
     try:
         sys.exit(dispatch(sys.argv[1:]))
     except (DistsgdError, Interrupted) as error:
