@@ -11,6 +11,7 @@ from statistics import mean, median, pstdev
 from typing import Any
 
 from .goals import GOALS
+from .leaderboard_page import leaderboard
 from .plots import needed, of_part, reached
 
 RESULTS = Path(__file__).parent / "results"
@@ -304,4 +305,5 @@ TABLES = {
     "startup": startup,
     "many_workers": many_workers,
     "large": large,
+    "leaderboard": leaderboard,
 }

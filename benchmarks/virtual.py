@@ -50,11 +50,13 @@ class Task:
         dataset: `{examples}` in it becomes as many as are needed.
         model: with parameters alone; its loss is a cross entropy.
         batch_size: examples of a gradient.
+        skew: unequal labels of the workers, as in `--skew`; None for none.
     """
 
     dataset: str = "synthetic:examples={examples},features=20,classes=8,noise=1.5,test=4096"
     model: str = "mlp:hidden=32"
     batch_size: int = 16
+    skew: str | None = None
 
 
 SYNTHETIC = Task()
@@ -200,7 +202,8 @@ class _Run:
         cluster = Cluster.local(workers, backend="simulation", platform=platform)
         recipe = ModelRecipe.named(task.model, data.train[0].shape[1:], data.classes, seed)
         with tempfile.TemporaryDirectory(prefix="distsgd-benchmark-") as folder:
-            options = RunOptions(steps=steps, batch_size=task.batch_size * devices, seed=seed, run_dir=Path(folder))
+            batch_size = task.batch_size * devices
+            options = RunOptions(steps=steps, batch_size=batch_size, seed=seed, run_dir=Path(folder), skew=task.skew)
             self.job = make_job(first, recipe, data.train, None, cluster, options)
         model = recipe.flat()
         self.figures = Figures(self.job.plan, self.job.traffic(model))

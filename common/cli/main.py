@@ -69,6 +69,7 @@ ROWS: tuple[tuple[str, str, Callable[[list[str]], int] | str | None], ...] = (
     ("stragglers", "sync_sgd with backup workers, where some batches are late", "stragglers"),
     ("validate-simulation", "compare real runs with a simulation that was fitted to other runs", "validation"),
     ("claims [<name> ...]", "test claims of the papers in virtual time, with verdicts", "claims"),
+    ("leaderboard [<name> ...]", "rank algorithms by virtual time to a loss, after eight trials each", "leaderboard"),
     ("reproduced [<name> ...]", "execute experiments of the papers with their settings", "reproduced"),
     ("outputs [<name> ...]", "train each algorithm with its defaults, and keep the output for its page", "outputs"),
 )

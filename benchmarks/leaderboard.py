@@ -1,0 +1,243 @@
+"""`bash run.sh leaderboard [NAME ...]`: time and bytes to a target loss, with the same budget of trials for all.
+
+Six workloads, two tasks on three described platforms, in virtual time. The rules are those of AlgoPerf's external
+tuning (Dahl et al. 2023, arXiv:2306.07179), with fewer trials: see docs/leaderboard.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from ..algorithms import SCHEMES, Scheme
+from ..common.arguments import nearest
+from ..common.cli import flags
+from ..common.cli.imports import import_tensorflow
+from ..common.cluster.fingerprint import class_digest
+from ..common.errors import DistsgdError, UserError
+from ..common.virtual_time.platform import Platform
+from . import tables
+from .grids import GRIDS, RATES
+from .leaderboard_page import Entry, cells, keep, kept
+from .virtual import Reached, Task, simulated
+
+PAGE = tables.PAGE.with_name("leaderboard.md")
+WORKERS = 8
+GRADIENTS = 6144  # of all workers together: a run that has not reached the target ends there
+TRIALS = 8  # settings that are tried for each algorithm on each workload
+TUNING_SEED, SEEDS = 1000, (0, 1, 2)  # results never have the seed of the trials
+WIDER = 2.0  # the search spaces reach so many times beyond the ends of the benchmark's grids
+
+
+@dataclass(frozen=True)
+class Place:
+    """A platform, the communication period of algorithms that have one, and unequal labels of the workers if any."""
+
+    name: str
+    platform: Platform
+    period: int
+    skew: str | None = None
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A task and the test loss to reach."""
+
+    name: str
+    task: Task
+    target: float
+
+
+MACHINES = partial(Platform, step_ms=100, compute="lognormal:sigma=0.3", collective="ring")
+
+# A message takes as long as one of a model of 25 million parameters on the preset networks one-rack and cloud-regions
+# (bandwidths are divided by 6000), or one of a million parameters on federated (by 250). In the rack there are four ps
+# tasks, and one machine in eight is slow.
+RACK = MACHINES(network="one-rack", step_factors="1*7,2.5", uplink="4Mbit", downlink="4Mbit", ps_link="16Mbit")
+REGIONS = MACHINES(
+    network="cloud-regions",
+    uplink="1.7Mbit",
+    downlink="1.7Mbit",
+    ps_link="4Mbit",
+    regions="0ms/16Mbit,30ms/90kbit,70ms/156kbit,110ms/34kbit",
+)
+FEDERATED = MACHINES(network="federated", uplink="40kbit", downlink="200kbit", ps_link="40Mbit")
+
+PLACES = (
+    Place("rack", RACK, period=10),
+    Place("regions", REGIONS, period=20),
+    Place("federated", FEDERATED, period=10, skew="dirichlet:alpha=1"),
+)
+
+GOALS = (
+    Goal("digits", Task("digits", "mlp:hidden=64"), 0.15),
+    Goal("clusters", replace(Task(), model="mlp:hidden=128"), 0.9),
+)
+
+ALGORITHMS = (
+    "sync_sgd", "all_reduce", "ef_sgd", "local_sgd", "diloco", "scaffold", "async_sgd", "ssp", "ringmaster", "agn",
+    "async_diloco", "fedbuff",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Which algorithms."""
+
+    names: tuple[str, ...] = ()
+    """Algorithms to measure: by default those of the table, or with --import those of the file."""
+
+    def __post_init__(self):
+        for name in self.names:
+            if name not in SCHEMES:
+                raise UserError(f"unknown algorithm {name!r}. {nearest(name, [*SCHEMES])}")
+
+
+@dataclass(frozen=True)
+class Study:
+    """An algorithm on a workload: trials on a seed of their own, then runs of the best."""
+
+    kind: type[Scheme]
+    place: Place
+    goal: Goal
+    trials: int = TRIALS
+    seeds: Sequence[int] = field(default=SEEDS)
+
+    def entry(self) -> Entry:
+        """Return the settings that reached the target first, and what each seed took with them."""
+        settings = settings_of_trials(self.kind, self.place.period, self.trials)
+        best, _ = min(
+            zip(settings, self._run(settings, TUNING_SEED), strict=True), key=lambda trial: self._rank(trial[1])
+        )
+        found = [self._run([best], seed)[0][0] for seed in self.seeds]
+        return Entry(
+            self.kind.name,
+            self.place.name,
+            self.goal.name,
+            dict(best),
+            [one and round(one.seconds, 3) for one in found],
+            [one and round(one.bytes / 1e6, 3) for one in found],
+        )
+
+    def _run(self, settings: Sequence[Mapping[str, Any]], seed: int) -> list[tuple[Reached | None, float]]:
+        """Return what it took to reach the target, if it was reached, and the last loss, for each of the settings."""
+        place, goal = self.place, self.goal
+        curves = simulated(
+            self.kind,
+            settings,
+            workers=WORKERS,
+            seed=seed,
+            gradients=GRADIENTS,
+            platform=place.platform,
+            task=replace(goal.task, skew=place.skew),
+            until=goal.target,
+        )
+        return [(curve.to(goal.target), curve.final) for curve in curves]
+
+    def _rank(self, outcome: tuple[Reached | None, float]) -> tuple[float, float]:
+        reached, final = outcome
+        return (reached.seconds if reached else math.inf), final
+
+
+def settings_of_trials(kind: type[Scheme], period: int, number: int) -> list[dict[str, Any]]:
+    """Return the settings of the trials: points of a Halton sequence in the search space, on logarithmic scales.
+
+    The space is the class attribute `search_space` of the algorithm, {name: (least, most)}, or else its grid in the
+    benchmark, made wider. A hyperparameter with one value in the grid keeps it.
+    """
+    from scipy.stats import qmc
+
+    space = search_space(kind)
+    points = qmc.Halton(max(1, len(space)), scramble=False).random(1 + number if space else 2)[1:]  # the first is 0
+    fixed = {"communication_period": period} if "communication_period" in _fields(kind) else {}
+    return [
+        fixed | {name: _between(ends, part) for (name, ends), part in zip(space.items(), point, strict=False)}
+        for point in points
+    ]
+
+
+def search_space(kind: type[Scheme]) -> dict[str, tuple[Any, Any]]:
+    """Return the least and the greatest value of each hyperparameter that is tuned."""
+    if (own := getattr(kind, "search_space", None)) is not None:
+        return dict(own)
+    grid = GRIDS.get(kind.name, {"learning_rate": RATES} if "learning_rate" in _fields(kind) else {})
+    return {name: _wider(min(values), max(values)) for name, values in grid.items()}
+
+
+def _fields(kind: type[Scheme]) -> set[str]:
+    return {one.name for one in fields(kind)}
+
+
+def _wider(least: Any, most: Any) -> tuple[Any, Any]:
+    if least == most:
+        return least, most
+    if isinstance(least, tuple):  # of one rate
+        (low, high) = _wider(least[0], most[0])
+        return (low,), (high,)
+    return least / WIDER, most * WIDER
+
+
+def _between(ends: tuple[Any, Any], part: float) -> Any:
+    least, most = ends
+    if least == most:
+        return least
+    if isinstance(least, tuple):
+        return (_between((least[0], most[0]), part),)
+    return float(f"{least * (most / least) ** part:.3g}")
+
+
+def measured(studies: Sequence[Study], console: Console) -> Iterator[Entry]:
+    """Yield the entries of all studies, measured in processes of their own; studies that fail are reported."""
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
+        futures = {pool.submit(_execute, cloudpickle.dumps(study)): study for study in studies}
+        try:
+            for future in track(as_completed(futures), "workloads", len(futures), console=console, transient=True):
+                try:
+                    yield future.result()
+                except DistsgdError as error:
+                    study = futures[future]
+                    console.print(f"failed: {study.kind.name}, {study.place.name}: {error}", markup=False)
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _execute(study: bytes) -> Entry:
+    import_tensorflow()
+    return cloudpickle.loads(study).entry()
+
+
+def main(arguments: list[str], results: Path = tables.RESULTS) -> int:
+    """Measure, save the rows of the catalogue, and print the table with one's own rows; return the exit code."""
+    about = "Virtual time and bytes to a target loss on three platforms, with eight trials for each algorithm."
+    options: Options = flags.read("run.sh leaderboard", about, arguments, {"options": Options}, positional="names")[0]
+    console = Console(highlight=False)
+    own = [name for name, kind in SCHEMES.items() if class_digest(kind)]
+    names = options.names or own or ALGORITHMS
+    studies = [Study(SCHEMES[name], *workload) for name in names for workload in itertools.product(PLACES, GOALS)]
+    found = []
+    for entry in measured(studies, console):
+        found.append(entry)
+        if entry.algorithm not in own:
+            keep([entry], results)
+    if results == tables.RESULTS:
+        tables.update_page(PAGE)
+    titles, *rows = cells([*kept(results), *(one for one in found if one.algorithm in own)])
+    table = Table(*titles)
+    for row in rows:
+        table.add_row(*row, style="bold" if row[0] in names else None)
+    console.print(table)
+    return 0 if len(found) == len(studies) else 1
