@@ -31,50 +31,73 @@ from .train import run_algorithm, train_by_file
 from .tutorials import main as tutorials
 
 # The commands, as the overview shows them: usage, meaning, and a function, or a module of `benchmarks`.
-ROWS: tuple[tuple[str, str, Callable[[list[str]], int] | str | None], ...] = (
-    ("<algorithm>", "train: by default 1 ps + 2 workers on the digits data", None),
-    ("<algorithm> --help", "show its hyperparameters and the common options", None),
-    ("<algorithm> --model file.py:build", "train your own model, and with --data file.py:load on your own data", None),
-    ("launch my_script.py", "train in a script's own loop, with distsgd.join: --workers 4", launching.main),
-    ("train --config <file>", "train with the settings of a file: config.json of a run, or TOML", train_by_file),
-    ("sweep <algorithm>", "train with several values: --learning-rate 0.05,0.1 --seeds 3", sweep.main),
-    ("explain <algorithm>", "show its equations, origin, departures and limits", explanation),
-    ("--import file.py ...", "use an algorithm of your own with any command", None),
-    ("list", "show the catalogue", catalogue),
-    ("runs --filter algorithm=downpour", "list the runs in runs/, the newest last", runs.list_runs),
-    ("compare <run dir> <run dir> ...", "compare runs: settings and results in a table, and a plot", runs.compare),
-    ("plot <run dir> ...", "plot loss and error of runs: --x updates, examples, seconds or bytes", runs.plot),
-    ("evaluate <run dir>", "measure the checkpoints of a run as they appear; needs only its folder", evaluate),
-    ("replay <run dir>", "verify a run: re-execute its event log in NumPy and compare the weights", replay_run),
-    ("timeline <run dir> [<run dir>]", "write a trace of computing, waiting and communication for Perfetto", timeline),
-    ("advise --workers 64", "recommend an algorithm for given workers, links and stragglers", advise.main),
-    ("simulate <algorithm>", "train in virtual time on described machines: --workers 1000", simulate.main),
-    ("simulate --compare <a>,<b>", "compare several algorithms on the same machines, in a table", None),
-    ("doctor", "show versions, machine and permissions, for a bug report", doctor.main),
-    (
-        "completion bash",
-        'print code for a shell: eval "$(distsgd completion bash)" (zsh and fish, too)',
-        completion.main,
+Row = tuple[str, str, Callable[[list[str]], int] | str | None]
+GROUPS: dict[str, tuple[Row, ...]] = {
+    "Train": (
+        ("<algorithm>", "train: by default 1 ps + 2 workers on the digits data", None),
+        ("<algorithm> --help", "show its hyperparameters and the common options", None),
+        (
+            "<algorithm> --model file.py:build",
+            "train your own model, and with --data file.py:load on your own data",
+            None,
+        ),
+        ("--import file.py ...", "use an algorithm of your own with any command", None),
+        ("launch my_script.py", "train in a script's own loop, with distsgd.join: --workers 4", launching.main),
+        ("train --config <file>", "train with the settings of a file: config.json of a run, or TOML", train_by_file),
+        ("sweep <algorithm>", "train with several values: --learning-rate 0.05,0.1 --seeds 3", sweep.main),
     ),
-    ("tutorials", "open the notebooks in Jupyter Lab, installed at first (--execute: execute and save)", tutorials),
-    ("test", "run the test suite (arguments go to pytest)", test),
-    ("mutants", "mutation testing: make one fault at a time and check that a test fails (takes 6 minutes)", mutants),
-    ("docs", "build the site in build/site with Sphinx: a page for each algorithm, tutorials, reference", docs),
-    ("benchmark", "measure each algorithm's virtual time to a target loss (--quick: three minutes)", "convergence"),
-    ("soak", "run while tasks are killed and stopped at random: --minutes 5 --seed 1", "soak"),
-    ("endurance", "measure the growth of memory and disk use in a run at full speed: --minutes 10", "endurance"),
-    ("throughput", "steps per second: one process, ParameterServerStrategy, PyTorch and this package", "throughput"),
-    ("large", "train models of 21 and 100 million parameters; measure seconds and memory", "large"),
-    ("collisions", "hogwild on sparse data, with and without a lock", "collisions"),
-    ("stragglers", "sync_sgd with backup workers, where some batches are late", "stragglers"),
-    ("validate-simulation", "compare real runs with a simulation that was fitted to other runs", "validation"),
-    ("claims [<name> ...]", "test claims of the papers in virtual time, with verdicts", "claims"),
-    ("leaderboard [<name> ...]", "rank algorithms by virtual time to a loss, after eight trials each", "leaderboard"),
-    ("reproduced [<name> ...]", "execute experiments of the papers with their settings", "reproduced"),
-    ("outputs [<name> ...]", "train each algorithm with its defaults, and keep the output for its page", "outputs"),
-)
+    "Choose": (
+        ("list", "show the catalogue", catalogue),
+        ("explain <algorithm>", "show its equations, use, origin, departures and limits", explanation),
+        ("advise --workers 64", "recommend an algorithm for given workers, links and stragglers", advise.main),
+        ("tutorials", "open the notebooks in Jupyter Lab, installed at first (--execute: execute and save)", tutorials),
+    ),
+    "Inspect": (
+        ("runs --filter algorithm=downpour", "list the runs in runs/, the newest last", runs.list_runs),
+        ("compare <run dir> <run dir> ...", "compare runs: settings and results in a table, and a plot", runs.compare),
+        ("plot <run dir> ...", "plot loss and error of runs: --x updates, examples, seconds or bytes", runs.plot),
+        ("replay <run dir>", "verify a run: re-execute its event log in NumPy and compare the weights", replay_run),
+        (
+            "timeline <run dir> [<run dir>]",
+            "write a trace of computing, waiting and communication for Perfetto",
+            timeline,
+        ),
+        ("evaluate <run dir>", "measure the checkpoints of a run as they appear; needs only its folder", evaluate),
+        ("doctor", "show versions, machine and permissions, for a bug report", doctor.main),
+        (
+            "completion bash",
+            'print code for a shell: eval "$(distsgd completion bash)" (or zsh, fish)',
+            completion.main,
+        ),
+    ),
+    "Simulate": (
+        ("simulate <algorithm>", "train in virtual time on described machines: --workers 1000", simulate.main),
+        ("simulate --compare <a>,<b>", "compare several algorithms on the same machines, in a table", None),
+        (
+            "leaderboard [<name> ...]",
+            "rank algorithms by virtual time to a loss, after eight trials each",
+            "leaderboard",
+        ),
+        ("benchmark", "measure each algorithm's virtual time to a target loss (--quick: three minutes)", "convergence"),
+        ("claims [<name> ...]", "test claims of the papers in virtual time, with verdicts", "claims"),
+        ("reproduced [<name> ...]", "execute experiments of the papers with their settings", "reproduced"),
+    ),
+    "Develop": (
+        ("test", "run the test suite (arguments go to pytest)", test),
+        ("mutants", "mutation testing: make one fault at a time, check that a test fails (6 minutes)", mutants),
+        ("docs", "build the site in build/site: a page for each algorithm, tutorials, reference", docs),
+        ("outputs [<name> ...]", "train each algorithm with its defaults, and keep the output for its page", "outputs"),
+        ("soak", "run while tasks are killed and stopped at random: --minutes 5 --seed 1", "soak"),
+        ("endurance", "measure memory and disk use of a run at full speed: --minutes 10", "endurance"),
+        ("throughput", "steps per second beside one process, ParameterServerStrategy and PyTorch", "throughput"),
+        ("large", "train models of 21 and 100 million parameters; measure seconds and memory", "large"),
+        ("collisions", "hogwild on sparse data, with and without a lock", "collisions"),
+        ("stragglers", "sync_sgd with backup workers, where some batches are late", "stragglers"),
+        ("validate-simulation", "compare real runs with a simulation that was fitted to other runs", "validation"),
+    ),
+}
 
-COMMANDS = {usage.split()[0]: run for usage, _, run in ROWS if run is not None}
+COMMANDS = {usage.split()[0]: run for rows in GROUPS.values() for usage, _, run in rows if run is not None}
 
 
 def main() -> NoReturn:
@@ -135,15 +158,19 @@ def name_first(arguments: list[str], known: list[str]) -> list[str]:
 
 
 def overview() -> int:
-    """Print all commands and the catalogue; return the exit code."""
+    """Print all commands, in groups, and the names of the algorithms; return the exit code."""
     console = Page(highlight=False)
     console.print("Distributed SGD algorithms on TensorFlow, on real processes.\n")
+    console.print("Usage: bash run.sh <algorithm or command> ...")
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2))
-    for usage, meaning, _ in ROWS:
-        table.add_row(Text(f"bash run.sh {usage}", style="bold"), meaning)
+    for group, rows in GROUPS.items():
+        table.add_row()
+        table.add_row(Text(group, style="bold"))
+        for usage, meaning, _ in rows:
+            table.add_row(f"  {usage}", meaning)
     console.print(table)
-    console.print()
-    return catalogue([])
+    console.print(f"\n[bold]Algorithms[/] ({len(SCHEMES)})\n  {', '.join(SCHEMES)}")
+    return 0
 
 
 if __name__ == "__main__":
