@@ -20,6 +20,7 @@ from .claims_catalogue import CLAIMS
 from .claims_page import update_page
 from .claims_study import Found
 from .outcome_files import write
+from .plots import title_of
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -58,7 +59,9 @@ def main(arguments: list[str]) -> int:
         verdict = claim.judge(found)
         console.print(f"[bold]{claim.name}[/]: {verdict.word}: {verdict.why}")
         if claim.draw:
-            claim.draw(found).savefig(RESULTS / f"claims-{claim.name}.png", dpi=110)
+            figure = claim.draw(found)
+            title_of(figure, f"{claim.paper}: {claim.sentence}")
+            figure.savefig(RESULTS / f"claims-{claim.name}.png", dpi=110)
         write(file, {each.name: results[each.name] for each in CLAIMS if each.name in results})
     update_page()
     return 0

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+from ..algorithms import SCHEMES
+from ..common.record.plot import PALETTE, lines_of
 from .claims_study import Found
-from .plots import PALETTE, bare
+from .plots import bare
 
 MARKS = "osD^vPX*"
 
@@ -36,13 +39,13 @@ def against_places(
     axes = figure.subplots()
     bare(axes)
     at = [float(place) for place in found.places]
-    for i, arm in enumerate(found.arms):
+    for i, (arm, line) in enumerate(zip(found.arms, _lines(found.arms), strict=True)):
         rows = [row for place in found.places if (row := found.get(arm, place))]
         own = [float(row.place) for row in rows]
         means = [row.mean if most is None else min(row.mean, most) for row in rows]
         shown = [math.nan if math.isinf(mean) else mean for mean in means]
         spread = [0 if math.isnan(row.spread) or (most and row.mean > most) else row.spread for row in rows]
-        style = {"marker": MARKS[i % len(MARKS)], "color": PALETTE[i % len(PALETTE)], "ms": 5, "capsize": 2}
+        style = {"marker": MARKS[i % len(MARKS)], "ms": 5, "capsize": 2, **line}
         axes.errorbar(own, shown, spread, lw=1.5, label=arm, **style)
         for x, row in zip(own, rows, strict=True):
             if most is not None and row.mean > most:
@@ -55,6 +58,14 @@ def against_places(
     axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(least, None if most is None else most * 1.07))
     axes.legend(fontsize=8)
     return figure
+
+
+def _lines(arms: Sequence[str]) -> list[dict[str, Any]]:
+    """Return colour and dashes of the line of each arm, by its algorithm if all arms begin with the name of one."""
+    algorithms = [arm.partition(",")[0].replace("-", "_") for arm in arms]
+    if SCHEMES.keys() >= set(algorithms):
+        return lines_of(algorithms)
+    return [{"color": PALETTE[i % len(PALETTE)]} for i in range(len(arms))]
 
 
 def bars(found: Found, xlabel: str) -> Any:
@@ -110,12 +121,10 @@ def on_logarithms(found: Found, xlabel: str, ylabel: str) -> Any:
     figure = Figure(figsize=(7.2, 4.0), layout="constrained")
     axes = figure.subplots()
     bare(axes)
-    for i, arm in enumerate(found.arms):
+    for i, (arm, line) in enumerate(zip(found.arms, _lines(found.arms), strict=True)):
         rows = [found.get(arm, place) for place in found.places]
         means = [math.nan if row is None or math.isinf(row.mean) else row.mean for row in rows]
-        axes.plot(
-            range(len(means)), means, marker=MARKS[i % len(MARKS)], ms=5, color=PALETTE[i % len(PALETTE)], label=arm
-        )
+        axes.plot(range(len(means)), means, marker=MARKS[i % len(MARKS)], ms=5, label=arm, **line)
     axes.set_yscale("log")
     axes.set_xticks(range(len(found.places)), found.places)
     axes.set(xlabel=xlabel, ylabel=ylabel)

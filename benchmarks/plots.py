@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import geometric_mean
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.record.plot import GREY, PALETTE, colour
+from ..common.record.plot import GREY, colour, lines_of
 
 Outcome = dict[str, Any]
 
@@ -54,6 +55,11 @@ def draw(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
             written.append(folder / f"{name}.png")
             figure.savefig(written[-1], dpi=100)
     return written
+
+
+def title_of(figure: Any, text: str) -> None:
+    """Write a title above a figure, on as many lines as its width demands."""
+    figure.suptitle(textwrap.fill(text, round(13 * figure.get_figwidth())), fontsize=9)
 
 
 def bare(axes: Any) -> None:
@@ -167,9 +173,9 @@ def sweep(part: str, setting: str, title: str, xlabel: str, shown: Sequence[str]
         names = list(dict.fromkeys(row["algorithm"] for row in rows))
         for axes, what in zip(figure.subplots(1, len(shown)), shown, strict=True):
             scale, label = AXES[what]
-            for i, name in enumerate(names):
+            for marker, line, name in zip(MARKERS, lines_of(names), names, strict=False):
                 mine = sorted((row[setting], needed(row, what) * scale) for row in rows if row["algorithm"] == name)
-                axes.plot(*zip(*mine, strict=True), f"{MARKERS[i]}-", color=PALETTE[i], lw=1.8, ms=6, label=name)
+                axes.plot(*zip(*mine, strict=True), marker=marker, lw=1.8, ms=6, label=name, **line)
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

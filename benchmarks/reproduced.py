@@ -21,6 +21,7 @@ from ..common.cli import flags
 from ..common.errors import UserError
 from . import reproduced_asynchrony, reproduced_messages, reproduced_waiting
 from .outcome_files import write
+from .plots import title_of
 from .reproduced_experiment import Numbers
 
 RESULTS = Path(__file__).parent / "results" / "reproduced.json"
@@ -70,7 +71,9 @@ def main(arguments: list[str]) -> int:
             verdict = "reproduced" if each.agrees(numbers) else "not reproduced"
             console.print(f"[bold]{each.name}[/]: {verdict}: {each.ours.format(**numbers)} (expected: {each.expected})")
             if each.draw:
-                each.draw(numbers).savefig(RESULTS.parent / f"reproduced-{each.name}.png", dpi=110)
+                figure = each.draw(numbers)
+                title_of(figure, f"{each.schemes}: {each.expected}".replace("`", ""))
+                figure.savefig(RESULTS.parent / f"reproduced-{each.name}.png", dpi=110)
             write(RESULTS, {known.name: results[known.name] for known in EXPERIMENTS if known.name in results})
     if PAGE.exists():
         PAGE.write_text(with_table(PAGE.read_text(), results))

@@ -13,7 +13,7 @@ from ..algorithms.rescaled_asgd import RescaledASGD
 from ..algorithms.ringleader import Ringleader
 from ..common.replay.reference import asynchronous_rules
 from . import claims_quadratic
-from .plots import PALETTE, bare
+from .plots import bare, lines_of
 from .reproduced_experiment import Experiment, Numbers, path
 
 # Ringmaster.
@@ -46,8 +46,8 @@ def _ringmaster_figure(found: Numbers) -> Any:
     figure = Figure(figsize=(6.4, 3.8), layout="constrained")
     axes = figure.subplots()
     bare(axes)
-    for (name, gaps), color in zip(found.items(), PALETTE, strict=False):
-        axes.plot(claims_quadratic.STEP * np.arange(1, len(gaps) + 1), gaps, color=color, label=name)
+    for (name, gaps), line in zip(found.items(), lines_of(list(found)), strict=True):
+        axes.plot(claims_quadratic.STEP * np.arange(1, len(gaps) + 1), gaps, label=name, **line)
     axes.set(yscale="log", xlabel="seconds (virtual)", ylabel="f − f*")
     axes.legend(fontsize=8)
     return figure

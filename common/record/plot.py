@@ -219,12 +219,17 @@ def _first_update(run: Drawn) -> float:
     return min(signs, default=run.rows[0]["seconds"])
 
 
+def lines_of(algorithms: Sequence[str]) -> list[dict[str, Any]]:
+    """Return colour and dashes of a line for each run: lines of one colour differ in dashes."""
+    colours = [colour(algorithm) for algorithm in algorithms]
+    return [{"color": mine, "ls": LINES[colours[:i].count(mine) % len(LINES)]} for i, mine in enumerate(colours)]
+
+
 def _styles(runs: Sequence[Drawn]) -> list[dict[str, Any]]:
-    """Return the line of each run: the colour is that of its algorithm, and runs of one colour differ in dashes."""
-    colours = [colour(run.config["algorithm"]) for run in runs]
-    dashes = [LINES[colours[:i].count(mine) % len(LINES)] for i, mine in enumerate(colours)]
-    marks = {"marker": ".", "markevery": 1 if len(runs) == 1 else [-1]}  # marks of all points would hide dashes
-    return [{"color": mine, "ls": dash, "lw": 1.8, **marks} for mine, dash in zip(colours, dashes, strict=True)]
+    """Return the line of each run, with a mark at each point of a single run, else at the last one."""
+    every = 1 if len(runs) == 1 else [-1]  # marks of all points would hide dashes
+    lines = lines_of([run.config["algorithm"] for run in runs])
+    return [{**line, "lw": 1.8, "marker": ".", "markevery": every} for line in lines]
 
 
 def _show_differences(axes: Any) -> None:
