@@ -120,6 +120,14 @@ def test_compare_shows_what_differs_and_plots(three, run_main):
     assert Path(path).read_bytes().startswith(b"\x89PNG")
 
 
+def test_control_characters_of_a_foreign_folder_reach_no_terminal(three, write, run_main):
+    write("agn", "d", **{"isolation": "\x1b[2J", "\x1b[31m": 1, "codec": "bf16"})
+    _, out, _ = run_main("compare", "agn/c", "agn/d")
+    assert "codec" in out
+    assert "\x1b" not in out
+    assert "\x1b" not in run_main("runs", "--filter", "isolatio=1")[2]
+
+
 def test_plot_writes_the_curves_of_a_run(three, run_main):
     assert run_main("plot", "agn/c")[:2] == (0, "runs/agn/c/plot-seconds.png\n")
     assert run_main("plot", "agn/c", "--output", "mine.svg")[:2] == (0, "mine.svg\n")

@@ -17,7 +17,7 @@ from ..record.display import Page
 from ..record.latest import ROOT, named
 from ..record.metrics import shown
 from ..record.plot import AXES
-from ..record.saved_runs import COLUMNS, SavedRun, chosen, differences, picture, read_run, runs_in
+from ..record.saved_runs import COLUMNS, SavedRun, chosen, differences, picture, printable, read_run, runs_in
 from ..record.summary import formatted, summary_rows
 from ..timeline.picture import FORMATS
 from .flags import Parser, one_of, plain
@@ -140,7 +140,8 @@ def _results(run: SavedRun) -> dict[str, str]:
     if not run.result:
         return outcome
     try:
-        return outcome | {name: row for name, row in summary_rows(run.result).items() if name not in NOT_COMPARED}
+        rows = printable(summary_rows(run.result))
+        return outcome | {name: row for name, row in rows.items() if name not in NOT_COMPARED}
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UserError(
             f"{run.folder / 'result.json'} is damaged, or of another version: its figures are not known"

@@ -50,12 +50,22 @@ class SavedRun:
         """Hyperparameters and the other settings, by name."""
         config = {name: value for name, value in self.config.items() if name not in NOT_SETTINGS}
         others = {name: value for name, value in config.items() if not isinstance(value, dict | list)}
-        return {**self.config.get("hyperparameters", {}), **others}
+        return printable({**self.config.get("hyperparameters", {}), **others})
 
     @property
     def values(self) -> dict[str, Any]:
         """Settings and results, by name."""
-        return {"algorithm": self.config["algorithm"], "outcome": "unfinished", **self.settings, **self.result}
+        return {
+            "algorithm": self.config["algorithm"],
+            "outcome": "unfinished",
+            **self.settings,
+            **printable(self.result),
+        }
+
+
+def printable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a terminal can show: a folder may be foreign, and its texts have control characters."""
+    return {name: value for name, value in values.items() if name.isprintable() and str(value).isprintable()}
 
 
 def read_run(folder: Path) -> SavedRun:
