@@ -12,7 +12,37 @@ from typing import Any, Self, TypeVar, cast
 
 from .errors import UserError
 
-SYNONYMS = {"lr": "learning_rate", "eta": "learning_rate", "gpus": "devices_per_worker"}
+# Words of other systems, for each option, argument or command here.
+MEANINGS = {
+    "learning_rate": "lr eta step_size",
+    "steps": "iterations iters max_steps num_steps",
+    "batch_size": "bs minibatch",
+    "workers": "nodes processes nproc nproc_per_node num_processes np ranks replicas",
+    "ps": "servers num_servers parameter_servers",
+    "devices_per_worker": "gpus devices",
+    "run_dir": "output output_dir out logdir log_dir save save_dir",
+    "resume": "restart continue restore load_checkpoint from_checkpoint",
+    "l2": "weight_decay regularization",
+    "clip_norm": "grad_clip gradient_clipping max_grad_norm",
+    "codec": "compress compression quantize quantization",
+    "stop_at_accuracy": "early_stopping target_accuracy",
+    "hostile": "byzantine attack",
+    "quiet": "silent q",
+    "verbose": "debug v",
+    "train": "fit",
+    "sweep": "tune grid search gridsearch multirun",
+    "list": "ls algorithms catalogue catalog",
+    "explain": "describe info show",
+    "evaluate": "eval validate",
+    "replay": "verify prove",
+    "timeline": "trace profile",
+    "advise": "recommend choose which",
+    "launch": "torchrun mpirun horovodrun",
+    "doctor": "env check diagnose",
+    "tutorials": "notebooks notebook jupyter",
+}
+
+SYNONYMS = {word: name for name, words in MEANINGS.items() for word in words.split()}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -11,8 +11,10 @@ from typing import Literal
 import pytest
 
 from distsgd.algorithms import SCHEMES, AsyncSGD
+from distsgd.common.arguments import MEANINGS, SYNONYMS
 from distsgd.common.cli import main as cli
-from distsgd.common.cli.flag_groups import parse_flags
+from distsgd.common.cli.flag_groups import Options, parse_flags
+from distsgd.common.cli.flags import names
 from distsgd.common.cli.simulate import scheme_of
 
 MEASUREMENTS = [name for name, run in cli.COMMANDS.items() if isinstance(run, str)]
@@ -146,6 +148,12 @@ def test_help_shows_flags_of_the_algorithm_and_common_ones_with_defaults(run_mai
     ("arguments", "message"),
     [
         (["downpuor"], "unknown algorithm or command 'downpuor'. Did you mean downpour"),
+        (["verify", "latest"], "unknown algorithm or command 'verify'. Did you mean replay?"),
+        (["tune", "downpour"], "unknown algorithm or command 'tune'. Did you mean sweep?"),
+        (["config"], "It is an option, as in: downpour --config ..."),
+        (["downpour", "--weight-decay", "1"], "unknown option --weight-decay of downpour. Did you mean --l2?"),
+        (["downpour", "--output-dir", "x"], "unknown option --output-dir of downpour. Did you mean --run-dir?"),
+        (["downpour", "--restart", "x"], "unknown option --restart of downpour. Did you mean --resume?"),
         (["resume"], "unknown algorithm or command 'resume'. It is an option, as in: downpour --resume ..."),
         (["zebra"], "unknown algorithm or command 'zebra'. See --help"),
         (["downpour", "--lr", "3"], "unknown option --lr of downpour. Did you mean --learning-rate?"),
@@ -214,3 +222,9 @@ def test_bad_input_is_one_clear_line_with_exit_code_2_and_nothing_started(
     assert len(err.strip().splitlines()) == 1
     assert out == ""
     assert not (tmp_path / "runs").exists()
+
+
+def test_words_of_other_systems_mean_something_that_is_here():
+    known = {*cli.COMMANDS, *names(Options), "learning_rate"}
+    assert set(MEANINGS) <= known
+    assert not set(SYNONYMS) & {*known, *SCHEMES}
