@@ -228,3 +228,18 @@ def test_words_of_other_systems_mean_something_that_is_here():
     known = {*cli.COMMANDS, *names(Options), "learning_rate"}
     assert set(MEANINGS) <= known
     assert not set(SYNONYMS) & {*known, *SCHEMES}
+
+
+def test_help_folds_groups_that_help_all_shows(capsys):
+    shown = {}
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            cli.dispatch(["downpour", flag])
+        shown[flag] = capsys.readouterr().out
+    short, whole = shown["--help"].splitlines(), shown["--help-all"].splitlines()
+    assert len(short) < 100 < 200 < len(whole)
+    for name in names(Options):
+        assert any(f"--{name.replace('_', '-')}" in line for line in short), name
+    assert any(line.startswith("  --uplink TEXT") for line in whole)
+    assert not any(line.startswith("  --uplink TEXT") for line in short)
+    assert any(line.endswith("(default: 20)") for line in short)

@@ -106,9 +106,10 @@ class AloneOptions(Options):
 
 GROUPS = {
     "training": (
-        "devices_per_worker", "clip_norm", "l2", "participation", "hostile", "ema_decay", "lr_schedule",
+        "devices_per_worker", "skew", "clip_norm", "l2", "participation", "hostile", "ema_decay", "lr_schedule",
         "stop_at_version", "stop_at_accuracy", "evaluate_every",
     ),
+    "processes": ("transport", "kernels", "isolation", "wait_seconds"),
     "fault tolerance": ("recovery",),
     "several machines": ("machines",),
     "simulated machines": ("platform", "like"),
@@ -126,7 +127,9 @@ def read_flags(
 ) -> list[Any]:
     """Return the dataclasses of a command that trains: those of `before`, the algorithm, and the options."""
     kinds = {**before, **_kinds(scheme_type)}
-    return flags.read(prog, _about(scheme_type), expanded(scheme_type, kinds["options"], arguments), kinds, GROUPS)
+    return flags.read(
+        prog, _about(scheme_type), expanded(scheme_type, kinds["options"], arguments), kinds, GROUPS, folded=GROUPS
+    )
 
 
 def flag_parser(prog: str, scheme_type: type[Scheme]) -> flags.Parser:

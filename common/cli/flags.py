@@ -10,9 +10,10 @@ import dataclasses
 import functools
 import re
 import shutil
+import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -37,13 +38,15 @@ def read(
     groups: Mapping[str, Sequence[str]] | None = None,
     positional: str = "",
     usage: str = "",
+    folded: Collection[str] = (),
 ) -> list[Any]:
     """Return the dataclasses that the arguments describe; `--help` prints and exits. See `parser_of` for the arguments.
 
     Raises:
         UserError: a flag or its value is wrong.
     """
-    given = with_tuples(vars(parser_of(prog, description, kinds, groups, positional, usage).values(arguments)))
+    parser = parser_of(prog, description, kinds, groups, positional, usage, folded)
+    given = with_tuples(vars(parser.values(arguments)))
     return [kind(**_given(kind, given)) for kind in kinds.values()]
 
 
@@ -54,6 +57,7 @@ def parser_of(
     groups: Mapping[str, Sequence[str]] | None = None,
     positional: str = "",
     usage: str = "",
+    folded: Collection[str] = (),
 ) -> Parser:
     """Return the parser of the flags of dataclasses.
 
@@ -64,6 +68,7 @@ def parser_of(
         groups: names of fields to show under another title, by title; the name of a dataclass stands for its fields.
         positional: the field, a tuple of texts, that takes the arguments without a flag.
         usage: the first line of the help, if it has more than options.
+        folded: titles of which `--help` shows only the names of the flags, and `--help-all` everything.
 
     Raises:
         UserError: two dataclasses have a field of the same name.
@@ -72,7 +77,12 @@ def parser_of(
     parser = Parser(prog, description, usage=usage, add_help=False)
     titles = {name: title for title, names in (groups or {}).items() for name in names}
     sections = {title: parser.add_argument_group(title) for title in [*kinds, *(groups or {})]}
-    sections[list(kinds)[-1]].add_argument("-h", "--help", action="help", help="Show this and exit.")
+    for_help, parser.folded = sections[list(kinds)[-1]], folded
+    if folded:
+        for_help.add_argument("-h", "--help", action=_ShortHelp, nargs=0, help="Show the usual options and exit.")
+        for_help.add_argument("--help-all", action="help", help="Show all options with their full meanings and exit.")
+    else:
+        for_help.add_argument("-h", "--help", action="help", help="Show this and exit.")
     seen: set[str] = set()
     for title, kind in kinds.items():
         for option in _options(kind):
@@ -242,7 +252,13 @@ def plain(kind: type) -> Callable[[str], Any]:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser with errors of one line; `--ps_hosts` means `--ps-hosts`."""
+    """A parser with errors of one line; `--ps_hosts` means `--ps-hosts`.
+
+    Attributes:
+        folded: titles of groups of which the short help shows only the names of the flags.
+    """
+
+    folded: Collection[str] = ()
 
     def __init__(self, prog: str, description: str, **options: Any):
         super().__init__(prog, description=description, formatter_class=_Help, allow_abbrev=False, **options)
@@ -258,6 +274,15 @@ class Parser(argparse.ArgumentParser):
         if strange:
             self._refuse(strange[0])
         return found
+
+    def shorten_help(self) -> None:
+        """Reduce the help to names of flags in the folded groups, and to first sentences in the others."""
+        for group in self._action_groups:
+            for action in group._group_actions:
+                action.help = argparse.SUPPRESS if group.title in self.folded else _first_sentence(action.help or "")
+            if group.title in self.folded:
+                group.description = ", ".join(action.option_strings[-1] for action in group._group_actions)
+        self.epilog = "All options with their full meanings: --help-all"
 
     def error(self, message: str) -> NoReturn:
         """Raise a `UserError` with the message of `argparse`, reworded."""
@@ -278,9 +303,29 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"unknown option {flag} of {command}. {instead}")
 
 
+class _ShortHelp(argparse.Action):
+    """The flag `--help` of a parser with folded groups."""
+
+    def __call__(self, parser: Any, *_: Any) -> None:
+        parser.shorten_help()
+        parser.print_help()
+        parser.exit()
+
+
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of a meaning, and its default."""
+    default = re.search(r" \(default: [^()]*\)$", text)
+    first = re.split(r"(?<=\.) (?=[A-Z])", text, maxsplit=1)[0]
+    return first if default is None or first.endswith(default[0]) else first + default[0]
+
+
 class _Help(argparse.HelpFormatter):
     """Help as wide as the terminal, up to `WIDE` columns."""
 
     def __init__(self, prog: str):
         width = min(WIDE, shutil.get_terminal_size().columns) - 2
         super().__init__(prog, max_help_position=26 if width >= NARROW else 6, width=width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Wrap a paragraph, and break no flag at its hyphens."""
+        return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)

@@ -71,7 +71,9 @@ def main(arguments: list[str]) -> int:
     place = next((i for i, word in enumerate(arguments) if word.endswith(".py")), len(arguments))
     usage = "run.sh launch [options] my_script.py [arguments of the script]"
     groups = {name: GROUPS[name] for name in ("fault tolerance", "several machines")}
-    (options,) = flags.read("run.sh launch", ABOUT, arguments[:place], {"options": LaunchOptions}, groups, usage=usage)
+    (options,) = flags.read(
+        "run.sh launch", ABOUT, arguments[:place], {"options": LaunchOptions}, groups, usage=usage, folded=groups
+    )
     if place == len(arguments):
         raise UserError(f"launch needs a script whose name ends in .py: {usage.replace('run.sh', 'bash run.sh')}")
     path, *words = arguments[place:]

@@ -35,7 +35,7 @@ Row = tuple[str, str, Callable[[list[str]], int] | str | None]
 GROUPS: dict[str, tuple[Row, ...]] = {
     "Train": (
         ("<algorithm>", "train: by default 1 ps + 2 workers on the digits data", None),
-        ("<algorithm> --help", "show its hyperparameters and the common options", None),
+        ("<algorithm> --help", "show its hyperparameters and the usual options (--help-all: all of them)", None),
         (
             "<algorithm> --model file.py:build",
             "train your own model, and with --data file.py:load on your own data",

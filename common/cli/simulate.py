@@ -60,6 +60,7 @@ def main(arguments: list[str]) -> int:
         {"options": SimulationOptions},
         {name: GROUPS[name] for name in ("simulated machines", *GROUPS)},
         positional="algorithm",
+        folded=GROUPS.keys() - {"simulated machines"},
     )
     if options.algorithm:
         name = options.algorithm[0]
