@@ -174,7 +174,8 @@ def main(arguments: list[str]) -> int:
         "both ways; staleness: mean of the messages that count, without the first third of the updates, in which "
         "workers that start together are not stale yet; -b: backup workers; H: a period longer than the default; "
         "serial: on the fastest machine, which does not fail; rate: the catalogue's limit on ½hx² with "
-        f"h = {question.curvature:g}, at that staleness; !: the default exceeds it; ?: stale, and no limit is known."
+        f"h = {question.curvature:g}, at that staleness; !: the default exceeds it; ?: stale, and no limit is known. "
+        "Data and hostile workers are not part of the question: see docs/choosing.md."
     )
     if ideal := _ideal(machines):
         page.print(f"Not given, so taken as ideal: {', '.join(ideal)}.")

@@ -87,6 +87,7 @@ GROUPS: dict[str, tuple[Row, ...]] = {
         ("mutants", "mutation testing: make one fault at a time, check that a test fails (6 minutes)", mutants),
         ("docs", "build the site in build/site: a page for each algorithm, tutorials, reference", docs),
         ("outputs [<name> ...]", "train each algorithm with its defaults, and keep the output for its page", "outputs"),
+        ("choosing [<name> ...]", "execute the commands of docs/choosing.md and draw its pictures", "choosing"),
         ("soak", "run while tasks are killed and stopped at random: --minutes 5 --seed 1", "soak"),
         ("endurance", "measure memory and disk use of a run at full speed: --minutes 10", "endurance"),
         ("throughput", "steps per second beside one process, ParameterServerStrategy and PyTorch", "throughput"),
