@@ -302,6 +302,7 @@ def test_a_run_that_makes_the_model_worse_advises_a_smaller_rate(tmp_path, capsy
     assert result.metrics["outcome"] == "completed"
     assert told in result.metrics["advice"]
     assert "than 1.0" in result.metrics["advice"]
+    assert "(docs/not-converging.md)" in result.metrics["advice"]
     assert told in json.loads((tmp_path / "run" / "result.json").read_text())["advice"]
     assert summary_rows(result.metrics)["advice"] == result.metrics["advice"]
     assert told in capsys.readouterr().err

@@ -218,5 +218,5 @@ def worsened(
     than = f" than {rate}" if isinstance(rate, float | int) else ""  # a rate may be a schedule
     return (
         f"test loss rose from {first:.4g} to {end:.4g}: training made the model worse. Try a smaller learning rate"
-        f"{than}, fewer workers or a shorter period"
+        f"{than}, fewer workers or a shorter period (docs/not-converging.md)"
     )

@@ -164,9 +164,10 @@ class Arithmetic:
         self._do(ready)
 
     def _diverged(self, row: int) -> Diverged:
+        worker, version = (self.trace[name][row] for name in ("worker", "version"))
         return Diverged(
-            f"worker {self.trace['worker'][row]} sent a message that is not finite, at version "
-            f"{self.trace['version'][row]} of the center: try a smaller learning rate or period"
+            f"worker {worker} sent a message that is not finite, at version {version} of the center: "
+            "try a smaller learning rate or period (docs/not-converging.md)"
         )
 
     # Rounds.

@@ -106,7 +106,7 @@ class Progress:
         what = f"a gradient of {who} was not finite" if np.isfinite(loss) else f"the loss of {who} became {loss}"
         return Diverged(
             f"{what} in its round {self.rounds - len(losses) + bad}, at version {self.calls.version()} of the center: "
-            "try a smaller learning rate or period"
+            "try a smaller learning rate or period (docs/not-converging.md)"
         )
 
     def tell(self) -> None:
