@@ -77,6 +77,8 @@ class Options:
 
 def blocks() -> dict[str, re.Match[str]]:
     """Return the blocks of both pages by their names."""
+    if not all(page.exists() for page in PAGES):
+        raise UserError("the pages are part of the source checkout, which this installation is not")
     return {block["name"]: block for page in PAGES for block in BLOCK.finditer(page.read_text())}
 
 

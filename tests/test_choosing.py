@@ -94,6 +94,12 @@ def test_a_command_that_prints_nothing_and_an_unknown_block_are_errors():
         choosing.Options(names=("slow-link",))
 
 
+def test_an_installation_without_the_pages_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(choosing, "PAGES", (tmp_path / "choosing.md",))
+    with pytest.raises(UserError, match="part of the source checkout"):
+        dispatch(["choosing"])
+
+
 def test_curves_are_read_in_the_order_of_the_runs(tmp_path):
     """With labels that name what differs; on each axis."""
     row = '{"kind": "center", "seconds": 2, "version": 3, "examples": 4, "bytes_pushed": 5e6, "bytes_pulled": 1e6, '
