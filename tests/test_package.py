@@ -4,7 +4,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -61,36 +60,6 @@ def test_the_citation_file_has_what_its_format_requires_and_agrees_with_the_pack
     assert {name: cited[name] for name in named} == {
         "title": project["name"], "abstract": project["description"], **{name: project[name] for name in named[2:]},
     }  # fmt: skip
-
-
-@pytest.mark.thorough
-def test_a_wheel_of_the_checkout_trains_in_a_fresh_environment(tmp_path):
-    """Only the wheel is installed there: its dependencies are those of this environment."""
-    source, fresh = tmp_path / "source", tmp_path / "fresh"
-    for name in FOLDERS:
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-
-    def succeeds(*command):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    succeeds(sys.executable, "-m", "venv", fresh)
-    own_python = fresh / "bin" / "python"
-    succeeds(own_python, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path, source)
-    (wheel,) = tmp_path.glob("*.whl")
-    succeeds(own_python, "-m", "pip", "install", "--no-deps", wheel)
-    paths = {
-        name: sysconfig.get_path("purelib", vars={"base": str(base)})
-        for name, base in {"here": sys.prefix, "fresh": fresh}.items()
-    }
-    Path(paths["fresh"], "dependencies.pth").write_text(paths["here"])
-    assert str(fresh) in succeeds(own_python, "-c", "import distsgd; print(distsgd.__file__)")
-    assert "downpour" in succeeds(fresh / "bin" / "distsgd", "list")
-    succeeds(fresh / "bin" / "distsgd", "downpour", "--epochs", "1", "--run-dir", "run")
-    assert "the run did what the paper's equations say" in succeeds(fresh / "bin" / "distsgd", "replay", "run")
 
 
 @pytest.mark.parametrize(
