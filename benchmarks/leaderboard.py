@@ -28,6 +28,7 @@ from ..common.cli import flags
 from ..common.cli.imports import import_tensorflow
 from ..common.cluster.fingerprint import class_digest
 from ..common.errors import DistsgdError, UserError
+from ..common.lazy import tf
 from ..common.virtual_time.platform import Platform
 from . import tables
 from .grids import GRIDS, RATES
@@ -217,6 +218,7 @@ def measured(studies: Sequence[Study], console: Console) -> Iterator[Entry]:
 
 def _execute(study: bytes) -> Entry:
     import_tensorflow()
+    tf.get_logger().setLevel("ERROR")  # it warns of functions that are traced again, for each run
     return cloudpickle.loads(study).entry()
 
 
@@ -235,9 +237,16 @@ def main(arguments: list[str], results: Path = tables.RESULTS) -> int:
             keep([entry], results)
     if results == tables.RESULTS:
         tables.update_page(PAGE)
-    titles, *rows = cells([*kept(results), *(one for one in found if one.algorithm in own)])
-    table = Table(*titles)
-    for row in rows:
-        table.add_row(*row, style="bold" if row[0] in names else None)
-    console.print(table)
+    console.print(_table(cells([*kept(results), *(one for one in found if one.algorithm in own)]), names))
     return 0 if len(found) == len(studies) else 1
+
+
+def _table(rows: Sequence[Sequence[str]], names: Sequence[str]) -> Table:
+    """Return the table for a terminal of 80 columns; the rows of these names are bold."""
+    titles, *others = (
+        [cell.replace(" ", "\n", 1) if ":" in cell else cell.replace(", ", "\n") for cell in row] for row in rows
+    )
+    table = Table(*titles, box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for row in others:
+        table.add_row(*row, style="bold" if row[0] in names else None)
+    return table

@@ -43,7 +43,7 @@ def kept(results: Path) -> list[Entry]:
 def keep(entries: Sequence[Entry], results: Path) -> None:
     """Write entries beside those in the file, in place of those of the same algorithm and workload."""
     found = {(one.algorithm, one.workload): asdict(one) for one in [*kept(results), *entries]}
-    write(results / FILE, [found[place] for place in sorted(found)], indent=1)
+    write(results / FILE, [found[place] for place in sorted(found)])
 
 
 def cells(entries: Sequence[Entry]) -> list[list[str]]:
@@ -92,7 +92,7 @@ def _cell(entry: Entry | None) -> str:
 
 
 def _digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1 else f"{value:.2f}"
 
 
 def leaderboard(results: Path) -> str:

@@ -110,3 +110,9 @@ def test_a_study_finds_settings_and_measures_them(monkeypatch):
     assert found.settings["learning_rate"] in (0.2, 0.141)
     assert 0 < found.seconds[0] < 100
     assert found.megabytes[0] > 0
+
+
+def test_the_page_shows_the_committed_results():
+    page = (ROOT / "docs" / "leaderboard.md").read_text()
+    assert tables.with_tables(page) == page
+    assert {one.algorithm for one in kept(tables.RESULTS)} == set(leaderboard.ALGORITHMS)
