@@ -15,8 +15,8 @@ from distsgd.common.errors import UserError
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 LONGEST_CELL = 25
-GATE = ("03", "07")  # executed by the gate, the others by the thorough tests
-TWICE = ("01", "02", "03")  # executed twice in one kernel: they leave servers behind; the others only train
+GATE = ("04", "07")  # executed by the gate, the others by the thorough tests
+TWICE = ("05", "06", "07")  # executed twice in one kernel: they leave servers behind; the others only train
 PLOTS = re.compile(r"\.(plot|scatter|bar|hist|imshow|semilogy|loglog|errorbar|fill_between)\(")
 
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
