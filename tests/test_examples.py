@@ -20,6 +20,7 @@ from distsgd.common import (
     Recovery,
     Result,
     Scheme,
+    forecast,
     join,
     keep_warm,
     problem,
@@ -35,7 +36,7 @@ HOW = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 # In this order: the others use the model, the data and the result of the first.
 OFFERED = (
     train, Result, Result.plot, Recovery, Callback, Platform, keep_warm, Group, Optimizer,
-    Cluster.local, Cluster.at, Cluster.from_tf_config, Cluster.from_slurm, problem,
+    Cluster.local, Cluster.at, Cluster.from_tf_config, Cluster.from_slurm, problem, forecast,
 )  # fmt: skip
 
 

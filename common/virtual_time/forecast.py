@@ -68,6 +68,12 @@ def forecast(
         ps: number of ps tasks that share the center.
         seed: seed of all random numbers.
 
+    Example:
+        >>> from distsgd import AsyncSGD, Platform, forecast
+        >>> run = forecast(AsyncSGD(), Platform(step_ms=20.0), workers=4, parameters=10_000)
+        >>> round(run.updates), round(run.staleness)
+        (200, 3)
+
     Raises:
         UserError: its synchronization rule cannot be simulated, or it cannot run on these machines.
     """
