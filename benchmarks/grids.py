@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from ..algorithms import SCHEMES
+from ..algorithms import SCHEMES, Scheme
 
 RATES = 0.1, 0.2, 0.4, 0.8, 1.6
+WIDER = 2.0  # search spaces of the leaderboard reach so many times beyond the ends of the grids
 INNER, OUTER = (0.008, 0.016, 0.032), (0.2, 0.4, 0.7)  # of AdamW, and of the step of the center
 
 # An algorithm that is not named here gets RATES for its `learning_rate`.
@@ -75,3 +76,50 @@ def with_period(algorithm: str, period: int) -> dict[str, Any]:
     """Return the setting of the communication period, if the algorithm has one."""
     has = "communication_period" in {field.name for field in fields(SCHEMES[algorithm])}
     return {"communication_period": period} if has else {}
+
+
+def settings_of_trials(kind: type[Scheme], period: int, number: int) -> list[dict[str, Any]]:
+    """Return the settings of the trials: points of a Halton sequence in the search space, on logarithmic scales.
+
+    The space is the class attribute `search_space` of the algorithm, {name: (least, most)}, or else its grid in the
+    benchmark, made wider. A hyperparameter with one value in the grid keeps it.
+    """
+    from scipy.stats import qmc
+
+    space = search_space(kind)
+    points = qmc.Halton(max(1, len(space)), scramble=False).random(1 + number if space else 2)[1:]  # the first is 0
+    fixed = {"communication_period": period} if "communication_period" in _fields(kind) else {}
+    return [
+        fixed | {name: _between(ends, part) for (name, ends), part in zip(space.items(), point, strict=False)}
+        for point in points
+    ]
+
+
+def search_space(kind: type[Scheme]) -> dict[str, tuple[Any, Any]]:
+    """Return the least and the greatest value of each hyperparameter that is tuned."""
+    if (own := getattr(kind, "search_space", None)) is not None:
+        return dict(own)
+    grid = GRIDS.get(kind.name, {"learning_rate": RATES} if "learning_rate" in _fields(kind) else {})
+    return {name: _wider(min(values), max(values)) for name, values in grid.items()}
+
+
+def _fields(kind: type[Scheme]) -> set[str]:
+    return {one.name for one in fields(kind)}
+
+
+def _wider(least: Any, most: Any) -> tuple[Any, Any]:
+    if least == most:
+        return least, most
+    if isinstance(least, tuple):  # of one rate
+        (low, high) = _wider(least[0], most[0])
+        return (low,), (high,)
+    return least / WIDER, most * WIDER
+
+
+def _between(ends: tuple[Any, Any], part: float) -> Any:
+    least, most = ends
+    if least == most:
+        return least
+    if isinstance(least, tuple):
+        return (_between((least[0], most[0]), part),)
+    return float(f"{least * (most / least) ** part:.3g}")

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -31,7 +31,7 @@ from ..common.errors import DistsgdError, UserError
 from ..common.lazy import tf
 from ..common.virtual_time.platform import Platform
 from . import tables
-from .grids import GRIDS, RATES
+from .grids import settings_of_trials
 from .leaderboard_page import Entry, cells, keep, kept
 from .virtual import Reached, Task, simulated
 
@@ -40,7 +40,6 @@ WORKERS = 8
 GRADIENTS = 6144  # of all workers together: a run that has not reached the target ends there
 TRIALS = 8  # settings that are tried for each algorithm on each workload
 TUNING_SEED, SEEDS = 1000, (0, 1, 2)  # results never have the seed of the trials
-WIDER = 2.0  # the search spaces reach so many times beyond the ends of the benchmark's grids
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class Study:
     place: Place
     goal: Goal
     trials: int = TRIALS
-    seeds: Sequence[int] = field(default=SEEDS)
+    seeds: Sequence[int] = SEEDS
 
     def entry(self) -> Entry:
         """Return the settings that reached the target first, and what each seed took with them."""
@@ -136,9 +135,9 @@ class Study:
     def _run(self, settings: Sequence[Mapping[str, Any]], seed: int) -> list[tuple[Reached | None, float]]:
         """Return what it took to reach the target, if it was reached, and the last loss, for each of the settings."""
         place, goal = self.place, self.goal
-        curves = simulated(
+        run = partial(
+            simulated,
             self.kind,
-            settings,
             workers=WORKERS,
             seed=seed,
             gradients=GRADIENTS,
@@ -146,58 +145,14 @@ class Study:
             task=replace(goal.task, skew=place.skew),
             until=goal.target,
         )
+        # Settings share a run as copies of the model in one vector. The rules of the catalogue are elementwise; those
+        # of an imported file need not be.
+        curves = [run([one])[0] for one in settings] if class_digest(self.kind) else run(settings)
         return [(curve.to(goal.target), curve.final) for curve in curves]
 
     def _rank(self, outcome: tuple[Reached | None, float]) -> tuple[float, float]:
         reached, final = outcome
         return (reached.seconds if reached else math.inf), final
-
-
-def settings_of_trials(kind: type[Scheme], period: int, number: int) -> list[dict[str, Any]]:
-    """Return the settings of the trials: points of a Halton sequence in the search space, on logarithmic scales.
-
-    The space is the class attribute `search_space` of the algorithm, {name: (least, most)}, or else its grid in the
-    benchmark, made wider. A hyperparameter with one value in the grid keeps it.
-    """
-    from scipy.stats import qmc
-
-    space = search_space(kind)
-    points = qmc.Halton(max(1, len(space)), scramble=False).random(1 + number if space else 2)[1:]  # the first is 0
-    fixed = {"communication_period": period} if "communication_period" in _fields(kind) else {}
-    return [
-        fixed | {name: _between(ends, part) for (name, ends), part in zip(space.items(), point, strict=False)}
-        for point in points
-    ]
-
-
-def search_space(kind: type[Scheme]) -> dict[str, tuple[Any, Any]]:
-    """Return the least and the greatest value of each hyperparameter that is tuned."""
-    if (own := getattr(kind, "search_space", None)) is not None:
-        return dict(own)
-    grid = GRIDS.get(kind.name, {"learning_rate": RATES} if "learning_rate" in _fields(kind) else {})
-    return {name: _wider(min(values), max(values)) for name, values in grid.items()}
-
-
-def _fields(kind: type[Scheme]) -> set[str]:
-    return {one.name for one in fields(kind)}
-
-
-def _wider(least: Any, most: Any) -> tuple[Any, Any]:
-    if least == most:
-        return least, most
-    if isinstance(least, tuple):  # of one rate
-        (low, high) = _wider(least[0], most[0])
-        return (low,), (high,)
-    return least / WIDER, most * WIDER
-
-
-def _between(ends: tuple[Any, Any], part: float) -> Any:
-    least, most = ends
-    if least == most:
-        return least
-    if isinstance(least, tuple):
-        return (_between((least[0], most[0]), part),)
-    return float(f"{least * (most / least) ** part:.3g}")
 
 
 def measured(studies: Sequence[Study], console: Console) -> Iterator[Entry]:
@@ -209,8 +164,8 @@ def measured(studies: Sequence[Study], console: Console) -> Iterator[Entry]:
                 try:
                     yield future.result()
                 except DistsgdError as error:
-                    study = futures[future]
-                    console.print(f"failed: {study.kind.name}, {study.place.name}: {error}", markup=False)
+                    where = f"{futures[future].kind.name}, {futures[future].place.name}, {futures[future].goal.name}"
+                    console.print(f"failed: {where}: {error}", markup=False, soft_wrap=True)
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
@@ -219,7 +174,13 @@ def measured(studies: Sequence[Study], console: Console) -> Iterator[Entry]:
 def _execute(study: bytes) -> Entry:
     import_tensorflow()
     tf.get_logger().setLevel("ERROR")  # it warns of functions that are traced again, for each run
-    return cloudpickle.loads(study).entry()
+    one: Study = cloudpickle.loads(study)
+    try:
+        return one.entry()
+    except Exception as error:
+        if isinstance(error, DistsgdError) or not class_digest(one.kind):
+            raise
+        raise UserError(f"{type(error).__name__}: {error}") from None  # in the rule of an imported file
 
 
 def main(arguments: list[str], results: Path = tables.RESULTS) -> int:

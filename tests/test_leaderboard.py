@@ -8,7 +8,7 @@ import pytest
 
 from distsgd import Scheme
 from distsgd.algorithms import SCHEMES
-from distsgd.benchmarks import leaderboard, tables
+from distsgd.benchmarks import grids, leaderboard, tables
 from distsgd.benchmarks.leaderboard_page import Entry, cells, keep, kept, scores
 from distsgd.common.errors import UserError
 
@@ -22,20 +22,20 @@ def entry(algorithm, seconds, platform="rack", task="digits"):
 
 @pytest.mark.parametrize("name", leaderboard.ALGORITHMS)
 def test_each_algorithm_has_as_many_trials_which_differ_and_can_be(name):
-    tried = leaderboard.settings_of_trials(SCHEMES[name], 20, 8)
+    tried = grids.settings_of_trials(SCHEMES[name], 20, 8)
     assert len({str(one) for one in tried}) == 8
-    space = leaderboard.search_space(SCHEMES[name])
+    space = grids.search_space(SCHEMES[name])
     for one in tried:
         assert SCHEMES[name](**one).period in (1, 20)
         assert all(least <= one[key] <= most for key, (least, most) in space.items())
 
 
 def test_tuples_are_tuned_and_single_values_stay():
-    assert leaderboard.search_space(SCHEMES["sync_sgd_lr"]) == {"learning_rates": ((0.2,), (6.4,))}
-    tried = leaderboard.settings_of_trials(SCHEMES["signsgd_mv"], 10, 3)
+    assert grids.search_space(SCHEMES["sync_sgd_lr"]) == {"learning_rates": ((0.2,), (6.4,))}
+    tried = grids.settings_of_trials(SCHEMES["signsgd_mv"], 10, 3)
     assert {one["momentum"] for one in tried} == {0.0}
     assert tried[0]["learning_rate"] == pytest.approx((0.0005 * 0.032) ** 0.5)  # the middle, on a logarithmic scale
-    (first, *_) = leaderboard.settings_of_trials(SCHEMES["sync_sgd_lr"], 10, 3)
+    (first, *_) = grids.settings_of_trials(SCHEMES["sync_sgd_lr"], 10, 3)
     assert first["learning_rates"] == (1.13,)
 
 
@@ -55,8 +55,8 @@ class Fixed(Scheme):
 
 
 def test_an_own_algorithm_brings_its_search_space():
-    assert [one["learning_rate"] for one in leaderboard.settings_of_trials(Own, 10, 3)] == [0.2, 0.141, 0.283]
-    assert leaderboard.settings_of_trials(Fixed, 10, 8) == [{}]
+    assert [one["learning_rate"] for one in grids.settings_of_trials(Own, 10, 3)] == [0.2, 0.141, 0.283]
+    assert grids.settings_of_trials(Fixed, 10, 8) == [{}]
 
 
 def test_the_score_is_the_area_under_the_performance_profile():
@@ -110,6 +110,19 @@ def test_a_study_finds_settings_and_measures_them(monkeypatch):
     assert found.settings["learning_rate"] in (0.2, 0.141)
     assert 0 < found.seconds[0] < 100
     assert found.megabytes[0] > 0
+
+
+@pytest.mark.slow
+def test_an_error_of_an_own_rule_is_named_without_a_traceback(monkeypatch):
+    def fails(*arguments, **how):
+        raise ValueError("no such shape")
+
+    monkeypatch.setattr(leaderboard, "simulated", fails)
+    place, goal = leaderboard.PLACES[0], leaderboard.GOALS[0]
+    with pytest.raises(UserError, match="ValueError: no such shape"):
+        leaderboard._execute(cloudpickle.dumps(leaderboard.Study(Own, place, goal)))
+    with pytest.raises(ValueError, match=r"^no such shape"):
+        leaderboard._execute(cloudpickle.dumps(leaderboard.Study(SCHEMES["async_sgd"], place, goal)))
 
 
 def test_the_page_shows_the_committed_results():
