@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).resolve().parent.parent
-LIGHT = ("numpy", "rich", "cloudpickle")  # all that the commands without TensorFlow need
+LIGHT = ("numpy", "rich", "cloudpickle", "argcomplete")  # all that the commands without TensorFlow need
 
 
 def succeeds(*command, cwd=ROOT):
