@@ -130,8 +130,12 @@ def test_a_run_that_is_resumed_is_replayed_from_its_beginning(warm, tmp_path, ca
     run(tmp_path / "run", "async_sgd", "--checkpoint-steps", "30", "--steps", "60")
     code, lines = shown(tmp_path / "run", capsys)
     assert (code, lines["algorithm"].strip()) == (0, "async_sgd, 2 workers, 60 local steps each")
-    with pytest.raises(UserError, match="holds checkpoints of a run with skew=None: resume with the same"):
-        run(tmp_path / "run", "async_sgd", "--steps", "80", "--skew", "dirichlet:alpha=1")
+    # Replay applies one set of settings to all rounds.
+    others = {"skew=None": "dirichlet:alpha=1", "clip_norm=None": "1", "l2=0.0": "0.1", "hostile=None": "sign-flip:1"}
+    for before, after in others.items():
+        option = "--" + before.partition("=")[0].replace("_", "-")
+        with pytest.raises(UserError, match=f"holds checkpoints of a run with {before}: resume with the same"):
+            run(tmp_path / "run", "async_sgd", "--steps", "80", option, after)
 
 
 def test_an_order_that_was_changed_is_noticed(copy, capsys):
