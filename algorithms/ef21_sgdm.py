@@ -6,6 +6,9 @@
     topk        C keeps the elements of largest magnitude of the whole vector, and sets the others to zero
     sign        C(p) = (‖p‖₁/d) sign(p), for each variable of the model separately, with d elements; sign(0) = 0
 
+Worker and server both keep h_k, what the server knows of worker k's gradient. The worker sends only the compressed
+difference, which both add to h_k: as gradients settle, the difference vanishes, and with it the error of compression.
+
 Messages have the size of those of `ef_sgd`; the reply is the whole center. The mean of all h_k is h at every event.
 
 Use: where the bytes of messages must be few and data are unequal; not with workers that are often lost.

@@ -47,6 +47,7 @@ def write_pages(folder: Path) -> None:
         if name in outcomes:
             curve(outcomes[name], outcomes["sync_sgd"], folder / f"{name}-curve.png")
         found = {key: source.get(name, "") for key, source in sources.items()}
+        own_loop = f", in your own loop `join({kind.__name__}(), variables)`" if kind().sync.exchanges else ""
         sections = [
             f"# {name}",
             f"{kind.idea}. *{timing(kind)}*",
@@ -54,7 +55,9 @@ def write_pages(folder: Path) -> None:
             f"`bash run.sh explain {name}`",
             *described(kind),
             *drawn,
-            *_section("Run it", found["outputs"] and f"```console\n$ bash run.sh {name}\n{found['outputs']}\n```"),
+            *_section("Run it", f"```console\n$ bash run.sh {name}\n{found['outputs']}\n```"),
+            f"From Python: `train(model, data, {kind.__name__}())`{own_loop}, see [python.md](../python.md). "
+            "Compare: [Which algorithm?](../choosing.md) · [My run does not converge](../not-converging.md)",
             *_section("Hyperparameters", hyperparameter_table(kind)),
             *_section("In the benchmark", in_the_benchmark(name, rows)),
             *_section("Papers' experiments, and our results", "\n".join([*reproductions(name), *found["claims"]])),
