@@ -138,6 +138,13 @@ def test_a_run_that_is_resumed_is_replayed_from_its_beginning(warm, tmp_path, ca
             run(tmp_path / "run", "async_sgd", "--steps", "80", option, after)
 
 
+def test_a_replay_without_the_package_of_the_data_names_that_package(copy, monkeypatch):
+    """It said that the data were the script's own."""
+    monkeypatch.setattr("distsgd.common.data.recipes.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="^the data set digits comes with scikit-learn, which is not installed"):
+        replay(copy, SCHEMES)
+
+
 def test_an_order_that_was_changed_is_noticed(copy, capsys):
     with np.load(copy / "trace.npz") as file:
         worker = file["worker"]

@@ -63,6 +63,8 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
         try:
             return named.load(dataset)
         except UserError as error:
+            if dataset.partition(":")[0] in named.DATASETS:  # it has a name, but cannot be loaded here
+                raise
             raise _unnamed(run_dir, error) from None
 
     try:
