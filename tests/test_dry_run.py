@@ -7,7 +7,7 @@ import pytest
 from distsgd.algorithms import SCHEMES
 from distsgd.common.cli import main as cli
 from distsgd.common.cli import train
-from distsgd.common.cli.dry_run import sizes
+from distsgd.common.cli.dry_run import least_seconds, sizes
 from distsgd.common.cli.flag_groups import parse_flags
 from distsgd.common.cli.train import prepared, with_data
 
@@ -52,5 +52,29 @@ def test_bytes_and_rounds_are_those_of_the_run_itself(tmp_path, monkeypatch, cap
 
 def test_nothing_is_started(monkeypatch, capsys):
     monkeypatch.setattr(train, "run", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(train, "expected", lambda *_: {})
     assert cli.dispatch(["all_reduce", "--dry-run"]) == 0
     assert "no ps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("steps", "cores", "seconds"),
+    [
+        ([100], 2, 2.0),  # one worker has both cores
+        ([100, 100], 2, 3.0),  # 200 steps of 30 ms of CPU on two cores
+        ([100] * 4, 2, 6.0),
+        ([100] * 4, 64, 2.0),
+        ([100, 10], 2, 2.0),  # the worker with most steps
+    ],
+)
+def test_workers_share_the_cores_of_their_machine(steps, cores, seconds):
+    assert least_seconds(0.02, 0.03, steps, cores) == pytest.approx(seconds)
+
+
+@pytest.mark.slow
+def test_seconds_are_measured_for_real_runs_alone(capsys):
+    assert cli.dispatch(["downpour", "--dry-run", "--steps", "1000", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert 0.01 < found["least_seconds"] < 100  # 1000 steps of 10 us to 100 ms
+    assert cli.dispatch(["simulate", "downpour", "--dry-run", "--steps", "12"]) == 0
+    assert "seconds" not in capsys.readouterr().out

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..kernels import LEAST, choose, cpu_name
 from ..messages.segments import allowed, needed
+from ..record.cpu import usable_cores
 from .flags import Parser
 
 PACKAGES = ("distsgd", "tensorflow", "keras", "numpy")
@@ -55,7 +56,7 @@ def look() -> dict[str, Any]:
         **{name: _version(name) for name in PACKAGES},
         "python": f"{platform.python_version()} ({sys.executable})",
         "system": platform.platform(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "cpu": cpu_name(),
         "kernels": _kernels(),
         "memory": _memory(),

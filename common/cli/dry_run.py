@@ -1,19 +1,32 @@
-"""The size of a run before it starts: parameters, rounds, bytes and memory, by `--dry-run`."""
+"""The size of a run before it starts: parameters, rounds, bytes, memory and seconds, by `--dry-run`."""
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from rich.filesize import decimal
 from rich.table import Table
 
 from ..contract.rounds import Rounds
+from ..data.dataset import leaves
+from ..kernels import set_here
 from ..lazy import tf
 from ..messages.codec import FLOAT_BYTES
+from ..record.cpu import usable_cores
 from ..tasks.job import Job
+from ..worker.flat_model import FlatModel
 from .imports import import_tensorflow
+
+WARM_UP, CALLS = 2, 10  # calls that are not measured, and the most that are
+
+CALL_SECONDS, MOST_SECONDS = 0.05, 10.0  # of one call, which has at least one step; and of all calls
+
+RATE = 1e-6  # learning rate of measured steps: the weights hardly move
 
 
 def sizes(job: Job, model: Any) -> dict[str, Any]:
@@ -46,6 +59,70 @@ def sizes(job: Job, model: Any) -> dict[str, Any]:
         "memory_of_a_worker": worker,
         "memory_of_the_server": server,
     }
+
+
+def expected(job: Job, model: Any) -> dict[str, Any]:
+    """Return the cores of this machine and the least seconds of the steps of a run on them, from measured gradients.
+
+    There are none for virtual time, for tasks on several machines, and where a worker computes otherwise than here: on
+    several devices, on the coordinates of sparse batches, or on data from a function.
+    """
+    elsewhere = job.cluster.simulated is not None or job.cluster.task is not None or job.devices_per_worker > 1
+    if elsewhere or job.sparse or callable(job.train):
+        return {}
+    kernels: Any = job.kernels.name or "auto"
+    set_here(kernels)
+    import_tensorflow()
+    cores, steps = usable_cores(), [rounds.steps() for rounds in job.plan.all_rounds]
+    with contextlib.suppress(RuntimeError):  # TensorFlow has started already, for a model from a file
+        tf.config.threading.set_intra_op_parallelism_threads(max(1, cores // job.cluster.workers))  # as in a worker
+    wall, cpu = step_seconds(job, job.recipe.flat(model))
+    return {"cores": cores, "least_seconds": round(least_seconds(wall, cpu, steps, cores), 3)}
+
+
+def least_seconds(wall: float, cpu: float, steps: Sequence[int], cores: int) -> float:
+    """Return the seconds that workers on one machine need for their steps: no worker, and no core, may be faster.
+
+    Args:
+        wall: seconds of a step of a worker that waits for no core.
+        cpu: CPU seconds of a step.
+        steps: steps of each worker.
+        cores: number of cores that the workers share.
+    """
+    return max(wall * max(steps), cpu * sum(steps) / cores)
+
+
+def step_seconds(job: Job, flat: FlatModel) -> tuple[float, float]:
+    """Measure gradients on batches of the run's data in this process; return seconds and CPU seconds of a step.
+
+    A call has many steps of a small model, so that Python's share of it does not count. Both results are medians.
+    """
+    size, arrays = job.batch_size, [tf.constant(leaf[: CALLS * job.batch_size]) for leaf in leaves(job.train)]
+    params, state, *frozen = map(tf.constant, (flat.pack(), flat.pack_state(), *flat.frozen_values()))
+
+    @tf.function(autograph=False)
+    def train(steps: Any) -> Any:
+        def step(t: Any, params: Any, state: Any, seeds: Any) -> Any:
+            rows = (t * size + tf.range(size)) % len(arrays[0])
+            batch = tf.nest.pack_sequence_as(job.train, [tf.gather(array, rows) for array in arrays])
+            _, gradient, state, seeds = flat.gradient(params, state, seeds, frozen, batch)
+            return t + 1, params - RATE * tf.concat(gradient, 0), state, seeds
+
+        start = 0, params, state, list(map(tf.constant, flat.initial_seeds))
+        return tf.while_loop(lambda t, *_: t < steps, step, start)[1][0]
+
+    def measured(steps: int) -> tuple[float, float]:
+        wall, cpu = time.perf_counter(), time.process_time()
+        float(train(tf.constant(steps)))
+        return (time.perf_counter() - wall) / steps, (time.process_time() - cpu) / steps
+
+    first = [measured(1)[0] for _ in range(WARM_UP)]
+    steps, until = max(1, round(CALL_SECONDS / first[-1])), time.perf_counter() + MOST_SECONDS
+    found = [measured(steps)]
+    while len(found) < CALLS and time.perf_counter() < until:
+        found.append(measured(steps))
+    wall, cpu = map(median, zip(*found, strict=True))
+    return wall, cpu
 
 
 def moved(rounds: Rounds, of_events: Mapping[str, tuple[float, float]]) -> tuple[float, float]:
@@ -83,6 +160,10 @@ def size_table(found: Mapping[str, Any]) -> Table:
         "the run": f"{decimal(found['bytes_of_a_worker'])} of each worker",
         "vectors": f"worker {decimal(found['memory_of_a_worker'])}{on_server}",
     }
+    if seconds := found.get("least_seconds"):
+        steps, workers = found["steps_per_worker"], found["workers"]
+        step = f"{steps:,} steps of {1e3 * seconds / steps:,.2f} ms"
+        rows["seconds"] = f"at least {seconds:,.2f}: {step}, {workers} workers on {found['cores']} cores"
     for name, value in rows.items():
         table.add_row(name, value)
     return table

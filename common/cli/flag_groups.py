@@ -87,7 +87,7 @@ class Options:
     """File with settings: config.json of a run (or its folder, or `latest`), which then runs again, or a TOML file with
     lines such as learning_rate = 0.1. Other flags override it."""
     dry_run: bool = False
-    """Check all settings, print parameters, rounds, bytes and memory of the run, and start nothing."""
+    """Check all settings, print parameters, rounds, bytes, memory and least seconds of the run, and start nothing."""
     quiet: bool = False
     """Print warnings and errors alone, and with --json the result: no progress, no table."""
     verbose: bool = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 import re
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from ..errors import DistsgdError, Interrupted, UserError
 from ..files import dumps, replacing
 from ..launch.client import keep_warm
 from ..record import checkpoint
+from ..record.cpu import usable_cores
 from ..record.latest import ROOT
 from ..record_format import read_json
 from ..tasks.job import checked
@@ -178,9 +178,8 @@ def result_in(run_dir: Path) -> dict[str, Any]:
 
 def _fitting(options: Options) -> int:
     """Return how many runs fit on the cores of this machine; a simulation takes two."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     tasks = 2 if options.backend == "simulation" else options.workers + options.ps
-    return max(1, cores // tasks)
+    return max(1, usable_cores() // tasks)
 
 
 def _train_all(trials: Sequence[Trial], total: int, parallel: int) -> None:

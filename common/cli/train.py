@@ -25,7 +25,7 @@ from ..record.summary import summary
 from ..tasks.job import Job, describe, make_job
 from ..training import try_on_a_batch
 from .config_file import FLAG, read_config_file, split_config
-from .dry_run import size_table, sizes
+from .dry_run import expected, size_table, sizes
 from .flag_groups import RUN, Options, commands, find_cluster, parse_flags
 from .machines import with_machines
 from .own import find_problem
@@ -102,7 +102,8 @@ def run_command(scheme: Scheme, options: Options) -> int:
     options, told = with_data(with_machines(options), [scheme])
     if options.dry_run:
         job, _, model = prepared(scheme, options)
-        found = sizes(job, model)
+        measured = expected(job, model)  # first: TensorFlow starts with the threads of a worker
+        found = sizes(job, model) | measured
         Console().print(size_table(found))
         if options.json:
             print(dumps(found), flush=True)  # noqa: T201

@@ -28,6 +28,11 @@ def _is_cpu(value: Any) -> bool:
 CPU: Mapping[str, Kind] = {"cpu": or_null(("an object of cores, timestamps and seconds", _is_cpu))}  # in result.json
 
 
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class CpuRecord:
     """Reads the CPU clocks of the tasks on this machine at certain events of a run.
 
@@ -72,7 +77,7 @@ class CpuRecord:
         if self.begun is None or not self.seconds:
             return None
         return {
-            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "cores": usable_cores(),
             "begun": round(1e6 * self.begun[0]),
             "ended": round(1e6 * self.ended),
             "seconds": {task: round(seconds, 3) for task, seconds in sorted(self.seconds.items())},
