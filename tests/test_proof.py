@@ -141,7 +141,7 @@ def test_a_run_that_is_resumed_is_replayed_from_its_beginning(warm, tmp_path, ca
 def test_a_replay_without_the_package_of_the_data_names_that_package(copy, monkeypatch):
     """It said that the data were the script's own."""
     monkeypatch.setattr("distsgd.common.data.recipes.find_spec", lambda name: None)
-    with pytest.raises(UserError, match="^the data set digits comes with scikit-learn, which is not installed"):
+    with pytest.raises(UserError, match=r"^the data set digits comes with scikit-learn, which is not installed"):
         replay(copy, SCHEMES)
 
 
