@@ -27,7 +27,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ..common.arguments import nearest
+from ..common.arguments import check_known
 from ..common.cli import flags
 from ..common.errors import UserError
 from .plots import bare
@@ -70,9 +70,7 @@ class Options:
     """Names of blocks; all of them if none is given."""
 
     def __post_init__(self):
-        for name in self.names:
-            if name not in (known := blocks()):
-                raise UserError(f"unknown block {name!r}. {nearest(name, known)}")
+        check_known("block", *self.names, known=blocks())
 
 
 def blocks() -> dict[str, re.Match[str]]:

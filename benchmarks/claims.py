@@ -13,9 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
-from ..common.arguments import nearest
+from ..common.arguments import check_known
 from ..common.cli import flags
-from ..common.errors import UserError
 from .claims_catalogue import CLAIMS
 from .claims_page import update_page
 from .claims_study import Found
@@ -33,10 +32,7 @@ class Options:
     """Of claims; all if none is given. Those that share their runs are measured together."""
 
     def __post_init__(self):
-        known = [claim.name for claim in CLAIMS]
-        for name in self.names:
-            if name not in known:
-                raise UserError(f"unknown claim {name!r}. {nearest(name, known)}")
+        check_known("claim", *self.names, known=[claim.name for claim in CLAIMS])
 
 
 def main(arguments: list[str]) -> int:

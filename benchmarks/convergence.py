@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..algorithms import SCHEMES
-from ..common.arguments import at_least, nearest
+from ..common.arguments import at_least, check_known
 from ..common.cli import flags
-from ..common.errors import DistsgdError, UserError
+from ..common.errors import DistsgdError
 from ..common.files import with_tuples
 from .experiments import Experiment
 from .grids import beyond, candidates
@@ -77,10 +77,8 @@ class Options:
     def __post_init__(self):
         at_least(1, seeds=self.seeds)
         at_least(0, processes=self.processes)
-        for what, names, known in (("algorithm", self.names, [*SCHEMES]), ("part", self.parts, [*PARTS])):
-            for name in names:
-                if name not in known:
-                    raise UserError(f"unknown {what} {name!r}. {nearest(name, known)}")
+        check_known("algorithm", *self.names, known=SCHEMES)
+        check_known("part", *self.parts, known=PARTS)
 
     @property
     def folder(self) -> Path:

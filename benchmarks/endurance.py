@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.arguments import nearest, positive
+from ..common.arguments import check_known, positive
 from ..common.cli.flags import Parser
 from ..common.cluster.cluster import Cluster
 from ..common.data.models import ModelRecipe
@@ -65,8 +65,7 @@ def endure(options: argparse.Namespace, run_dir: Path) -> tuple[Watch, dict[str,
     """Run, and return what was measured."""
     from ..algorithms import SCHEMES
 
-    if options.scheme not in SCHEMES:
-        raise UserError(f"unknown algorithm {options.scheme!r}. {nearest(options.scheme, SCHEMES)}")
+    check_known("algorithm", options.scheme, known=SCHEMES)
     scheme, data = SCHEMES[options.scheme](), load("digits")
     if not scheme.sync.uses_ps:
         raise UserError(f"{options.scheme} has no parameter server, so it cannot be ended by time. Take async_sgd")

@@ -18,12 +18,11 @@ from typing import Any
 from rich.console import Console
 
 from ..algorithms import AsyncSGD, Downpour, Scheme, SyncSGD
-from ..common.arguments import at_least, nearest
+from ..common.arguments import at_least, check_known
 from ..common.cli import flags
 from ..common.cluster.cluster import Cluster
 from ..common.data.models import ModelRecipe
 from ..common.data.recipes import synthetic
-from ..common.errors import UserError
 from ..common.launch.run import run
 from ..common.record.callbacks import Callback
 from ..common.tasks.job import describe, make_job
@@ -67,10 +66,8 @@ class Options:
 
     def __post_init__(self):
         at_least(2, steps=self.steps)
-        for what, names, known in (("model", self.models, HIDDEN), ("algorithm", (self.scheme,), SCHEMES)):
-            for name in names:
-                if name not in known:
-                    raise UserError(f"unknown {what} {name!r}. {nearest(name, [*known])}")
+        check_known("model", *self.models, known=HIDDEN)
+        check_known("algorithm", self.scheme, known=SCHEMES)
         for number in self.ps:
             at_least(1, ps=number)
 

@@ -23,7 +23,7 @@ from rich.progress import track
 from rich.table import Table
 
 from ..algorithms import SCHEMES, Scheme
-from ..common.arguments import nearest
+from ..common.arguments import check_known
 from ..common.cli import flags
 from ..common.cli.imports import import_tensorflow
 from ..common.cluster.fingerprint import class_digest
@@ -101,9 +101,7 @@ class Options:
     """Algorithms to measure: by default those of the table, or with --import those of the file."""
 
     def __post_init__(self):
-        for name in self.names:
-            if name not in SCHEMES:
-                raise UserError(f"unknown algorithm {name!r}. {nearest(name, [*SCHEMES])}")
+        check_known("algorithm", *self.names, known=SCHEMES)
 
 
 @dataclass(frozen=True)

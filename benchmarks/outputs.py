@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..algorithms import SCHEMES
-from ..common.arguments import nearest
+from ..common.arguments import check_known
 from ..common.cli import flags
-from ..common.errors import DistsgdError, UserError
+from ..common.errors import DistsgdError
 from .outcome_files import write
 
 FILE = Path(__file__).resolve().parent / "results" / "outputs.json"
@@ -27,9 +27,7 @@ class Options:
     """Names of algorithms; all of them if none is given."""
 
     def __post_init__(self):
-        for name in self.names:
-            if name not in SCHEMES:
-                raise UserError(f"unknown algorithm {name!r}. {nearest(name, list(SCHEMES))}")
+        check_known("algorithm", *self.names, known=SCHEMES)
 
 
 def main(arguments: list[str]) -> int:

@@ -16,9 +16,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..common.arguments import nearest
+from ..common.arguments import check_known
 from ..common.cli import flags
-from ..common.errors import UserError
 from . import reproduced_asynchrony, reproduced_messages, reproduced_waiting
 from .outcome_files import write
 from .plots import title_of
@@ -38,10 +37,7 @@ class Options:
     """Names of experiments; all of them if none is given."""
 
     def __post_init__(self):
-        known = [each.name for each in EXPERIMENTS]
-        for name in self.names:
-            if name not in known:
-                raise UserError(f"unknown experiment {name!r}. {nearest(name, known)}")
+        check_known("experiment", *self.names, known=[each.name for each in EXPERIMENTS])
 
 
 def with_table(text: str, results: Mapping[str, Numbers]) -> str:

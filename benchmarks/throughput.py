@@ -21,7 +21,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from ..common.arguments import at_least, nearest, positive
+from ..common.arguments import at_least, check_known, positive
 from ..common.cli import flags
 from ..common.cli.doctor import gpus_seen
 from ..common.errors import DistsgdError, UserError
@@ -73,11 +73,9 @@ class Options:
     def __post_init__(self):
         at_least(1, repetitions=self.repetitions)
         positive(seconds=self.seconds)
-        named = ("system", self.only, SYSTEMS), ("model", self.models, LAYERS), ("peer", self.peers, PEERS)
-        for what, names, known in named:
-            for name in names:
-                if name not in known:
-                    raise UserError(f"unknown {what} {name!r}. {nearest(name, [*known])}")
+        check_known("system", *self.only, known=SYSTEMS)
+        check_known("model", *self.models, known=LAYERS)
+        check_known("peer", *self.peers, known=PEERS)
         if not self.models:
             object.__setattr__(self, "models", ("large", "cnn") if self.device == "gpu" else ("small", "medium"))
         if self.device == "gpu" and (self.page or self.peers or not set(self.only) <= set(ON_GPUS)):

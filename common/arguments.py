@@ -103,6 +103,13 @@ def one_of(known: Sequence[str], **values: str) -> None:
             raise UserError(f"{name} must be one of {', '.join(known)}. Received: {name}={value}")
 
 
+def check_known(kind: str, *names: str, known: Iterable[str]) -> None:
+    """Raise `UserError` for the first name that is not known, with the names near to it."""
+    for name in names:
+        if name not in known:
+            raise UserError(f"unknown {kind} {name!r}. {nearest(name, known)}")
+
+
 def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return 'Did you mean a, b?' with the known names near to `name`; if none is near, `otherwise`, or all names."""
     if close := close_to(name, known):

@@ -15,9 +15,9 @@ def parse(kind: str, text: str, known: Mapping[str, Callable[..., Any]]) -> tupl
     """Split `name:key=value,...` and check it against the options of `known[name]`: numbers, texts or a-b-c lists."""
     name, _, rest = text.partition(":")
     if name not in known:
-        from .arguments import nearest  # not at the top: a replay without TensorFlow needs few lines
+        from .arguments import check_known  # not at the top: a replay without TensorFlow needs few lines
 
-        raise UserError(f"unknown {kind} {name!r}. {nearest(name, known)}")
+        check_known(kind, name, known=known)
     allowed = {
         option: parameter.default
         for option, parameter in inspect.signature(known[name]).parameters.items()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..arguments import CheckedCall, at_least, at_most, checked_call, nearest, positive
+from ..arguments import CheckedCall, at_least, at_most, check_known, checked_call, positive
 from ..errors import UserError
 from ..lazy import tf
 from ..virtual_time.platform import Platform
@@ -113,12 +113,8 @@ class Cluster(CheckedCall):
         if self.devices_per_worker is not None:
             at_least(1, devices_per_worker=self.devices_per_worker)
         positive(wait_seconds=self.wait_seconds)
-        for name, value, known in (
-            ("backend", self.backend, list(PLACEMENTS)),
-            ("isolation", self.isolation, ["auto", "require", "off"]),
-        ):
-            if value not in known:
-                raise UserError(f"unknown {name} {value!r}. {nearest(value, known)}")
+        check_known("backend", self.backend, known=PLACEMENTS)
+        check_known("isolation", self.isolation, known=["auto", "require", "off"])
         simulated = self.placement.simulated
         at_most(MOST_SIMULATED if simulated else MOST_TASKS, workers=self.workers)
         at_most(MOST_TASKS, ps=self.ps)
