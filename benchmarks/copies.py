@@ -4,7 +4,8 @@ When things happen does not depend on learning rates, and the rules of the catal
 settings is one run of a model that is K copies side by side, [K P], in which each copy has its own rates: K times
 the arithmetic, which is cheap for a small model, in as many operations as one run needs.
 
-`top_k` in a message (`ef_sgd`, `sparseloco`) is not elementwise: its settings go one by one.
+Codecs that choose elements or cut blocks (`ef_sgd`, `demo`) would mix the copies, and so may the rules of an imported
+algorithm: their settings run one by one.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from typing import Any
 import numpy as np
 
 from ..algorithms import Scheme
-from ..common.contract import Coordinates
+from ..common.cluster.fingerprint import class_digest
+from ..common.contract import Codec, Signs
 from ..common.errors import UserError
 from ..common.lazy import tf
 from ..common.worker.flat_model import FlatModel, unpack
 
 
-def shares_runs(kind: type[Scheme]) -> bool:
-    """Return True if several settings of the algorithm can go into one run."""
-    return not isinstance(kind().codec, Coordinates)
+def shares_runs(scheme: Scheme) -> bool:
+    """Return True if several settings of the algorithm can share one run."""
+    return type(scheme.codec) in (Codec, Signs) and not class_digest(type(scheme))
 
 
 def with_values(settings: Sequence[Scheme], size: int) -> Scheme:

@@ -133,9 +133,9 @@ class Study:
     def _run(self, settings: Sequence[Mapping[str, Any]], seed: int) -> list[tuple[Reached | None, float]]:
         """Return what it took to reach the target, if it was reached, and the last loss, for each of the settings."""
         place, goal = self.place, self.goal
-        run = partial(
-            simulated,
+        curves = simulated(
             self.kind,
+            settings,
             workers=WORKERS,
             seed=seed,
             gradients=GRADIENTS,
@@ -143,9 +143,6 @@ class Study:
             task=replace(goal.task, skew=place.skew),
             until=goal.target,
         )
-        # Settings share a run as copies of the model in one vector. The rules of the catalogue are elementwise; those
-        # of an imported file need not be.
-        curves = [run([one])[0] for one in settings] if class_digest(self.kind) else run(settings)
         return [(curve.to(goal.target), curve.final) for curve in curves]
 
     def _rank(self, outcome: tuple[Reached | None, float]) -> tuple[float, float]:

@@ -155,7 +155,7 @@ def simulated(
     kind = SCHEMES[algorithm] if isinstance(algorithm, str) else algorithm
     schemes = [kind(**dict(own)) for own in settings]
     how = (workers, seed, gradients, platform, task)
-    groups = [schemes] if shares_runs(kind) else [[scheme] for scheme in schemes]
+    groups = [schemes] if all(map(shares_runs, schemes)) else [[scheme] for scheme in schemes]
     found: list[LearningCurve] = []
     for group in groups:
         try:

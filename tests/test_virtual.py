@@ -1,11 +1,14 @@
 """Runs in virtual time: what it takes to come to a loss, for several settings in one run."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from distsgd.algorithms import ADAG, AsyncSGD, Serial, SyncSGD, SyncSGDLR
+from distsgd import Scheme
+from distsgd.algorithms import ADAG, AsyncSGD, DeMo, Serial, SyncSGD, SyncSGDLR
 from distsgd.benchmarks.virtual import UNEVEN, LearningCurve, Reached, needed_steps, simulated
 
 SHORT = {"workers": 3, "gradients": 96, "seed": 1, "evaluations": 4}
@@ -24,6 +27,22 @@ def assert_as_alone(kind, settings, points=5):
 def test_settings_in_one_run_go_as_they_go_one_by_one():
     slow, fast = assert_as_alone(ADAG, [{"learning_rate": 0.1}, {"learning_rate": 0.8, "distance_scale": 1.0}])
     assert fast.final < slow.final - 0.01
+
+
+class OfTheWholeGradient(Scheme):
+    """Divides each gradient by its length, which mixes the copies of a model in a shared run."""
+
+    name = "of_the_whole_gradient"
+    learning_rate: float = 0.1
+
+    def server_update(self, server, message, staleness):
+        server.center.assign_sub(self.learning_rate * message / tf.norm(message))
+        return server.center
+
+
+@pytest.mark.parametrize("kind", [DeMo, dataclass(frozen=True, kw_only=True)(OfTheWholeGradient)])
+def test_settings_whose_copies_would_mix_run_one_by_one(kind):
+    assert_as_alone(kind, [{"learning_rate": 0.05}, {"learning_rate": 0.01}])
 
 
 @pytest.mark.slow
