@@ -56,6 +56,7 @@ def test_each_scheme_of_the_catalogue_declares_elementwise_correctly():
         "diloco",
         "ef21_sgdm",
         "ef_sgd",
+        "palsgd",  # a random number for each step
         "sparseloco",
         "sparta",  # random numbers by place
         "fednova",  # scalars beside the vector

@@ -19,6 +19,7 @@ from distsgd.algorithms import (
     EASGD,
     EF21SGDM,
     EFSGD,
+    PALSGD,
     SAGN,
     SSP,
     AllReduce,
@@ -195,6 +196,7 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (SyncSGD(), EFSGD(share=1.0), TOGETHER),
         (SyncSGD(), EF21SGDM(share=1.0, momentum=0.0), TOGETHER),
         (DiLoCo(momentum=0.0), SparseLoCo(share=1.0, outer_learning_rate=0.7), TOGETHER),
+        (DiLoCo(), PALSGD(pull_probability=0.0), TOGETHER),
         (SyncSGD(), Sparta(share=1.0, inner_optimizer="sgd", learning_rate=0.2), TOGETHER),
         (LocalSGD(), SlowMo(slow_momentum=0.0), TOGETHER),
         (LocalSGD(), BMUF(learning_rate=0.2, block_momentum=0.0), TOGETHER),
@@ -787,3 +789,19 @@ def test_sparta_makes_the_drawn_elements_their_mean_and_leaves_the_others():
         np.testing.assert_allclose(group.center, center, rtol=1e-5, atol=1e-5)
         for k in (0, 1):
             np.testing.assert_allclose(group.params(k), own[k], rtol=1e-5, atol=1e-5)
+
+
+def test_palsgd_pulls_the_drawn_steps_to_the_last_center_and_makes_the_others_longer():
+    start, rng = np.arange(4.0), np.random.default_rng(0)
+    scheme = PALSGD(inner_optimizer="sgd", learning_rate=0.1, pull_probability=0.4, communication_period=8)
+    group = Group(scheme, start, workers=2, seed=5)
+    x, pulls = [start.copy(), start.copy()], []
+    for t in range(7):
+        for k in (0, 1):
+            gradient = rng.normal(size=4)
+            pulls.append(uniform_numbers(5, 1, k, t)[0] < 0.4)
+            x[k] = x[k] - 0.1 * 0.5 / 0.4 * (x[k] - start) if pulls[-1] else x[k] - 0.1 / 0.6 * gradient
+            group.step(k, gradient)
+            np.testing.assert_allclose(group.params(k), x[k], rtol=1e-5, atol=1e-5)
+    assert 0 < sum(pulls) < len(pulls)
+    assert pulls[::2] != pulls[1::2], "workers draw for themselves"

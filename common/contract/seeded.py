@@ -41,8 +41,11 @@ def mixed_bits(z: np.ndarray) -> np.ndarray:
     return z ^ (z >> np.uint64(31))
 
 
-def uniform(seed: int, size: int, *key: Any) -> Any:
-    """Return `uniform_numbers` as a tensor in the current graph; the key may have scalars of any integer type."""
+def uniform(seed: int, size: int, *key: Any, count: int | None = None) -> Any:
+    """Return `uniform_numbers` as a tensor in the current graph, or the first `count` of them.
+
+    The key may have scalars of any integer type.
+    """
     if not key:
         raise TypeError("worker.uniform needs a key, such as worker.index, worker.round: else all draws are the same")
 
@@ -61,7 +64,7 @@ def uniform(seed: int, size: int, *key: Any) -> Any:
                 f"a key of worker.uniform is made of whole numbers. Received: a number of type {part.dtype.name}"
             )
         state = mixed(state + _word(GAMMA) + tf.cast(part, tf.int64))
-    counter = tf.range(1, size + 1, dtype=tf.int64) * _word(GAMMA)
+    counter = tf.range(1, (count or size) + 1, dtype=tf.int64) * _word(GAMMA)
     return tf.cast(shifted(mixed(state + counter), 40), tf.float32) / float(1 << 24)
 
 

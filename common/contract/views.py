@@ -51,14 +51,15 @@ class Worker(SimpleNamespace):
     shapes: Sequence[tuple[int, ...]]
     """Shapes of the model's variables, which are concatenated in a vector [P]."""
 
-    def uniform(self, *key: Any) -> Tensor:
+    def uniform(self, *key: Any, count: int | None = None) -> Tensor:
         """Return random numbers [P], float32, at least 0 and below 1, a function of the run's seed and the key.
 
             mask = worker.uniform(worker.index, worker.round) < self.share
 
         The key is one or more whole numbers. The same key gives the same numbers in each function, on each worker
         (`worker.uniform(worker.round)` is the same mask on all) and on each back end. `contract.uniform_numbers`
-        returns the same numbers in NumPy.
+        returns the same numbers in NumPy. With `count`, only the first numbers are computed, [count]: a worker that
+        draws one number for a step should not draw P.
         """
         raise NotImplementedError
 

@@ -50,6 +50,13 @@ def _drawn(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int], np.ndar
     return lambda number: uniform_numbers(run.seed, len(run.start), number) < scheme.share
 
 
+def _drawn_in_step(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int, int], float]:
+    """Return the number that a worker draws in a local step, as a function of its index and of the step."""
+    from ..contract.seeded import uniform_numbers  # not at the top: few algorithms are random
+
+    return lambda k, t: uniform_numbers(run.seed, 1, k, t)[0]
+
+
 def _in_order(
     rule: Callable[..., Centers], memory: Memory = lambda s: False, *, buffered: bool = False, **given: Argument
 ) -> Transcription:
@@ -338,6 +345,15 @@ TRANSCRIPTIONS = {
     "easgd": _in_rounds(synchronous_rules.easgd, lambda s: True, beta="beta"),
     "local_sgd": _in_rounds(synchronous_rules.local_sgd, _inner_memory, synchronous="synchronous_steps"),
     "diloco": _in_rounds(synchronous_rules.diloco, _inner_memory, epsilon="outer_learning_rate", mu="momentum"),
+    "palsgd": _in_rounds(
+        synchronous_rules.palsgd,
+        _inner_memory,
+        epsilon="outer_learning_rate",
+        mu="momentum",
+        p="pull_probability",
+        gamma="pull_strength",
+        drawn=_drawn_in_step,
+    ),
     "slowmo": _in_rounds(synchronous_rules.slowmo, _inner_memory, alpha="slow_learning_rate", beta="slow_momentum"),
     "fedopt": _in_rounds(
         synchronous_rules.fedopt,

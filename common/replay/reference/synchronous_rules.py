@@ -186,6 +186,43 @@ def diloco(
     return path
 
 
+def palsgd(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    epsilon: float,
+    mu: float,
+    p: float,
+    gamma: float,
+    drawn: Callable[[int, int], float],
+    period: int,
+    steps: int,
+    inner: InnerStep = sgd_step,
+) -> list[np.ndarray]:
+    """Execute x_k ← x_k − (η γ/p)(x_k − θ) if drawn(k, t) < p, else an inner step of rate η/(1 − p).
+
+    After H of them DiLoCo's outer step:  Δ = mean_k(θ − x_k);  m ← μ m + Δ;  θ ← θ − ε (Δ + μ m).
+    """
+    theta, m, path, states = start.copy(), np.zeros_like(start), [], no_states(workers)
+    for first in range(0, steps, period):
+        moves = []
+        for k in range(workers):
+            x = theta
+            for t in range(first, min(first + period, steps)):
+                if drawn(k, t) < p:
+                    x = x - eta * gamma / p * (x - theta)
+                else:
+                    x = inner(x, gradient(x, k, t), eta / (1 - p), states[k])
+            moves.append(theta - x)
+        delta = np.mean(moves, axis=0)
+        m = mu * m + delta
+        theta = theta - epsilon * (delta + mu * m)
+        path.append(theta.copy())
+    return path
+
+
 def fedopt(
     start: np.ndarray,
     gradient: Gradient,
