@@ -15,16 +15,23 @@ from distsgd.common.cli.main import dispatch
 from distsgd.common.contract import BFloat16, Codec, Int8, WithMemory
 from distsgd.common.contract.rounding import rounded
 from distsgd.common.data.recipes import Dataset
-from distsgd.common.replay.reference import asynchronous_rules
+from distsgd.common.replay.adapters import TRANSCRIPTIONS
+from distsgd.common.replay.reference import codecs
 from distsgd.common.replay.reference.codecs import on_slices
+from distsgd.common.replay.reference.sending import compressing, pushed, whole
 from distsgd.common.replay.replay import read
 from runs import DIGITS, Harness, linear, record
 
 BOTH = pytest.mark.parametrize(
     ("codec", "transcription"),
-    [(BFloat16(), asynchronous_rules.bf16), (Int8(), asynchronous_rules.int8)],
+    [(BFloat16(), codecs.bf16), (Int8(), codecs.int8)],
     ids=["bf16", "int8"],
 )
+
+
+def slow(name):
+    """Mark a parameter of a slow test."""
+    return pytest.param(name, marks=pytest.mark.slow)
 
 
 def numbers(size):
@@ -122,7 +129,7 @@ def test_coordinates_of_a_batch_are_not_rounded(tmp_path):
 def test_a_run_sends_numpy_s_vectors_and_forgets_the_residual_on_rejoining(ps):
     data = Dataset((np.ones((8, 1), np.float32), np.tile(SLOPES, (8, 1))), None, classes=0)
     sizes = [5] if ps == 1 else [3, 2]
-    sent = asynchronous_rules.pushed(lambda x, k, t: SLOPES, on_slices(asynchronous_rules.int8, sizes), 1, lambda x: x)
+    sent = pushed(lambda x, k, t: SLOPES, compressing(on_slices(codecs.int8, sizes), 1), whole)
     once, twice = (sent(SLOPES, 0, t) for t in range(2))
     options = {"workers": 1, "ps": ps, "model": linear(), "data": data, "codec": "int8"}
     with Harness(AsyncSGD(learning_rate=1.0), **options) as harness:
@@ -163,6 +170,18 @@ def test_a_run_does_what_the_equations_with_its_codec_say(codec, scheme, options
     with_codec, without = close(tmp_path / "run")
     assert without > 1e-5
     # Mostly 1e-7. An element between two steps may go to one in float32 and to the other in float64.
+    assert with_codec < without / 2
+
+
+SENDING = [name for name, equations in TRANSCRIPTIONS.items() if equations.sends]
+
+
+@pytest.mark.parametrize("name", [name if name in ("agn", "diloco") else slow(name) for name in SENDING])
+def test_messages_that_are_no_gradients_follow_the_equations_with_their_codec(name, tmp_path):
+    scheme, codec = SCHEMES[name](), "int8" if SCHEMES[name].sends_params else "fp4"
+    record(scheme, tmp_path / "run", workers=2, steps=12, hidden=(8,), codec=codec, ps=2, backend="simulation")
+    with_codec, without = close(tmp_path / "run")
+    assert without > 1e-5
     assert with_codec < without / 2
 
 

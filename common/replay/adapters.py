@@ -21,9 +21,10 @@ from ..record_format import EVENTS
 from ..spec import parse
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
 from .reference import asynchronous_rules, buffered_rules, compressed_rules, federated_rules, synchronous_rules
-from .reference.codecs import CODECS, cosine_coefficients, on_slices
+from .reference.codecs import CODECS, bf16, cosine_coefficients, on_slices
 from .reference.codecs import Run as CodecRun
 from .reference.inner_steps import INNER_STEPS
+from .reference.sending import compressing, pushed, whole
 
 Argument = str | Callable[[RecordedRun, Hyperparameters], Any]  # a hyperparameter by its name, or a function of the run
 
@@ -76,7 +77,7 @@ def _in_order(
         must(len(centers) == run.result["updates"], "how many updates there were")
         return centers
 
-    return Transcription(execute, "synchronous" if buffered else "asynchronous")
+    return Transcription(execute, "synchronous" if buffered else "asynchronous", sends=_sends(rule))
 
 
 def _in_rounds(
@@ -96,7 +97,12 @@ def _in_rounds(
         must(updates <= len(centers), "how many updates there were")
         return centers[:updates]
 
-    return Transcription(execute, "synchronous", jumps=jumps)
+    return Transcription(execute, "synchronous", jumps=jumps, sends=_sends(rule))
+
+
+def _sends(rule: Callable[..., Centers]) -> bool:
+    """Return True if the messages of a rule pass an argument `send`."""
+    return "send" in signature(rule).parameters
 
 
 def _arguments(rule: Callable[..., Centers], run: RecordedRun, given: Mapping[str, Argument]) -> dict[str, Any]:
@@ -199,6 +205,7 @@ def _downpour(
         runs=np.diff([0, *run.earlier_step_targets, run.steps]).tolist(),
         dean=dean,
         first=first,
+        send=run.send,
         **options,
     )
 
@@ -283,6 +290,7 @@ USUAL: dict[str, Argument] = {
     "period": lambda run, s: _period(run),
     "steps": lambda run, s: run.steps,
     "inner": _inner,
+    "send": lambda run, s: run.send,
 }
 
 TRANSCRIPTIONS = {
@@ -298,9 +306,10 @@ TRANSCRIPTIONS = {
             s.phase == "dean",
             gamma=s.server_learning_rate,
             accumulator=s.initial_accumulator,
-        )
+        ),
+        sends=True,
     ),
-    "downpour_easy": Transcription(lambda run, s: _downpour(run)),
+    "downpour_easy": Transcription(lambda run, s: _downpour(run), sends=True),
     "agn": _in_order(asynchronous_rules.agn, gamma="server_learning_rate"),
     "adag": _in_order(asynchronous_rules.agn, distance_scale="distance_scale"),
     "delay_adaptive": _in_order(asynchronous_rules.delay_adaptive),
@@ -403,7 +412,8 @@ TRANSCRIPTIONS = {
     ),
 }
 
-# Workers use a reply only as the point of the next gradient, and send only that gradient, which a codec may round.
+# Workers use a reply only as the point of the next gradient, and send only that gradient, which a codec may round, like
+# the reply. Rules of other messages have an argument `send`.
 PUSH_GRADIENTS = (
     *("async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "ringleader", "malenia", "softsync"),
     *("k_batch_async", "k_batch_sync", "hierarchical", "ssp", "sync_sgd", "k_sync", "k_async", "trimmed_mean"),
@@ -421,24 +431,25 @@ def compressed(name: str, equations: Transcription, codec: str, seed: int) -> Tr
         seed: seed of the run.
 
     Raises:
-        UserError: the codec is unknown, or the messages are no gradients.
+        UserError: the codec is unknown, or the equations have none for their messages.
     """
     if codec == equations.codec:
         return equations
     kind, options = parse("codec", codec, CODECS)
-    if name not in PUSH_GRADIENTS:
-        raise UserError(f"with a codec, only schemes that push gradients can be replayed. Received: a run of {name}")
+    if name not in PUSH_GRADIENTS and not equations.sends:
+        raise UserError(f"the equations of {name} have no codec: replay a run without. Received: codec={codec}")
     of_run = CODECS[kind](**options)
     memory = options.get("memory", signature(CODECS[kind]).parameters["memory"].default) == "yes"
-    reply = asynchronous_rules.bf16 if kind == "bf16" else asynchronous_rules.whole
+    reply = bf16 if kind == "bf16" else whole
 
     def execute(run: RecordedRun, hyperparameters: Hyperparameters) -> Centers:
         if run.joins.any() or run.earlier_step_targets:
             raise UserError(f"a worker of {name} was started again, and has lost what its codec would send later")
         sizes = [len(part) for part in np.array_split(run.start, run.ps)]
-        sent = of_run(CodecRun(sizes, run.shapes, lambda k, t: _random(seed, len(run.start), k, t)))
-        gradient = asynchronous_rules.pushed(run.gradient, sent, run.workers, reply, memory)
-        return equations.execute(replace(run, gradient=gradient), hyperparameters)
+        rounding = of_run(CodecRun(sizes, run.shapes, lambda k, t: _random(seed, len(run.start), k, t)))
+        send = compressing(rounding, run.workers, memory)
+        sending = {"send": send} if equations.sends else {"gradient": pushed(run.gradient, send, reply)}
+        return equations.execute(replace(run, **sending), hyperparameters)
 
     return replace(equations, execute=execute, codec=codec)
 

@@ -29,13 +29,14 @@ class Transcription:
         execute: function of a run and its hyperparameters that executes the equations and returns the centers.
         kind: "asynchronous" if each accepted message makes an update, "synchronous" if several do, "alone" without any.
         jumps: True if messages are discontinuous functions of the gradients.
-        codec: the codec of the messages that it executes.
+        codec, sends: the codec of the messages that it executes; True if they pass `RecordedRun.send`.
     """
 
     execute: Callable[[RecordedRun, Hyperparameters], Centers]
     kind: Literal["asynchronous", "synchronous", "alone"] = "asynchronous"
     jumps: bool = False
     codec: str = "float32"
+    sends: bool = False
 
 
 class Hyperparameters(dict[str, Any]):
@@ -75,7 +76,7 @@ class RecordedRun:
         ps, seed: number of slices of the center, and seed of the algorithm's random numbers.
         shapes: shapes of the model's variables, in the order of a vector [P]; empty if they are unknown.
         losses: recorded test losses, by the version of the center; only of equations with jumps.
-        loss: test loss as a function of a center [P].
+        loss, send: test loss of a center [P]; what arrives of the next message [P] of worker k, given both.
     """
 
     algorithm: str
@@ -95,6 +96,7 @@ class RecordedRun:
     shapes: Sequence[tuple[int, ...]] = ()
     losses: Mapping[int, float] = field(default_factory=dict)
     loss: Callable[[np.ndarray], float] | None = None
+    send: Callable[[np.ndarray, int], np.ndarray] = lambda message, k: message
 
     @property
     def order(self) -> list[int]:
@@ -123,8 +125,7 @@ class RecordedRun:
         if self.equations.kind == "asynchronous":
             messages = ~self.joins & (self.trace["event"] != EVENTS.index("pull"))
             must(self.trace["accepted"][messages].sum() == self.result["updates"], "how many updates there were")
-        losses = [self.loss(centers[version - 1]) for version in self.losses] if self.loss else []
-        return Execution(centers[-1], np.array(losses))
+        return Execution(centers[-1], np.array([self.loss(centers[v - 1]) for v in self.losses] if self.loss else []))
 
     def _check_before(self) -> None:
         """Raise `ValueError` if the sizes in the record contradict each other, before any equation is executed."""
@@ -145,7 +146,6 @@ class RecordedRun:
 
 def distance(center: np.ndarray, replayed: np.ndarray) -> float:
     """Return the distance between two centers [P], relative to the second; raises `ValueError` if one is not finite."""
-    center = center.astype(np.float64)
     for name, vector in (("of the run", center), ("of the replay", replayed)):
         if not np.isfinite(vector).all():
             raise ValueError(f"the center {name} is not finite")

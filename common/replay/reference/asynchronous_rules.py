@@ -1,16 +1,14 @@
-"""The asynchronous schemes, each of whose messages is applied as it arrives; a single worker's steps; and codecs."""
+"""The asynchronous schemes, each of whose messages is applied as it arrives, and a single worker's steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from .gradients import Gradient
 from .inner_steps import InnerStep, State, inner_window, sgd_step
-
-Rounding = Callable[[np.ndarray], np.ndarray]
-Codec = Callable[[np.ndarray, int, int], np.ndarray]  # of a message [P], the index of its worker, and its round
+from .sending import Send, as_it_is
 
 
 def serial(start: np.ndarray, gradient: Gradient, steps: int, *, eta: float) -> list[np.ndarray]:
@@ -76,6 +74,7 @@ def downpour(
     gamma: float | None = None,
     accumulator: float = 0.1,
     first: Sequence[int] | None = None,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute the loop of Dean et al. on each worker, as written in their appendix, with s from 0.
 
@@ -113,7 +112,7 @@ def downpour(
                 g = gradient(x[k], k, t)
                 a[k], x[k], t = a[k] + g, x[k] - eta * g, t + 1
                 if (s if dean else s + 1) % n_push == 0 or s == steps - 1:
-                    push(a[k])
+                    push(send(a[k], k))
                     a[k] = np.zeros_like(start)
                     yield "push"
             x[k] = history[-1]
@@ -142,6 +141,7 @@ def agn(
     steps: int,
     gamma: float | None = None,
     distance_scale: float = np.inf,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute on a worker: x ← pull; H times a ← a + η g, x ← x − η g; push a/H. Server: θ ← θ − a/H.
 
@@ -158,7 +158,10 @@ def agn(
         length = min(period, steps - t[k])
         _, a = window(x[k], gradient, k, t[k], length, eta)
         t[k] += length
-        u = (eta if gamma is None else gamma) * a / length
+        if distance_scale < np.inf:
+            u = send(eta * a / length, k)
+        else:
+            u = (eta if gamma is None else gamma) * send(a / length, k)
         theta = theta - u / ((theta - pulled_center[k]) ** 2 / distance_scale + 1)
         x[k], pulled_center[k] = theta.copy(), theta.copy()
         path.append(theta.copy())
@@ -174,6 +177,7 @@ def dynsgd(
     eta: float,
     period: int,
     steps: int,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute on a worker: as DOWNPOUR; push (Σ η g, c_k). Server: θ ← θ − u/(τ + 1), τ = c − c_k; c ← c + 1.
 
@@ -189,7 +193,7 @@ def dynsgd(
         length = min(period, steps - t[k])
         _, a = window(x[k], gradient, k, t[k], length, eta)
         t[k] += length
-        theta = theta - eta * a / (c - pulled[k] + 1)
+        theta = theta - eta * send(a, k) / (c - pulled[k] + 1)
         pulled[k] = c + 1
         x[k] = theta.copy()
         path.append(theta.copy())
@@ -206,6 +210,7 @@ def aeasgd(
     alpha: float,
     period: int,
     steps: int,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute Algorithm 1 of the paper, each worker with its own clock t_k.
 
@@ -221,7 +226,7 @@ def aeasgd(
         while t[k] < steps and (first or t[k] % period != 0):
             x = x_k[k].copy()
             if t[k] % period == 0:
-                force = alpha * (x - theta)
+                force = alpha * (send(x, k) - theta)
                 x_k[k] = x_k[k] - force
                 theta = theta + force
                 path.append(theta.copy())
@@ -242,6 +247,7 @@ def aeamsgd(
     delta: float,
     period: int,
     steps: int,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute Algorithm 2 of the paper: as `aeasgd`, with the last line v ← δ v − η g(x + δ v), x_k ← x_k + v.
 
@@ -256,7 +262,7 @@ def aeamsgd(
         for h in range(min(period, steps - t[k])):
             x = x_k[k].copy()
             if h == 0:
-                force = alpha * (x - theta)
+                force = alpha * (send(x, k) - theta)
                 x_k[k] = x_k[k] - force
                 theta = theta + force
                 path.append(theta.copy())
@@ -413,6 +419,7 @@ def async_diloco(
     period: int,
     steps: int,
     inner: InnerStep = sgd_step,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute Delayed Nesterov, with N = W, for the n-th pseudo-gradient g = (θ as pulled) − x.
 
@@ -429,7 +436,7 @@ def async_diloco(
         length = min(period, steps - t[k])
         x = inner_window(pulled[k], states[k], gradient, k, t[k], length, eta, inner)
         t[k] += length
-        g = pulled[k] - x
+        g = pulled[k] - send(x, k)
         buffer = buffer + g
         if n % workers == 0:
             m = beta * m + buffer / workers
@@ -440,45 +447,3 @@ def async_diloco(
         pulled[k] = theta.copy()
         path.append(theta.copy())
     return path
-
-
-def bf16(vector: np.ndarray) -> np.ndarray:
-    """Round to the nearest numbers whose float32 ends in 16 zero bits; of two as near, to that with 17 zero bits."""
-    bits = vector.astype(np.float32).view(np.uint32)
-    up = 0x7FFF + (bits >> 16 & 1)
-    near = ((bits + up) & 0xFFFF0000).view(np.float32)
-    return np.where(np.isnan(vector), vector, near).astype(vector.dtype)
-
-
-def int8(vector: np.ndarray, block: int = 256) -> np.ndarray:
-    """Round each block to the nearest multiples of s = max |v| / 127, halves to even multiples."""
-    near = np.empty_like(vector)
-    for first in range(0, len(vector), block):
-        part = vector[first : first + block]
-        s = np.max(np.abs(part)) / vector.dtype.type(127)
-        near[first : first + block] = s * np.round(part / s) if s else 0
-    return near
-
-
-def whole(vector: np.ndarray) -> np.ndarray:
-    """Return the vector without rounding."""
-    return vector
-
-
-def pushed(gradient: Gradient, codec: Codec, workers: int, reply: Rounding, memory: bool = True) -> Gradient:
-    """Return the compressed gradients that workers push, with or without error feedback, and rounded replies.
-
-        g = g_k(reply(x)), or g_k(x) at the first time;  q = C(g + e_k);  e_k ← g + e_k − q;  push q
-
-    The function keeps e_k, so it serves one run only.
-    """
-    kept: list[np.ndarray | float] = [0.0] * workers
-
-    def message(x: np.ndarray, k: int, t: int) -> np.ndarray:
-        wanted = gradient(reply(x) if t else x, k, t) + kept[k]
-        sent = codec(wanted, k, t)
-        if memory:
-            kept[k] = wanted - sent
-        return sent
-
-    return message

@@ -8,6 +8,7 @@ import numpy as np
 
 from .asynchronous_rules import window
 from .gradients import Gradient
+from .sending import Send, as_it_is
 
 
 def fedbuff(
@@ -22,6 +23,7 @@ def fedbuff(
     p: float,
     period: int,
     steps: int,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute Algorithm 1 of the paper: returns w after each step of the server.
 
@@ -38,7 +40,7 @@ def fedbuff(
         y, _ = window(began, gradient, k, t[k], length, eta)
         t[k] += length
         tau = len(w) - 1 - pulled[k]
-        total, received = total + (began - y) / (1 + tau) ** p, received + 1
+        total, received = total + send(began - y, k) / (1 + tau) ** p, received + 1
         if received == size:
             w.append(w[-1] - epsilon * total / size)
             total, received = np.zeros_like(start), 0

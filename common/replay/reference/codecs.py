@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .asynchronous_rules import Codec, Rounding, bf16, int8
+from .sending import Codec, Rounding
 from .synchronous_rules import Compressor, largest, scaled_sign
 
 INTEGERS = [float(n) for n in range(-7, 8)]
@@ -30,6 +30,24 @@ class Run:
 
 
 OfRun = Callable[[Run], Codec]
+
+
+def bf16(vector: np.ndarray) -> np.ndarray:
+    """Round to the nearest numbers whose float32 ends in 16 zero bits; of two as near, to that with 17 zero bits."""
+    bits = vector.astype(np.float32).view(np.uint32)
+    up = 0x7FFF + (bits >> 16 & 1)
+    near = ((bits + up) & 0xFFFF0000).view(np.float32)
+    return np.where(np.isnan(vector), vector, near).astype(vector.dtype)
+
+
+def int8(vector: np.ndarray, block: int = 256) -> np.ndarray:
+    """Round each block to the nearest multiples of s = max |v| / 127, halves to even multiples."""
+    near = np.empty_like(vector)
+    for first in range(0, len(vector), block):
+        part = vector[first : first + block]
+        s = np.max(np.abs(part)) / vector.dtype.type(127)
+        near[first : first + block] = s * np.round(part / s) if s else 0
+    return near
 
 
 def nearest_level(vector: np.ndarray, levels: Sequence[float], block: int) -> np.ndarray:

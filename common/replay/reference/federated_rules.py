@@ -9,6 +9,7 @@ import numpy as np
 
 from .gradients import Gradient
 from .inner_steps import inner_window, sgd_step
+from .sending import Send, as_it_is
 from .synchronous_rules import after_steps, no_states
 
 
@@ -59,13 +60,21 @@ def plus(gradient: Gradient, corrections: Sequence[np.ndarray]) -> Gradient:
 
 
 def fedprox(
-    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, mu: float, period: int, steps: int
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    mu: float,
+    period: int,
+    steps: int,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute H steps of SGD from θ on f_k(x) + μ/2 ‖x − θ‖²; θ ← mean_k x_k."""
     theta, path = start.copy(), []
     for t in range(0, steps, period):
         x = after_steps(
-            theta, no_states(workers), proximal(gradient, theta, mu), t, min(period, steps - t), eta, sgd_step
+            theta, no_states(workers), proximal(gradient, theta, mu), t, min(period, steps - t), eta, sgd_step, send
         )
         theta = np.mean(x, axis=0)
         path.append(theta.copy())
@@ -78,9 +87,17 @@ def proximal(gradient: Gradient, theta: np.ndarray, mu: float) -> Gradient:
 
 
 def fednova(
-    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, work: Sequence[float], period: int, steps: int
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    work: Sequence[float],
+    period: int,
+    steps: int,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
-    """Execute H_k local steps from θ; d_k = (θ − x_k)/(η H_k); θ ← θ − mean_k(H_k) η mean_k(d_k)."""
+    """Execute H_k local steps from θ; d_k = (θ − x_k)/H_k; θ ← θ − mean_k(H_k) mean_k(d_k)."""
     theta, done, path = start.copy(), [0] * workers, []
     for t in range(0, steps, period):
         length, d = min(period, steps - t), []
@@ -88,8 +105,8 @@ def fednova(
         for k in range(workers):
             x = inner_window(theta, {}, gradient, k, done[k], h[k], eta, sgd_step)
             done[k] += h[k]
-            d.append((theta - x) / (eta * h[k]))
-        theta = theta - np.mean(h) * eta * np.mean(d, axis=0)
+            d.append(send((theta - x) / h[k], k))
+        theta = theta - np.mean(h) * np.mean(d, axis=0)
         path.append(theta.copy())
     return path
 

@@ -10,6 +10,7 @@ import numpy as np
 from .asynchronous_rules import window
 from .gradients import Gradient
 from .inner_steps import InnerStep, State, inner_window, sgd_step
+from .sending import Send, as_it_is
 
 Compressor = Callable[[np.ndarray], np.ndarray]
 
@@ -76,7 +77,15 @@ def k_async(
 
 
 def easgd(
-    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, beta: float, period: int, steps: int
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    beta: float,
+    period: int,
+    steps: int,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute x_k ← x_k − η g(x_k) − α (x_k − θ); θ ← (1 − β) θ + β mean x_k; elastic if τ | t.
 
@@ -90,18 +99,25 @@ def easgd(
             if t % period == 0:
                 x[k] = x[k] - beta / workers * (old[k] - center)
         if t % period == 0:
-            theta = (1 - beta) * center + beta * np.mean(old, axis=0)
+            theta = (1 - beta) * center + beta * np.mean([send(x_k, k) for k, x_k in enumerate(old)], axis=0)
             path.append(theta.copy())
     return path
 
 
 def sync_sgd_lr(
-    start: np.ndarray, gradient: Gradient, workers: int, *, etas: Sequence[float], mean: bool, steps: int
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    etas: Sequence[float],
+    mean: bool,
+    steps: int,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute θ ← θ − Σ η_k g_k(θ), or the mean."""
     theta, path = start.copy(), []
     for t in range(steps):
-        pushed = [eta * gradient(theta, k, t) for k, eta in enumerate(etas)]
+        pushed = [send(eta * gradient(theta, k, t), k) for k, eta in enumerate(etas)]
         theta = theta - (np.mean(pushed, axis=0) if mean else np.sum(pushed, axis=0))
         path.append(theta.copy())
     return path
@@ -116,12 +132,13 @@ def sagn(
     gamma: float,
     period: int,
     steps: int,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute workers as in AGN, and the server as synchronous SGD on the window means: θ ← θ − γ (1/W) Σ ḡ_k."""
     theta, path = start.copy(), []
     for t in range(0, steps, period):
         length = min(period, steps - t)
-        means = [window(theta, gradient, k, t, length, eta)[1] / length for k in range(workers)]
+        means = [send(window(theta, gradient, k, t, length, eta)[1] / length, k) for k in range(workers)]
         theta = theta - gamma * np.mean(means, axis=0)
         path.append(theta.copy())
     return path
@@ -137,6 +154,7 @@ def local_sgd(
     steps: int,
     inner: InnerStep = sgd_step,
     synchronous: int = 0,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute H(t) inner steps from θ on each worker; θ ← mean_k x_k. Post-local: H(t) = 1 at first, then H.
 
@@ -145,7 +163,7 @@ def local_sgd(
     theta, path, t, states = start.copy(), [], 0, no_states(workers)
     while t < steps:
         length = 1 if t < synchronous else min(period, steps - t)
-        theta = np.mean(after_steps(theta, states, gradient, t, length, eta, inner), axis=0)
+        theta = np.mean(after_steps(theta, states, gradient, t, length, eta, inner, send), axis=0)
         path.append(theta.copy())
         t += length
     return path
@@ -157,10 +175,17 @@ def no_states(workers: int) -> list[State]:
 
 
 def after_steps(
-    start: np.ndarray, states: list[State], gradient: Gradient, t: int, length: int, eta: float, inner: InnerStep
+    start: np.ndarray,
+    states: list[State],
+    gradient: Gradient,
+    t: int,
+    length: int,
+    eta: float,
+    inner: InnerStep,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
-    """Return x_k of each worker after `length` inner steps from the same point."""
-    return [inner_window(start, state, gradient, k, t, length, eta, inner) for k, state in enumerate(states)]
+    """Return what arrives of x_k of each worker after `length` inner steps from the same point."""
+    return [send(inner_window(start, state, gradient, k, t, length, eta, inner), k) for k, state in enumerate(states)]
 
 
 def diloco(
@@ -174,11 +199,12 @@ def diloco(
     period: int,
     steps: int,
     inner: InnerStep = sgd_step,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute x_k ← θ; H inner steps; Δ = mean_k(θ − x_k); m ← μ m + Δ; θ ← θ − ε (Δ + μ m)."""
     theta, m, path, states = start.copy(), np.zeros_like(start), [], no_states(workers)
     for t in range(0, steps, period):
-        x = after_steps(theta, states, gradient, t, min(period, steps - t), eta, inner)
+        x = after_steps(theta, states, gradient, t, min(period, steps - t), eta, inner, send)
         delta = np.mean([theta - x_k for x_k in x], axis=0)
         m = mu * m + delta
         theta = theta - epsilon * (delta + mu * m)
@@ -200,6 +226,7 @@ def palsgd(
     period: int,
     steps: int,
     inner: InnerStep = sgd_step,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute x_k ← x_k − (η γ/p)(x_k − θ) if drawn(k, t) < p, else an inner step of rate η/(1 − p).
 
@@ -215,7 +242,7 @@ def palsgd(
                     x = x - eta * gamma / p * (x - theta)
                 else:
                     x = inner(x, gradient(x, k, t), eta / (1 - p), states[k])
-            moves.append(theta - x)
+            moves.append(theta - send(x, k))
         delta = np.mean(moves, axis=0)
         m = mu * m + delta
         theta = theta - epsilon * (delta + mu * m)
@@ -236,11 +263,12 @@ def fedopt(
     form: str,
     period: int,
     steps: int,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute H local steps from θ; Δ = mean_k x_k − θ; m ← β₁ m + (1 − β₁) Δ; v by its form; θ ← θ + ε m/(√v + τ)."""
     theta, m, v, path = start.copy(), np.zeros_like(start), np.full_like(start, tau**2), []
     for t in range(0, steps, period):
-        x = after_steps(theta, no_states(workers), gradient, t, min(period, steps - t), eta, sgd_step)
+        x = after_steps(theta, no_states(workers), gradient, t, min(period, steps - t), eta, sgd_step, send)
         delta = np.mean(x, axis=0) - theta
         m = beta_1 * m + (1 - beta_1) * delta
         v = {
@@ -265,12 +293,13 @@ def bmuf(
     steps: int,
     inner: InnerStep = sgd_step,
     nesterov: bool = True,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute H local steps from B; D ← μ D + ζ (mean_k x_k − B); θ ← θ + D; B = θ + μ D, or θ. Returns θ."""
     theta, b, d, path, states = start.copy(), start.copy(), np.zeros_like(start), [], no_states(workers)
     for t in range(0, steps, period):
         x = after_steps(b, states, gradient, t, min(period, steps - t), eta, inner)
-        d = mu * d + zeta * (np.mean(x, axis=0) - b)
+        d = mu * d + zeta * np.mean([send(x_k - b, k) for k, x_k in enumerate(x)], axis=0)
         theta = theta + d
         b = theta + mu * d if nesterov else theta
         path.append(theta.copy())
@@ -288,11 +317,12 @@ def slowmo(
     period: int,
     steps: int,
     inner: InnerStep = sgd_step,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute H steps of rate γ from θ; u ← β u + (θ − mean_k x_k)/γ; θ ← θ − α γ u. γ is `eta` here."""
     theta, u, path, states = start.copy(), np.zeros_like(start), [], no_states(workers)
     for t in range(0, steps, period):
-        x = after_steps(theta, states, gradient, t, min(period, steps - t), eta, inner)
+        x = after_steps(theta, states, gradient, t, min(period, steps - t), eta, inner, send)
         u = beta * u + (theta - np.mean(x, axis=0)) / eta
         theta = theta - alpha * eta * u
         path.append(theta.copy())
