@@ -15,11 +15,13 @@ from rich.console import Console
 
 from ..common.arguments import check_known
 from ..common.cli import flags
+from . import reproduced
 from .claims_catalogue import CLAIMS
 from .claims_page import update_page
 from .claims_study import Found
 from .outcome_files import write
 from .plots import title_of
+from .reproduced import EXPERIMENTS
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -29,10 +31,11 @@ class Options:
     """Which claims."""
 
     names: tuple[str, ...] = ()
-    """Of claims; all if none is given. Those that share their runs are measured together."""
+    """Of claims, or of experiments of `reproduced`; all claims if none is given. Claims that share their runs are
+    measured together."""
 
     def __post_init__(self):
-        check_known("claim", *self.names, known=[claim.name for claim in CLAIMS])
+        check_known("claim", *self.names, known=[each.name for each in (*CLAIMS, *EXPERIMENTS)])
 
 
 def main(arguments: list[str]) -> int:
@@ -44,6 +47,10 @@ def main(arguments: list[str]) -> int:
         {"options": Options},
         positional="names",
     )[0]
+    if experiments := [name for name in options.names if name in {each.name for each in EXPERIMENTS}]:
+        reproduced.main(experiments)
+        if len(experiments) == len(options.names):
+            return 0
     console = Console(highlight=False)
     file = RESULTS / "claims.json"
     results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from ..common.arguments import check_known
 from ..common.cli import flags
-from . import reproduced_asynchrony, reproduced_messages, reproduced_waiting
+from . import reproduced_asynchrony, reproduced_links, reproduced_messages, reproduced_waiting
 from .outcome_files import write
 from .plots import title_of
 from .reproduced_experiment import Numbers
@@ -26,7 +26,12 @@ from .reproduced_experiment import Numbers
 RESULTS = Path(__file__).parent / "results" / "reproduced.json"
 PAGE = Path(__file__).parent.parent / "docs" / "claims.md"
 
-EXPERIMENTS = [*reproduced_asynchrony.EXPERIMENTS, *reproduced_waiting.EXPERIMENTS, *reproduced_messages.EXPERIMENTS]
+EXPERIMENTS = [
+    *reproduced_asynchrony.EXPERIMENTS,
+    *reproduced_waiting.EXPERIMENTS,
+    *reproduced_messages.EXPERIMENTS,
+    *reproduced_links.EXPERIMENTS,
+]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ def hostile_workers(attack: str | None) -> int:
 def _numbers(what: str, text: str, default: Any) -> Any:
     """Return a positive number, or 0 if that is the default; for a tuple, several of them, written a-b-c."""
     several = isinstance(default, tuple)
-    number = type(default[0] if several else default)
+    number = type((0 if text.isdigit() else 0.0) if default is None else default[0] if several else default)
     try:
         values = tuple(number(part) for part in (text.split("-") if several else [text]))
     except ValueError:

@@ -25,7 +25,7 @@ from ..virtual_time.forecast import Forecast, forecast
 from ..virtual_time.platform import NETWORKS, Machines, Platform
 from ..virtual_time.schedule import check
 from . import flags
-from .machines import fitted
+from .machines import fitted, number_of_parameters
 from .simulate import scheme_of
 
 PARAMETERS = 10**6  # the size of the model if neither the question nor a recorded run gives it
@@ -59,8 +59,6 @@ STEPS: dict[str, Callable[[Any, int, float], float]] = {
     "ssp": lambda scheme, workers, late: 1 / workers,
 }
 
-SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
-
 MOST_WORKERS = 1000
 
 MOST_STEPS = 2 * 10**6  # of all workers in a round: the time of each is drawn
@@ -76,6 +74,9 @@ class Question:
     """Number of parameter server tasks."""
     parameters: str | None = None
     """Number of parameters of the model, as in 25M. Default: 1M, or with --like that of the run."""
+    layers: int | None = None
+    """Number of layers of the model, each of which algorithms without a ps send as soon as its gradient is known, on
+    equal machines. Default: they send a vector at once, as in a run."""
     communication_period: int | None = None
     """Local steps between two exchanges, for all algorithms with such a period. Default: that of each algorithm, and
     longer ones if messages take more than half of the time."""
@@ -94,8 +95,9 @@ class Question:
         at_least(1, workers=self.workers, ps=self.ps)
         at_most(MOST_WORKERS, workers=self.workers, ps=self.ps)
         positive(curvature=self.curvature)
-        if self.communication_period is not None:
-            at_least(1, communication_period=self.communication_period)
+        for name in ("communication_period", "layers"):
+            if getattr(self, name) is not None:
+                at_least(1, **{name: getattr(self, name)})
         at_least(0, seed=self.seed)
         _ = self.size
         for scheme in self.schemes.values():
@@ -121,13 +123,7 @@ class Question:
         """Number of parameters P; None if not given."""
         if self.parameters is None:
             return None
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGBT]?)", self.parameters.strip())
-        size = round(float(found[1]) * SUFFIXES[found[2]]) if found else 0
-        if not 1 <= size <= 10**12:
-            raise UserError(
-                f"parameters takes a number with k, M, G, B or T, as in 25M, up to 1e12. Received: {self.parameters!r}"
-            )
-        return size
+        return number_of_parameters(self.parameters)
 
 
 def has_period(scheme: Any) -> bool:
@@ -216,7 +212,13 @@ def predict(question: Question, platform: Platform) -> dict[str, Prediction]:
         alike = _what_takes_time(scheme)
         if alike not in known:
             known[alike] = forecast(
-                scheme, platform, workers=question.workers, parameters=size, ps=question.ps, seed=question.seed
+                scheme,
+                platform,
+                workers=question.workers,
+                parameters=size,
+                ps=question.ps,
+                seed=question.seed,
+                layers=question.layers if scheme.sync.is_collective else None,
             )
         return Prediction(
             scheme, known[alike], largest_rate(scheme, workers, known[alike].staleness, question.curvature)

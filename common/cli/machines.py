@@ -1,8 +1,9 @@
-"""Machines fitted to a recorded run, for `simulate` and `advise`: `--like RUN_DIR`."""
+"""Machines fitted to a recorded run, for `simulate` and `advise`: `--like RUN_DIR`; sizes of models in words."""
 
 from __future__ import annotations
 
 import math
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,10 @@ from ..record.latest import named
 from ..simulation.fit import FittedMachines, fit
 from ..virtual_time.platform import Platform
 from .flag_groups import Options
+
+SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
+
+MOST_PARAMETERS = 10**12
 
 
 def with_machines(options: Options) -> Options:
@@ -67,3 +72,12 @@ def _of_other_size(found: FittedMachines, parameters: int) -> list[str]:
     else:
         how = f"takes longer at the card of the ps alone: its {1e3 * found.latency:.3g} ms each way are as in the run"
     return [f"other size       a message {how} (--uplink, --downlink, --latency say better)"]
+
+
+def number_of_parameters(text: str) -> int:
+    """Parse the number of parameters of a model, such as 25M or 1.5B; raises `UserError`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGBT]?)", text.strip())
+    size = round(float(found[1]) * SUFFIXES[found[2]]) if found else 0
+    if not 1 <= size <= MOST_PARAMETERS:
+        raise UserError(f"parameters takes a number with k, M, G, B or T, as in 25M, up to 1e12. Received: {text!r}")
+    return size

@@ -22,7 +22,7 @@ from ..arguments import nearest, spelt
 from ..errors import DistsgdError, Interrupted, UserError
 from ..record.display import Page
 from ..replay.adapters import TRANSCRIPTIONS
-from . import advise, completion, doctor, flags, launching, runs, simulate, sweep
+from . import advise, bandwidth, completion, doctor, flags, launching, runs, simulate, sweep
 from .catalogue import aliases, catalogue, without_alias
 from .commands import docs, evaluate, explanation, measure, mutants, replay_run, test, timeline
 from .flag_groups import Options
@@ -50,6 +50,7 @@ GROUPS: dict[str, tuple[Row, ...]] = {
         ("list", "show the catalogue", catalogue),
         ("explain <algorithm>", "show its equations, use, origin, departures and limits", explanation),
         ("advise --workers 64", "recommend an algorithm for given workers, links and stragglers", advise.main),
+        ("bandwidth <algorithm> ...", "compute how fast a link an algorithm needs: --parameters 1B", bandwidth.main),
         ("tutorials", "open the notebooks in Jupyter Lab, installed at first (--execute: execute and save)", tutorials),
     ),
     "Inspect": (

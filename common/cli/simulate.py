@@ -22,7 +22,7 @@ from ..launch.client import keep_warm
 from ..record.summary import formatted
 from ..spec import parse
 from ..tasks.job import checked
-from . import flags
+from . import flags, time_alone
 from .flag_groups import GROUPS, Options, find_cluster, parse_flags
 from .machines import with_machines
 from .train import perform, run_command, with_data
@@ -52,6 +52,8 @@ def main(arguments: list[str]) -> int:
     if len(named) == 1 and not any(word.partition("=")[0] == "--compare" for word in arguments):
         ((name, word),), rest = named.items(), ["--backend", "simulation", *arguments]
         rest.remove(word)
+        if any(each.partition("=")[0] == "--parameters" for each in arguments):
+            return time_alone.main(SCHEMES[name], [each for each in arguments if each != word])
         return run_command(*_simulated(*parse_flags(SCHEMES[name], rest)))
     (options,) = flags.read(
         "run.sh simulate",

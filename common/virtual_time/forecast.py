@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from ..errors import UserError
 from ..messages.cut import even_sizes
 from ..record_format import EVENTS
 from ..server.traffic import Traffic
+from .layers import LayeredStep, exchange_of, utilisation
 from .platform import Machines, Platform
 from .schedule import SECOND, EventLoop, EventSchedule
 
@@ -22,6 +24,8 @@ MESSAGES = 3000  # of all workers: enough for means with an error of one or two 
 LEAST_ROUNDS, MOST_ROUNDS = 9, 60
 
 WARM_UP = 3  # the first 1/3 of the updates is left out: workers that begin together are not stale yet
+
+UNEQUAL = "compute", "step_factors", "cores", "link_sigma", "latency_sigma", "regions", "failures"
 
 SLOWEST = 8  # the most rounds of a fast worker for one of the mean worker
 
@@ -54,7 +58,14 @@ class Forecast:
 
 
 def forecast(
-    scheme: Scheme, platform: Platform, *, workers: int, parameters: int, ps: int = 1, seed: int = 0
+    scheme: Scheme,
+    platform: Platform,
+    *,
+    workers: int,
+    parameters: int,
+    ps: int = 1,
+    seed: int = 0,
+    layers: int | None = None,
 ) -> Forecast:
     """Predict the figures of a long run in which no worker has finished.
 
@@ -67,6 +78,8 @@ def forecast(
         parameters: number of parameters of the model, P.
         ps: number of ps tasks that share the center.
         seed: seed of all random numbers.
+        layers: number of layers of the model, each of which is sent as soon as its gradient is known (see `layers`), by
+            equal workers that exchange together. By default a vector is sent at once, as in a run.
 
     Example:
         >>> from distsgd import AsyncSGD, Platform, forecast
@@ -80,6 +93,8 @@ def forecast(
     if not scheme.sync.exchanges:
         steps = SECOND / Machines(platform).expected_steps(workers, seed).min()
         return Forecast(steps, steps, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    if layers is not None:
+        return _layered(scheme, platform, workers, parameters, ps, layers)
     traffic = Traffic(scheme, scheme.codec, workers, even_sizes(parameters, ps))
     rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, MESSAGES // workers)) // WARM_UP * WARM_UP
     plans = [scheme.rounds(rounds * SLOWEST * scheme.period, 0, worker) for worker in range(workers)]
@@ -95,6 +110,23 @@ def forecast(
         stop_at_version=round(rounds * scheme.updates_per_round(workers)),
     ).run()
     return figures(schedule, scheme, traffic, workers, plans)
+
+
+def _layered(scheme: Scheme, platform: Platform, workers: int, parameters: int, ps: int, layers: int) -> Forecast:
+    """Return the figures of a run in which messages of layers travel while others are computed."""
+    machines, given, ideal = Machines(platform), platform.described(), Platform().described()
+    if unequal := [name for name in UNEQUAL if given[name] != ideal[name]]:
+        raise UserError(f"with layers, workers and links are equal: leave {', '.join(unequal)} out")
+    if not scheme.sync.waits:
+        raise UserError(f"with layers, workers wait for each other, and those of {scheme.name} do not")
+    step = LayeredStep(layers=layers, seconds=machines.step / SECOND, parameters=parameters)
+    exchange = replace(exchange_of(scheme, parameters, workers), buckets=None, latency=machines.latency / SECOND)
+    of_ps = machines.ps_link * ps / workers if scheme.sync.uses_ps else math.inf
+    computes = utilisation(step, exchange, 8 * SECOND * min(machines.uplink, machines.downlink, of_ps))
+    seconds = step.seconds / computes
+    sent, received = (moved / (seconds * scheme.period) for moved in exchange.moved(parameters))
+    updates = scheme.updates_per_round(workers) / (seconds * scheme.period)
+    return Forecast(updates, workers / seconds, computes, 0.0, 1 - computes, 0.0, sent, received)
 
 
 def figures(

@@ -3,8 +3,9 @@
 Each field is a keyword argument, a flag of the command line and a key of a TOML file. A field that is not given has the
 value of the network, or else is ideal: only computing takes time.
 
-Not modelled: time of day, links that fail or change, messages that overlap with computing, several jobs on the same
-machines, a ps whose speed depends on the worker, memory. A worker is one machine, with its own link each way.
+Not modelled: time of day, links that fail or change, messages that overlap with computing (but see `layers`), several
+jobs on the same machines, a ps whose speed depends on the worker, memory. A worker is one machine, with its own link
+each way.
 """
 
 from __future__ import annotations

@@ -1,0 +1,235 @@
+"""Steps of layers in virtual time: messages that travel while a worker computes, and how fast a link they need.
+
+A step is a graph of 3 L − 1 nodes of equal time, which a worker computes one after the other: the forward pass of the
+layers 1 to L; then, from the last layer to the first, the backward pass to the activations (not of the first layer) and
+to the parameters. A message of a layer is ready when its parameters' node is, goes to a link, which serves messages in
+their order, and is needed by the forward node of that layer τ + 1 steps later. All workers are equal and have a link of
+the same rate each way, so that one of them stands for all.
+
+    all_reduce          every layer in each step
+    DiLoCo              every layer in each H-th step
+    Streaming DiLoCo    a fragment of the layers in turn, each in every H-th step, used τ steps later
+
+Reference: Douillard et al. 2025, *Streaming DiLoCo with overlapping communication*, arXiv:2501.18512, whose Table 4
+has the bandwidths that this model needs (`bash run.sh reproduced utilisation`). The links are those of two workers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ..arguments import at_least, fraction, not_negative, one_of, positive
+from ..contract.scheme import Scheme
+from ..errors import UserError
+
+CYCLES = 12  # periods that are simulated; the second half of them is measured
+
+FASTEST = 1e18  # bits per second: a utilisation that such a link does not reach is out of reach
+
+NEAR = 1e-9  # of a utilisation: differences are those of rounding
+
+Pattern = Literal["strided", "sequential"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayeredStep:
+    """A step of a model of equal layers.
+
+    Attributes:
+        layers: number of layers, L.
+        seconds: of a step that waits for no message.
+        parameters: number of parameters of the model, P; each layer has P/L.
+    """
+
+    layers: int
+    seconds: float
+    parameters: float
+
+    def __post_init__(self):
+        at_least(1, layers=self.layers)
+        positive(seconds=self.seconds, parameters=self.parameters)
+
+    @property
+    def node(self) -> float:
+        """Seconds of a node of the graph."""
+        return self.seconds / (3 * self.layers - 1)
+
+    def ready(self, layer: int) -> float:
+        """Return the seconds from the end of the forward pass until the gradient of a layer, from 0, is ready."""
+        return min(2 * (self.layers - layer), 2 * self.layers - 1) * self.node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """What workers send, and when.
+
+    Attributes:
+        period: local steps between two messages of a layer, H.
+        fragments: the layers are cut into so many fragments, F, which are sent in turn, H/F steps apart.
+        pattern: `strided` if fragment p has the layers p, p + F, p + 2 F, ..., `sequential` if they are consecutive.
+        buckets: number of messages of a fragment; by default one for each layer. A message of several layers is ready
+            with the last of them in the backward pass, and needed by the first of them in the forward pass.
+        delay: local steps between the message and the use of its reply, τ.
+        bits_up, bits_down: bits of a parameter in a message, and in its reply.
+        workers: W. In a reduction a worker sends and receives (W − 1)/W of the vector twice: first as messages, then as
+            replies.
+        uses_ps: True if messages go to a parameter server, which has a faster link: then a reply follows its message,
+            and both are as long as the vector.
+        latency: seconds until the first bit of a message arrives, which occupies no link.
+    """
+
+    period: int = 1
+    fragments: int = 1
+    pattern: Pattern = "strided"
+    buckets: int | None = None
+    delay: int = 0
+    bits_up: float = 32
+    bits_down: float = 32
+    workers: int = 2
+    uses_ps: bool = False
+    latency: float = 0.0
+
+    def __post_init__(self):
+        at_least(1, period=self.period, fragments=self.fragments, workers=self.workers)
+        at_least(0, delay=self.delay)
+        if self.buckets is not None:
+            at_least(1, buckets=self.buckets)
+        one_of(get_args(Pattern), pattern=self.pattern)
+        positive(bits_up=self.bits_up, bits_down=self.bits_down)
+        not_negative(latency=self.latency)
+
+    def check(self, layers: int) -> None:
+        """Raise `UserError` if so many layers cannot be cut into the fragments."""
+        if self.fragments > layers:
+            raise UserError(f"fragments must be at most the number of layers, {layers}. Received: {self.fragments}")
+
+    def messages(self, step: int, layers: int) -> Iterator[tuple[int, int]]:
+        """Yield the messages of a step in the order in which they are ready: the first layer of each, and their number.
+
+        Fragment p, from 0, is sent in the steps s with s mod H = ⌊(p + 1) H/F⌋ − 1.
+        """
+        sent = [p for p in range(self.fragments) if ((p + 1) * self.period) // self.fragments - 1 == step % self.period]
+        yield from sorted((bucket for p in sent for bucket in self._buckets(p, layers)), reverse=True)
+
+    def _buckets(self, fragment: int, layers: int) -> Iterator[tuple[int, int]]:
+        if self.pattern == "strided":
+            own = range(fragment, layers, self.fragments)
+        else:
+            own = range(fragment * layers // self.fragments, (fragment + 1) * layers // self.fragments)
+        number = min(self.buckets or len(own), len(own))
+        for i in range(number):
+            first, end = i * len(own) // number, (i + 1) * len(own) // number
+            yield own[first], end - first
+
+    def seconds(self, parameters: float, rate: float) -> list[float]:
+        """Return the seconds for which a message of so many parameters occupies each link, one after the other."""
+        up, down = (8 * moved / rate for moved in self.moved(parameters))
+        return [up, down] if self.uses_ps else [up + down]
+
+    def moved(self, parameters: float) -> tuple[float, float]:
+        """Return the bytes that a worker sends, and receives, with a message of so many parameters and its reply.
+
+        In a reduction it sends and receives as many in both steps: these are those of the first step and the second.
+        """
+        share = 1 if self.uses_ps else (self.workers - 1) / self.workers
+        return share * parameters * self.bits_up / 8, share * parameters * self.bits_down / 8
+
+
+def exchange_of(scheme: Scheme, parameters: int, workers: int) -> Exchange:
+    """Return what the workers of an algorithm send, as one message of the whole vector, or of a fragment.
+
+    Raises:
+        UserError: the workers send nothing, or not one message in each period.
+    """
+    if not scheme.sync.exchanges:
+        raise UserError(f"{scheme.name} has one worker, which needs no link")
+    if scheme.events != frozenset({"exchange"}):
+        raise UserError(f"{scheme.name} pushes and pulls in periods of their own, which no formula covers: simulate it")
+    up, down = (8 * codec.bytes([parameters]) / parameters for codec in (scheme.codec, scheme.reply_codec))
+    return Exchange(
+        period=scheme.period,
+        fragments=getattr(scheme, "fragments", 1),
+        buckets=1,
+        delay=getattr(scheme, "delay", 0),
+        bits_up=up,
+        bits_down=down,
+        workers=workers,
+        uses_ps=scheme.sync.uses_ps,
+    )
+
+
+def utilisation(step: LayeredStep, exchange: Exchange, rate: float) -> float:
+    """Return the fraction of its time that a worker computes, if its link carries `rate` bits per second each way.
+
+    Example:
+        >>> from distsgd.common.virtual_time.layers import Exchange, LayeredStep, utilisation
+        >>> step = LayeredStep(layers=24, seconds=0.1, parameters=1e9)
+        >>> round(utilisation(step, Exchange(period=100, bits_up=16, bits_down=16), rate=10e9), 3)
+        0.862
+    """
+    exchange.check(step.layers)
+    worker = _Worker(step, exchange, rate)
+    ends = [worker.after(exchange.period) for _ in range(CYCLES)]
+    half = CYCLES // 2
+    return half * exchange.period * step.seconds / (ends[-1] - ends[-1 - half])
+
+
+class _Worker:
+    """A worker that computes steps and sends messages; times are seconds since its start."""
+
+    def __init__(self, step: LayeredStep, exchange: Exchange, rate: float):
+        self.step, self.exchange = step, exchange
+        self.occupied = exchange.seconds(step.parameters / step.layers, rate)
+        self.now, self.number = 0.0, 0
+        self.links = [0.0] * len(self.occupied)  # times at which they are free
+        self.due: dict[int, list[tuple[int, float]]] = {}  # for each step the layers that need a reply, and its time
+
+    def after(self, steps: int) -> float:
+        """Return the time after further steps."""
+        for _ in range(steps):
+            self._forward()
+            for first, number in self.exchange.messages(self.number, self.step.layers):
+                self._send(first, number)
+            self.now += self.step.ready(0)
+            self.number += 1
+        return self.now
+
+    def _forward(self) -> None:
+        """Compute the forward pass, whose nodes wait for the replies that they need."""
+        node = self.step.node
+        for layer, arrives in sorted(self.due.pop(self.number, [])):
+            self.now += max(0.0, arrives - (self.now + layer * node))
+        self.now += self.step.layers * node
+
+    def _send(self, first: int, number: int) -> None:
+        """Send the message of `number` layers, which is ready with the gradient of layer `first`."""
+        at = self.now + self.step.ready(first)
+        for i, seconds in enumerate(self.occupied):
+            self.links[i] = max(self.links[i], at) + number * seconds
+            at = self.links[i] + self.exchange.latency
+        self.due.setdefault(self.number + 1 + self.exchange.delay, []).append((first, at))
+
+
+def needed_rate(step: LayeredStep, exchange: Exchange, wanted: float) -> float:
+    """Return the least rate of the links, in bits per second each way, for a utilisation; infinite if none is enough.
+
+    Args:
+        step: what a worker computes.
+        exchange: what it sends.
+        wanted: fraction of its time that a worker computes, below 1.
+    """
+    fraction(utilisation=wanted)
+
+    def enough(rate: float) -> bool:
+        return utilisation(step, exchange, rate) >= wanted - NEAR
+
+    if not enough(FASTEST):
+        return math.inf
+    low, high = 0.0, math.log(FASTEST)
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(math.exp(middle)) else (middle, high)
+    return math.exp(high)

@@ -1,0 +1,149 @@
+"""Steps of layers in virtual time, computed by hand, and the links that they need."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from distsgd.benchmarks.reproduced_links import TABLE, exchange, first_points, point, step_of
+from distsgd.common import UserError
+from distsgd.common.cli.advise import Question, predict
+from distsgd.common.cli.main import dispatch
+from distsgd.common.virtual_time.layers import Exchange, LayeredStep, needed_rate, utilisation
+from distsgd.common.virtual_time.platform import Platform
+
+TWO = LayeredStep(layers=2, seconds=5.0, parameters=2.0)  # nodes of 1 s: F1 F2 A2 P2 P1; a bit for each layer
+
+BIT = Exchange(bits_up=1, bits_down=1)  # two workers send half of a vector twice, so a layer takes 1/rate seconds
+
+
+@pytest.mark.parametrize(
+    ("changes", "rate", "period"),
+    [
+        ({}, math.inf, 5),
+        ({}, 1.0, 6),  # P2 is sent from 4 to 5, P1 from 5 to 6, when F1 begins
+        ({}, 1 / 3, 10),  # P2 from 4 to 7, P1 from 7 to 10
+        ({"buckets": 1}, 1.0, 7),  # both from 5 to 7
+        ({"delay": 1}, 1.0, 5),
+        ({"delay": 1}, 1 / 3, 6),  # the link is always busy
+        ({"workers": 4}, 1.0, 7),  # a layer takes 1.5 s: P2 from 4 to 5.5, P1 from 5.5 to 7
+        ({"latency": 0.25}, 1.0, 6.25),
+        ({"uses_ps": True}, 1.0, 7),  # up: P2 4 to 5, P1 5 to 6; down: P2 5 to 6, P1 6 to 7
+        ({"bits_down": 3}, 1.0, 8),  # a layer takes 2 s: P2 from 4 to 6, P1 to 8
+    ],
+)
+def test_the_time_of_a_step_of_two_layers_is_that_worked_out_by_hand(changes, rate, period):
+    assert utilisation(TWO, replace(BIT, **changes), rate) == pytest.approx(5 / period)
+
+
+def test_a_model_of_one_layer_overlaps_nothing():
+    step = LayeredStep(layers=1, seconds=2.0, parameters=8.0)
+    assert utilisation(step, BIT, 2.0) == pytest.approx(2 / 6)
+    assert utilisation(step, replace(BIT, period=10), 2.0) == pytest.approx(20 / 24)
+
+
+def test_fragments_are_sent_in_turn_and_cover_each_layer_once_in_a_period():
+    for pattern, expected in (("strided", [{0, 3}, {1, 4}, {2, 5}]), ("sequential", [{0, 1}, {2, 3}, {4, 5}])):
+        sent = Exchange(period=6, fragments=3, pattern=pattern)
+        steps = [{first for first, _ in sent.messages(step, 6)} for step in range(12)]
+        assert [some for some in steps[:6] if some] == expected
+        assert steps[:6] == steps[6:]
+        assert [i for i, some in enumerate(steps[:6]) if some] == [1, 3, 5]
+
+
+def test_a_message_of_several_layers_has_all_of_them():
+    for buckets in (1, 2, 3, 5, 99):
+        messages = list(Exchange(buckets=buckets).messages(0, 7))
+        assert len(messages) == min(buckets, 7)
+        assert sum(number for _, number in messages) == 7
+        assert [first for first, _ in messages] == sorted((first for first, _ in messages), reverse=True)
+
+
+def test_the_needed_rate_is_the_least_that_reaches_the_utilisation():
+    step = LayeredStep(layers=12, seconds=0.3, parameters=1e8)
+    for sent in (Exchange(), Exchange(period=30, fragments=4, delay=1), Exchange(period=20, buckets=1, uses_ps=True)):
+        rate = needed_rate(step, sent, 0.9)
+        assert utilisation(step, sent, rate) >= 0.9 - 1e-6
+        assert utilisation(step, sent, 0.99 * rate) < 0.9
+    assert needed_rate(step, Exchange(latency=0.1), 0.9) == math.inf
+
+
+@pytest.mark.parametrize(
+    "size", [size if size == "1B" else pytest.param(size, marks=pytest.mark.slow) for size in TABLE]
+)
+def test_the_bandwidths_of_streaming_diloco_are_those_of_the_paper(size):
+    layers, rows = TABLE[size]
+    apart = [
+        ours - point(theirs)
+        for method, printed in rows.items()
+        for ours, theirs in zip(first_points(step_of(size), exchange(method, layers)), printed, strict=True)
+    ]
+    assert sum(each == 0 for each in apart) >= 23
+    assert all(abs(each) <= 1 for each in apart)
+
+
+def test_the_command_prints_the_bandwidth_of_a_closed_form(capsys):
+    words = "--parameters 1M --layers 4 --step-ms 10 --buckets 1 --utilisation 0.5,0.8 --json"
+    assert dispatch(["bandwidth", "sync_sgd", "diloco:communication_period=50", "all_reduce", *words.split()]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["sync_sgd"] == {
+        "0.5": pytest.approx(2 * 32e6 / 0.01, rel=1e-5),
+        "0.8": pytest.approx(4 * 6.4e9, rel=1e-5),
+    }
+    assert found["diloco:communication_period=50"]["0.5"] == pytest.approx(6.4e9 / 50, rel=1e-5)
+    assert found["all_reduce"]["0.5"] == pytest.approx(3.2e9, rel=1e-5)
+
+
+def test_the_command_draws_the_curves_and_names_what_is_out_of_reach(tmp_path, capsys):
+    picture = tmp_path / "links.svg"
+    assert dispatch(["bandwidth", "all_reduce", "--latency", "1s", "--plot", str(picture)]) == 0
+    assert "none" in capsys.readouterr().out
+    assert "all_reduce" in picture.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "bandwidth needs an algorithm"),
+        ("serial", "one worker"),
+        ("downpour:push_period=2,pull_period=3", "periods of their own"),
+        ("diloco --utilisation 1", "below 1"),
+        ("diloco --utilisation 0.5,x", "numbers between commas"),
+        ("diloco --bits 1,2,3", "two for messages and replies"),
+        ("diloco --fragments 99", "at most the number of layers"),
+        ("diloco --plot a.pdf", "must end in"),
+        ("diloco --parameters 0", "takes a number with k, M, G"),
+    ],
+)
+def test_a_question_without_an_answer_ends_in_one_line(words, message):
+    with pytest.raises(UserError, match=message):
+        dispatch(["bandwidth", *words.split()])
+
+
+def test_a_simulation_of_time_alone_is_that_of_the_closed_form(capsys):
+    words = "--parameters 10G --step-ms 800 --uplink 80Gbit --downlink 80Gbit --workers 4 --json"
+    found = {}
+    for more in ("", "--layers 48"):
+        assert dispatch(["simulate", "all_reduce", *words.split(), *more.split()]) == 0
+        found[more] = json.loads(capsys.readouterr().out)
+    whole = 0.8 / (0.8 + 2 * 3 / 4 * 4)  # 40 GB at 10 GB/s, in slices of a quarter
+    assert found[""]["compute"] == pytest.approx(whole, rel=1e-3)
+    assert found["--layers 48"]["compute"] > 1.04 * whole  # the backward pass hides a part
+    step = LayeredStep(layers=48, seconds=0.8, parameters=1e10)
+    assert found["--layers 48"]["compute"] == pytest.approx(utilisation(step, Exchange(workers=4), 8e10))
+    assert found["--layers 48"]["sent"] == pytest.approx(0.75 * 4e10 * found["--layers 48"]["updates"])
+
+
+def test_layers_need_equal_workers_that_wait_for_each_other():
+    for words, message in (("async_sgd", "do not"), ("sync_sgd --step-factors 1,2", "leave step_factors out")):
+        with pytest.raises(UserError, match=message):
+            dispatch(["simulate", *words.split(), "--parameters", "1M", "--layers", "4"])
+
+
+def test_advice_with_layers_lets_an_all_reduce_overlap():
+    machines = Platform(step_ms=500.0, uplink="100Gbit", downlink="100Gbit", ps_link="100Gbit")
+    question = Question(workers=16, parameters="1B")
+    whole, layered = (predict(replace(question, layers=layers), machines) for layers in (None, 24))
+    assert layered["all_reduce"].run.gradients > 1.2 * whole["all_reduce"].run.gradients
+    assert layered["sync_sgd"].run == whole["sync_sgd"].run
