@@ -558,6 +558,9 @@ def test_join_needs_launch():
         (["--workers", "2"], "launch needs a script"),
         (["missing.py"], "there is no script of this name. Received: missing.py"),
         (["--worker", "2", "x.py"], "unknown option --worker"),
+        (["--run-dir", "folder.py"], "launch needs a script"),
+        (["--run-dir", "folder.py", "missing.py"], "there is no script of this name. Received: missing.py"),
+        (["--quiet", "missing.py"], "there is no script of this name. Received: missing.py"),
     ],
 )
 def test_launch_refuses_other_words(words, said):

@@ -129,6 +129,12 @@ def names(kind: type) -> list[str]:
     return [option.name for option in _options(kind)]
 
 
+def takes_value(kind: type, word: str) -> bool:
+    """Return True for a flag of the dataclass, `--run-dir`, whose value is the next word."""
+    name = word.removeprefix("--").replace("-", "_")
+    return word.startswith("--") and any(option.name == name and option.kind is not bool for option in _options(kind))
+
+
 def in_file(text: str | None) -> bool:
     """Return True for a function in a Python file, `my_model.py:build`, and False for a name."""
     return bool(re.search(r"\.py(:|$)", text or ""))

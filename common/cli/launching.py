@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -68,7 +69,7 @@ class LaunchOptions:
 
 def main(arguments: list[str]) -> int:
     """Execute a script on every worker, show the result, and return the exit code."""
-    place = next((i for i, word in enumerate(arguments) if word.endswith(".py")), len(arguments))
+    place = _place_of_script(arguments)
     usage = "run.sh launch [options] my_script.py [arguments of the script]"
     groups = {name: GROUPS[name] for name in ("fault tolerance", "several machines")}
     (options,) = flags.read(
@@ -99,3 +100,13 @@ def main(arguments: list[str]) -> int:
     config = describe_script(job, script)
     begin(config, job.run_dir, options)
     return show(*finished(*run(job, config, verbose=not options.quiet)), options)
+
+
+def _place_of_script(arguments: Sequence[str]) -> int:
+    """Return the place of the first word that ends in .py and is not the value of an option; else their number."""
+    before = ["", *arguments]
+    for place, word in enumerate(arguments):
+        is_value = flags.takes_value(LaunchOptions, before[place])
+        if word.endswith(".py") and not word.startswith("-") and not is_value:
+            return place
+    return len(arguments)
