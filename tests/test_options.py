@@ -218,6 +218,13 @@ def test_scaffold_whose_workers_know_their_own_data_refuses_participation(tmp_pa
 
 
 @pytest.mark.parametrize("backend", ["threads", "simulation"])
+def test_a_batch_beyond_the_shard_of_a_client_names_the_clients(backend, tmp_path):
+    said = r"the shard of a client, \d+ examples \(\d+ for 15 clients\)"
+    with pytest.raises(UserError, match=said):
+        threads(LocalSGD(), tmp_path, participation=0.2, batch_size=1000, schedule=(), backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["threads", "simulation"])
 def test_a_run_that_may_stop_at_an_accuracy_needs_one(backend, tmp_path):
     cluster = Cluster.local(2, backend=backend)
     with pytest.raises(UserError, match="stop_at_accuracy needs test data, and a model with an accuracy: leave it out"):

@@ -33,27 +33,28 @@ def prepared(data: Any, validation: Any, split: float, class_weight: Mapping[int
     return weighted(data, class_weight) if class_weight else data, validation
 
 
-def count_steps(data: Any, workers: int, batch_size: int, epochs: int, steps: int | None) -> int:
-    """Return the local steps of each worker: `steps` if given, else those of the epochs.
+def count_steps(data: Any, owners: int, batch_size: int, epochs: int, steps: int | None, owner: str = "worker") -> int:
+    """Return the local steps on each shard: `steps` if given, else those of the epochs.
 
     Args:
         data: nested arrays, or a data function of an InputContext.
-        workers: number of workers that share the data.
+        owners: number of shards: workers that share the data, or clients.
         batch_size: examples of a step.
         epochs: passes over the data.
         steps: local steps, which replace `epochs`.
+        owner: "worker" or "client", for the error.
 
     Raises:
-        UserError: a worker's shard is smaller than a batch, or the length of a `tf.data.Dataset` is not known.
+        UserError: a shard is smaller than a batch, or the length of a `tf.data.Dataset` is not known.
     """
     if callable(data):
-        return steps or epochs * _steps_of_epoch(data, workers)
+        return steps or epochs * _steps_of_epoch(data, owners)
     examples = num_examples(data)
-    shard = examples // workers
+    shard = examples // owners
     if batch_size > shard:
         raise UserError(
-            f"batch_size must not be larger than the shard of a worker, {shard} examples "
-            f"({examples} for {workers} workers). Received: batch_size={batch_size}"
+            f"batch_size must not be larger than the shard of a {owner}, {shard} examples "
+            f"({examples} for {owners} {owner}s). Received: batch_size={batch_size}"
         )
     return steps or epochs * (shard // batch_size)
 

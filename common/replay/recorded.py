@@ -279,7 +279,7 @@ def on_batches(config: Mapping[str, Any], labels: np.ndarray, on_rows: gradients
         raise UserError("the reference knows clients that take turns for rounds of equal length alone")
     clients = workers if share is None else max(workers, round(workers / max(share, 1 / MOST_TASKS)))
     if size > (shard := (n := len(labels)) // clients):
-        raise UserError(f"batch_size must be at most the shard of a worker, {shard} examples. Received: {size}")
+        raise UserError(f"batch_size must be at most that of a shard, {shard} examples. Received: {size}")
     rule, options = parse("skew", config["skew"], ALPHAS) if config["skew"] is not None else ("", {})
     skew = (labels, ALPHAS[rule](**options)) if rule else None
     gradient = gradients.batch_gradient(on_rows, examples=n, workers=clients, seed=seed, batch_size=size, skew=skew)

@@ -221,7 +221,8 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     if test is not None and not callable(test):
         test = arrays_of(test, "validation_data")
     clients = number_of_clients(cluster.workers, options.participation)
-    steps = inputs.count_steps(train, clients, options.batch_size, options.epochs, options.steps)
+    owner = "worker" if options.participation is None else "client"
+    steps = inputs.count_steps(train, clients, options.batch_size, options.epochs, options.steps, owner)
     steps = options.steps or steps * clients // cluster.workers  # an epoch is a pass over the shards of all clients
     at_most(MAX_STEPS, steps=steps)
     if options.skew is not None:

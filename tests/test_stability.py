@@ -1,0 +1,53 @@
+"""The learning rates at which algorithms diverge, by a formula, and on the algorithms themselves."""
+
+import numpy as np
+import pytest
+
+from distsgd import Group
+from distsgd.algorithms import AGN, SCHEMES, AllReduce, AsyncSGD, LocalSGD, Ringmaster, SyncSGD
+from distsgd.common.contract.stability import AS_THEY_COME, AT_ONE_CENTER, SUMS, diverging_rate
+
+CURVATURES = np.array([2.5, 0.4], np.float32)
+ROUNDS, FAR = 160, 1e6
+
+
+def distance(scheme, workers):
+    """Return the distance from the minimum of ½ Σ hᵢxᵢ² after rounds of workers that take turns."""
+    group = Group(scheme, np.ones(2, np.float32), workers=workers)
+    for _ in range(ROUNDS):
+        for k in range(workers):
+            for _ in range(scheme.period):
+                group.step(k, CURVATURES * np.asarray(group.point(k)))
+        if np.abs(group.center[0]) > FAR:
+            break
+    return float(np.abs(group.center[0]))
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("name", [*AT_ONE_CENTER, *AS_THEY_COME, *SUMS])
+def test_an_algorithm_diverges_right_above_its_limit(name, workers):
+    kind = SCHEMES[name]
+    if workers > 1 and kind().sync.label == "one process":
+        return
+    limit = diverging_rate(kind(), workers, CURVATURES.max())
+    assert limit is not None
+    assert distance(kind(learning_rate=0.96 * limit), workers) < 0.5
+    assert distance(kind(learning_rate=1.04 * limit), workers) > 2
+
+
+@pytest.mark.parametrize("period", [1, 3, 4])
+@pytest.mark.parametrize("name", [*SUMS, "local_sgd"])
+def test_the_limit_of_local_steps_depends_on_their_number(name, period):
+    kind = SCHEMES[name]
+    limit = diverging_rate(kind(communication_period=period), 3, CURVATURES.max())
+    assert distance(kind(communication_period=period, learning_rate=0.96 * limit), 3) < 0.5
+    assert distance(kind(communication_period=period, learning_rate=1.04 * limit), 3) > 2
+
+
+def test_no_limit_is_named_where_it_is_not_known():
+    assert diverging_rate(SCHEMES["downpour"](), 4, 1.0) is None
+    assert diverging_rate(LocalSGD(inner_optimizer="adam"), 4, 1.0) is None
+    assert diverging_rate(AGN(server_learning_rate=0.3), 4, 1.0) is None
+    assert diverging_rate(Ringmaster(delay_threshold=3), 4, 1.0) is None
+    assert diverging_rate(SyncSGD(), 4, 4.0) == diverging_rate(AllReduce(), 4, 4.0) == 0.5
+    assert diverging_rate(AsyncSGD(), 2, 1.0) == pytest.approx(1)
