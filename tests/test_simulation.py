@@ -303,6 +303,17 @@ def test_the_command_compares_on_the_same_machines(tmp_path, monkeypatch, capsys
     assert all(name in shown for name in ("agn", "sync_sgd", "downpour", "0.2500", "2.0 kB", "5.0", "38%"))
 
 
+def test_a_huge_loss_leaves_room_for_the_names(monkeypatch):
+    result = {
+        "outcome": "completed", "workers": 4, "updates": 10, "seconds_training": 2.0, "staleness": {}, "round": None,
+        "bytes_pushed": 4000, "bytes_pulled": 4000, "test_loss": 3.25e30,
+    }  # fmt: skip
+    page = io.StringIO()
+    Console(file=page, width=80).print(command.table(["async_sgd:learning_rate=1"], [result]))
+    assert "async_sgd:learning_rat" in page.getvalue()
+    assert "3.25e+30" in page.getvalue()
+
+
 # The display.
 
 CONFIG = {

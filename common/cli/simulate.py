@@ -33,6 +33,9 @@ ABOUT = (
 )
 
 
+HUGE = 1e6  # a loss that is shown with an exponent
+
+
 @dataclass(frozen=True, kw_only=True)
 class SimulationOptions(Options):
     """Options of one simulation, or of several that are compared."""
@@ -135,6 +138,11 @@ def table(names: Sequence[str], results: Sequence[dict[str, Any]]) -> Table:
             formatted(result["staleness"].get("steady"), ",.1f"),
             formatted(spent and spent["compute"], ".0%"),
             decimal(int(moved)),
-            formatted(result["test_loss"], ".4f") if result["outcome"] == "completed" else result["outcome"],
+            _loss(result["test_loss"]) if result["outcome"] == "completed" else result["outcome"],
         )
     return shown
+
+
+def _loss(loss: float | None) -> str:
+    """Format a loss: all digits of a huge one would leave no room for the column of names."""
+    return formatted(loss, ".4f" if loss is None or abs(loss) < HUGE else ".2e")
