@@ -21,8 +21,9 @@ from distsgd.algorithms import (
     SyncSGDLR,
 )
 from distsgd.common.cli import advise
-from distsgd.common.cli.advise import BACKED, STEPS, Question, largest_rate, predict, rate_of, recommendation
+from distsgd.common.cli.advise import BACKED, Question, predict, recommendation
 from distsgd.common.cli.main import dispatch
+from distsgd.common.contract.stability import STEPS, largest_rate, rate_of
 from distsgd.common.errors import UserError
 from distsgd.common.virtual_time.forecast import forecast, steady_staleness
 from distsgd.common.virtual_time.platform import Platform
