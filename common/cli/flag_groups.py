@@ -107,7 +107,7 @@ class AloneOptions(Options):
 GROUPS = {
     "training": (
         "devices_per_worker", "skew", "clip_norm", "l2", "participation", "hostile", "ema_decay", "lr_schedule",
-        "stop_at_version", "stop_at_accuracy", "evaluate_every",
+        "probe", "stop_at_version", "stop_at_accuracy", "evaluate_every",
     ),
     "processes": ("transport", "kernels", "isolation", "wait_seconds"),
     "fault tolerance": ("recovery",),

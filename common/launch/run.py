@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.fingerprint import class_digest, data_digest, identity, model_digest
-from ..errors import CannotWrite, Interrupted
+from ..errors import CannotWrite, Diverged, Interrupted
 from ..files import Lock, in_one_line
 from ..kernels import VARIABLE, used_here
 from ..record import checkpoint
@@ -84,6 +84,8 @@ def run(
         error = Interrupted(2)
     except BaseException as problem:  # `SystemExit` too: the caller finishes the record, and frees the folder
         error = in_one_line(problem)
+        if isinstance(error, Diverged) and record.too_large:
+            error = Diverged(f"{error}; {record.too_large}")
     if job.cluster.is_chief:
         checkpoint.sweep(job.run_dir)
         with contextlib.suppress(OSError):

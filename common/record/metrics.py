@@ -201,7 +201,10 @@ def shown(value: Any) -> str:
 
 
 def worsened(
-    rows: Iterable[Mapping[str, Any]], last: Mapping[str, Any], hyperparameters: Mapping[str, Any]
+    rows: Iterable[Mapping[str, Any]],
+    last: Mapping[str, Any],
+    hyperparameters: Mapping[str, Any],
+    too_large: str = "",
 ) -> str | None:
     """Return a warning and advice if the final test loss is far above the first one; else None.
 
@@ -209,6 +212,7 @@ def worsened(
         rows: rows of metrics.jsonl, in order.
         last: metrics at the end; it has none of test data if the run had no test data.
         hyperparameters: hyperparameters of the run.
+        too_large: why the learning rate is too large, if that is known.
     """
     first = next((row["test_loss"] for row in rows if row["kind"] == "center" and "test_loss" in row), None)
     end = last.get("test_loss")
@@ -216,7 +220,7 @@ def worsened(
         return None
     rate = hyperparameters.get("learning_rate")
     than = f" than {rate}" if isinstance(rate, float | int) else ""  # a rate may be a schedule
+    why = too_large or f"try a smaller learning rate{than}, fewer workers or a shorter period"
     return (
-        f"test loss rose from {first:.4g} to {end:.4g}: training made the model worse. Try a smaller learning rate"
-        f"{than}, fewer workers or a shorter period (docs/not-converging.md)"
+        f"test loss rose from {first:.4g} to {end:.4g}, training made the model worse: {why} (docs/not-converging.md)"
     )

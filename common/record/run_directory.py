@@ -124,6 +124,8 @@ class RunRecord:
         self.network: str | None = None
         self.kernels: dict[str, str] | None = None  # which are used, and why
         self.simulated: dict[str, Any] = {}  # only of a run in virtual time: its virtual and real durations
+        self.curvature: dict[str, float] | None = None  # of the loss where the run began, and the limit of the rate
+        self.too_large = ""  # why the learning rate is above that limit
         self.stopped: str | None = None
         self.advice: str | None = None  # a warning on the losses, which takes precedence over advice on the rounds
         self.unwritten: list[str] = []  # why some of the result files could not be written
@@ -195,9 +197,14 @@ class RunRecord:
         elif kind in ("result", "center"):
             self.last |= {k: v for k, v in event.items() if k not in NOT_FIGURES}
             self.unwritten = event.get("unwritten", [])
-            if kind == "result" and (worse := worsened(self.rows, self.last, self.config["hyperparameters"])):
+            if kind == "result" and (
+                worse := worsened(self.rows, self.last, self.config["hyperparameters"], self.too_large)
+            ):
                 self.advice = worse
                 self.publish({"event": "warning", "message": worse})
+        elif kind == "curvature":
+            self.curvature = {name: event[name] for name in ("curvature", "largest_rate")}
+            self.too_large = event["too_large"]
         elif kind == "first_update" and self.first_update is None:
             self.first_update = now
         elif kind == "stopped":
@@ -318,6 +325,7 @@ class RunRecord:
             "share_of_updates": last.get("share_of_updates"),
             "round": shares.as_dict() if shares else None,
             "advice": self.advice or (shares.in_words(config["hyperparameters"]) if shares else None),
+            "curvature": self.curvature,
             "cpu": self.cpu.summary(),
             "stopped_by": self.stopped,
             "recovery": self.faults.summary(),

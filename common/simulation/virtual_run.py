@@ -20,6 +20,7 @@ from ..record.round_log import NUMBER, TimeTotals, save_rounds
 from ..record_format import RECORD
 from ..reports import Report
 from ..server.trace import ROW, UNKNOWN
+from ..tasks.curvature import probe
 from ..tasks.job import Job
 from ..tasks.observer import Evaluation, Figures
 from ..tasks.results import hand_over, result_of, unwritten, write_center, write_initial, write_model
@@ -83,6 +84,7 @@ class SimulatedRun:
         # The times of rounds are known to the schedule, which writes them at the end.
         events = np.pad(recorded, ((0, 0), (0, len(ROW) - len(RECORD))), constant_values=UNKNOWN)
         self._evaluate(arithmetic.snapshot(), 0.0, {})
+        probe(self.job, self.model, self.report)
         reason, every = self._reason_to_stop(), self.job.options.evaluate_every
         if reason is not None:
             points = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..record_format import RECORD
 from ..reports import Report
 from ..server.failures import is_absence, is_refusal, was_repeated
 from .calls import Connect, ObserverCalls
+from .curvature import probe
 from .ending import Ending
 from .graph import TaskGraph
 from .job import CHIEF, Job
@@ -44,6 +46,7 @@ class Evaluator:
         self.reader = RecordReader(self.calls, job.event_log(), report, self._hear)
         self.observer = Observer(job, self.calls, self.reader, report)
         self.ending = Ending(job, self.calls, self.observer, self.reader, report)
+        self.probe = partial(probe, job, graph.model, report)
         self.failing: float | None = None  # time of the first of consecutive failed calls
         self.unrestored: float | None = None  # time since which the ps answers that its state is not clean
         self.chief_is_late = False
@@ -52,6 +55,7 @@ class Evaluator:
         """Evaluate repeatedly until all workers have finished (or `stopped()`), and once more then."""
         with self.reader:
             self.observer.evaluate()  # the first evaluation is slow, so it is made before the training
+            self.probe()
             self.calls.await_state()
             self.observer.begin()
             self._follow(stopped)

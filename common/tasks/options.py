@@ -135,6 +135,9 @@ class RunOptions:
     """Kernels with which TensorFlow computes on CPUs: Eigen's, or oneDNN's, which are faster for large models. auto: on
     a CPU on which TensorFlow does not use oneDNN by itself, by the size of the model. What TF_ENABLE_ONEDNN_OPTS says
     in the environment is never changed."""
+    probe: bool = True
+    """Measure the largest curvature of the loss before the run, and warn of a learning rate that is too large for
+    it."""
     stop_at_version: int | None = None
     """End the run after this number of updates of the center; a few more may be applied meanwhile."""
     stop_at_accuracy: float | None = None
@@ -211,6 +214,7 @@ class Keywords(TypedDict, total=False):
     codec: str
     transport: TransportName
     kernels: Kernels
+    probe: bool
     stop_at_version: int | None
     stop_at_accuracy: float | None
     evaluate_every: int | None
