@@ -44,6 +44,7 @@ from .fednova import FedNova as FedNova
 from .bmuf import BMUF as BMUF
 from .diloco import DiLoCo as DiLoCo
 from .palsgd import PALSGD as PALSGD
+from .des_loc import DESLOC as DESLOC
 from .sparseloco import SparseLoCo as SparseLoCo
 from .sparta import Sparta as Sparta
 from .all_reduce import AllReduce as AllReduce

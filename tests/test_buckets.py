@@ -53,6 +53,7 @@ def test_each_scheme_of_the_catalogue_declares_elementwise_correctly():
     assert wrong == set()
     assert {name for name, kind in SCHEMES.items() if not kind().elementwise} == {
         "async_diloco",
+        "des_loc",  # scalars beside the vector
         "diloco",
         "ef21_sgdm",
         "ef_sgd",

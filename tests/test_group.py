@@ -16,6 +16,7 @@ from distsgd.algorithms import (
     ADAG,
     AGN,
     DCASGD,
+    DESLOC,
     EF21SGDM,
     EFSGD,
     SCHEMES,
@@ -57,6 +58,7 @@ CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
     "fedopt with adagrad": FedOpt(server_optimizer="adagrad"),
     "ef_sgd with signs": EFSGD(compressor="sign"),
     "ef21_sgdm with signs": EF21SGDM(compressor="sign"),
+    "des_loc": DESLOC(communication_period=4, first_moment_every=2, second_moment_every=3),  # some means of each
     "downpour with periods of its own": Downpour(push_period=3, pull_period=4, initial_accumulator=0.5),
     "downpour in dean's phase": Downpour(phase="dean"),
     "downpour with a warm start": Downpour(warm_start=3),

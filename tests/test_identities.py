@@ -16,6 +16,7 @@ from distsgd.algorithms import (
     AGN,
     BMUF,
     DCASGD,
+    DESLOC,
     EASGD,
     EF21SGDM,
     EFSGD,
@@ -57,13 +58,15 @@ from distsgd.algorithms import (
     SyncSGDLR,
     TrimmedMean,
 )
-from distsgd.common import Cluster, Group, train
+from distsgd.common import Cluster, Group, Recovery, train
 from distsgd.common.contract import Server, uniform_numbers
 from distsgd.common.contract.optimizers import adamw, sgd, top_k
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import UserError, WaitTimeout
 from distsgd.common.replay.reference import asynchronous_rules, buffered_rules, gradients, synchronous_rules
 from distsgd.common.tasks.graph import TaskGraph
+from distsgd.common.virtual_time.platform import Machines, Platform
+from distsgd.common.virtual_time.schedule import check
 from distsgd.common.worker.flat_model import FlatModel
 from runs import DIGITS, PlayedRun, job_of, record
 
@@ -196,6 +199,11 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (SyncSGD(), EFSGD(share=1.0), TOGETHER),
         (SyncSGD(), EF21SGDM(share=1.0, momentum=0.0), TOGETHER),
         (DiLoCo(momentum=0.0), SparseLoCo(share=1.0, outer_learning_rate=0.7), TOGETHER),
+        (
+            LocalSGD(inner_optimizer="adamw", learning_rate=0.002),
+            DESLOC(communication_period=10, first_moment_every=9, second_moment_every=9),
+            TOGETHER,
+        ),
         (DiLoCo(), PALSGD(pull_probability=0.0), TOGETHER),
         (SyncSGD(), Sparta(share=1.0, inner_optimizer="sgd", learning_rate=0.2), TOGETHER),
         (LocalSGD(), SlowMo(slow_momentum=0.0), TOGETHER),
@@ -805,3 +813,46 @@ def test_palsgd_pulls_the_drawn_steps_to_the_last_center_and_makes_the_others_lo
             np.testing.assert_allclose(group.params(k), x[k], rtol=1e-5, atol=1e-5)
     assert 0 < sum(pulls) < len(pulls)
     assert pulls[::2] != pulls[1::2], "workers draw for themselves"
+
+
+def test_des_loc_averages_one_vector_at_a_time_and_half_as_many_as_local_adam():
+    def ends(steps, done=0, **options):
+        at = np.cumsum([length for length, _ in DESLOC(**options).rounds(steps, done=done)]) + done
+        return {int(t): float(DESLOC(**options)._kind(tf.constant(t, tf.int64))) for t in at}
+
+    means = ends(60)
+    assert [t for t, kind in means.items() if kind == 0] == [10, 20, 30, 40, 50, 60]
+    assert [t for t, kind in means.items() if kind == 1] == [23, 53]
+    assert [t for t, kind in means.items() if kind == 2] == [56]
+    assert 2 * len(means) == len(ends(60, first_moment_every=1, second_moment_every=1))
+    assert {t: kind for t, kind in ends(300).items() if t > 170} == ends(130, done=170), "a resumed run continues"
+    assert list(ends(8)) == [8]
+
+
+@pytest.mark.parametrize(("often", "equal"), [(1, True), (9, False)])
+def test_des_loc_makes_the_moments_of_the_workers_equal(often, equal):
+    scheme = DESLOC(communication_period=3, first_moment_every=often, second_moment_every=often, weight_decay=0.0)
+    group, rng = Group(scheme, np.zeros(4), workers=2), np.random.default_rng(0)
+    moves = []
+    for t in range(4):  # the means: of m after one step, of v after two, of the parameters after three
+        begun = [group.params(k) for k in (0, 1)]
+        for k in (0, 1):
+            group.step(k, rng.normal(size=4) if t == 0 else np.zeros(4))
+        moves = [group.params(k) - begun[k] for k in (0, 1)]
+    assert np.abs(moves[0]).min() > 1e-5
+    assert np.allclose(*moves, rtol=1e-4, atol=0) == equal
+
+
+@pytest.mark.parametrize("recovery", [{"max_restarts": 1}, {"min_workers": 1}, {"on_nan": "drop"}])
+def test_workers_of_des_loc_cannot_fall_behind(recovery):
+    with pytest.raises(UserError, match=r"^workers of des_loc must make the same rounds: leave max_restarts,"):
+        job_of(DESLOC(), workers=2, recovery=Recovery(**recovery))
+    with pytest.raises(UserError, match=r"^workers of des_loc must make the same rounds: leave failures out$"):
+        check(DESLOC(), Machines(Platform(failures="crashes:every=1h")), 2)
+
+
+def test_des_loc_has_no_codec_whose_memory_would_mix_its_vectors():
+    with pytest.raises(
+        UserError, match=r"^des_loc sends several vectors in turn: leave codec out\. Received: codec=bf16"
+    ):
+        job_of(DESLOC(), codec="bf16")

@@ -12,6 +12,7 @@ from distsgd.algorithms import (
     AGN,
     BMUF,
     DCASGD,
+    DESLOC,
     EF21SGDM,
     EFSGD,
     SCHEMES,
@@ -70,6 +71,10 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "diloco": DiLoCo(inner_optimizer="adamw:weight_decay=2"),  # of less, such a short run shows nothing
     "async_diloco": AsyncDiLoCo(inner_optimizer="adamw:weight_decay=2", momentum_share=0.2),
     "local_sgd": LocalSGD(synchronous_steps=14),
+    "des_loc": DESLOC(
+        **{"communication_period": 5, "first_moment_every": 2, "second_moment_every": 3},
+        **{"learning_rate": 0.01, "beta_2": 0.5, "weight_decay": 1.0},  # numbers that show in so short a run
+    ),
     "signsgd_mv without momentum": SignSGDMV(momentum=0.0),
     "fedopt with yogi": FedOpt(server_optimizer="yogi"),
     "ef_sgd with scaled signs": EFSGD(compressor="sign"),

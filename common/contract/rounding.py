@@ -413,6 +413,8 @@ def rounded(scheme: Scheme, codec: str) -> Scheme:
         raise UserError(f"{name} has no parameter server to compress for: leave codec out. Received: codec={codec}")
     if (kind.codec, kind.reply_codec) != (Scheme.codec, Scheme.reply_codec):
         raise UserError(f"{name} has a codec of its own: leave codec out. Received: codec={codec}")
+    if kind.sends_in_turn:
+        raise UserError(f"{name} sends several vectors in turn: leave codec out. Received: codec={codec}")
     if kind.sends_params and not compressor.fits_parameters:
         fitting = ", ".join(name for name, other in CODECS.items() if other.fits_parameters)
         raise UserError(f"{name} sends parameters, for which a codec is one of {fitting}. Received: codec={codec}")

@@ -363,6 +363,13 @@ TRANSCRIPTIONS = {
         gamma="pull_strength",
         drawn=_drawn_in_step,
     ),
+    "des_loc": _in_rounds(
+        synchronous_rules.des_loc,
+        lambda s: True,
+        a="first_moment_every",
+        b="second_moment_every",
+        adam=lambda run, s: {name: s[name] for name in ("beta_1", "beta_2", "weight_decay")},
+    ),
     "slowmo": _in_rounds(synchronous_rules.slowmo, _inner_memory, alpha="slow_learning_rate", beta="slow_momentum"),
     "fedopt": _in_rounds(
         synchronous_rules.fedopt,

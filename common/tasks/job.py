@@ -263,6 +263,12 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         raise UserError(f"min_workers must be at most the workers, {cluster.workers}. Received: min_workers={wanted}")
     if wanted is not None and wanted < cluster.workers and not uses_ps:
         raise UserError(f"{scheme.name} needs all its workers: leave min_workers out. Received: min_workers={wanted}")
+    recovery = options.recovery
+    behind = recovery.max_restarts or recovery.on_nan == "drop" or wanted not in (None, cluster.workers)
+    if scheme.sends_in_turn and behind:
+        raise UserError(
+            f"workers of {scheme.name} must make the same rounds: leave max_restarts, min_workers and on_nan out"
+        )
     if not uses_ps and (options.stop_at_version is not None or options.stop_at_accuracy is not None):
         raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
     if (hostile := hostile_workers(options.hostile)) >= cluster.workers:

@@ -44,6 +44,8 @@ def check(scheme: Scheme, machines: Machines, workers: int) -> None:
     waiting_at(scheme.sync, workers)
     if machines.failures and not scheme.sync.uses_ps:
         raise UserError(f"{scheme.name} has no parameter server, to which a worker could come back: leave failures out")
+    if machines.failures and scheme.sends_in_turn:
+        raise UserError(f"workers of {scheme.name} must make the same rounds: leave failures out")
     takes = scheme.period * machines.step + 2 * machines.latency
     if machines.failures and takes > MOST_LIVES * machines.failures[0]:
         raise UserError(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from .asynchronous_rules import window
 from .gradients import Gradient
-from .inner_steps import InnerStep, State, inner_window, sgd_step
+from .inner_steps import InnerStep, State, adamw_step, inner_window, sgd_step
 from .sending import Send, as_it_is
 
 Compressor = Callable[[np.ndarray], np.ndarray]
@@ -246,6 +246,41 @@ def palsgd(
         delta = np.mean(moves, axis=0)
         m = mu * m + delta
         theta = theta - epsilon * (delta + mu * m)
+        path.append(theta.copy())
+    return path
+
+
+def des_loc(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    period: int,
+    a: int,
+    b: int,
+    adam: Mapping[str, float],
+    steps: int,
+) -> list[np.ndarray]:
+    """Execute AdamW on each worker;  after t steps, the mean over the workers of one of their three vectors.
+
+    In period n of K steps, from 1:  of m after K/3 steps if a | n;  of v after 2 K/3 steps if b | n;  of x at its end,
+    and after the last step of all. Returns θ, the last mean of x, after each of these means.
+    """
+    theta, path, states, x = start.copy(), [], no_states(workers), [start] * workers
+    for t in range(1, steps + 1):
+        x = [adamw_step(x[k], gradient(x[k], k, t - 1), eta, states[k], **adam) for k in range(workers)]
+        n, place = t // period + 1, t % period
+        if (place == period // 3 and n % a == 0) or (place == 2 * (period // 3) and n % b == 0):
+            name = "m" if place == period // 3 else "v"
+            mean = np.mean([state[name] for state in states], axis=0)
+            for state in states:
+                state[name] = mean
+        elif place == 0 or t == steps:
+            theta = np.mean(x, axis=0)
+            x = [theta] * workers
+        else:
+            continue
         path.append(theta.copy())
     return path
 
