@@ -1,0 +1,200 @@
+"""Graphs of workers that average with their neighbours, as mixing matrices, in NumPy.
+
+One round of averaging is x ← W x: worker i hears worker j with the weight W[i, j]. Each row of W sums to one, so that
+equal vectors stay equal, and each column does, so that the mean over the workers stays what it is.
+
+    ring             its two neighbours on a circle
+    torus            its four neighbours on a grid that closes at the edges, as square as the number of workers permits
+    hypercube        the workers whose numbers differ from its own in one bit; 2^d workers
+    exponential      the workers 1, 2, 4, ... places further on a circle
+    one-peer         one of these, a different one in each round: the mean of all after log2 W rounds, if W = 2^d
+    random-matching  one worker, in pairs that are drawn again in each round; of an odd number one worker hears none
+    complete         all workers
+    file:PATH        the matrix in a text file, as `numpy.savetxt` writes it
+
+In each graph but that of a file, a worker gives itself and each worker that it hears the same weight.
+
+Reference: Lian et al. 2017 (arXiv:1705.09056) for the ring; Ying et al. 2021 (arXiv:2110.13363) for the exponential
+graphs; Boyd et al. 2006, Randomized Gossip Algorithms, for pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from ..arguments import at_least, check_known
+from ..errors import UserError
+from ..files import reason_of
+from ..record_format import open_to_read
+
+FILE = "file:"
+
+EXACT = 1e-9  # by which the sums of a file's rows and columns may differ from one
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The graph of a run, from its text; it may change from round to round."""
+
+    text: str
+    """Name of a graph, or `file:PATH`."""
+
+    def __post_init__(self):
+        """Raise `UserError` for an unknown name."""
+        if not self.text.startswith(FILE):
+            check_known("topology", self.text, known=[*GRAPHS, FILE + "PATH"])
+
+    def weights(self, workers: int, round: int = 0, seed: int = 0) -> np.ndarray:
+        """Return the mixing matrix of a round, [W, W], float64, read-only; row i has the weights that worker i gives.
+
+        Args:
+            workers: number of workers, W.
+            round: number of the round, from 0.
+            seed: seed of the run; only `random-matching` depends on it.
+
+        Raises:
+            UserError: the graph does not exist for this number of workers, or the matrix of the file cannot be read or
+                is not doubly stochastic.
+        """
+        period = self.period(workers)
+        if period is not None:
+            round, seed = round % period, 0
+        return _weights(self.text, workers, round, seed)
+
+    def neighbours(self, worker: int, workers: int, round: int = 0, seed: int = 0) -> list[int]:
+        """Return the other workers that `worker` hears in a round, in ascending order; raises `UserError`."""
+        heard = np.flatnonzero(self.weights(workers, round, seed)[worker])
+        return [int(k) for k in heard if k != worker]
+
+    def listeners(self, worker: int, workers: int, round: int = 0, seed: int = 0) -> list[int]:
+        """Return the other workers that hear `worker` in a round, in ascending order; raises `UserError`."""
+        hearing = np.flatnonzero(self.weights(workers, round, seed)[:, worker])
+        return [int(k) for k in hearing if k != worker]
+
+    def period(self, workers: int) -> int | None:
+        """Return the number of rounds after which the matrices repeat; None if they are random."""
+        at_least(1, workers=workers)
+        if self.text == "random-matching":
+            return None
+        return _distances(workers) if self.text == "one-peer" else 1
+
+
+def spectral_gap(weights: np.ndarray) -> float:
+    """Return 1 - |λ2| of a mixing matrix [W, W], with its second largest eigenvalue by absolute value.
+
+    It is 1 for the complete graph, and 0 for a graph that is not connected.
+    """
+    among = weights - 1 / len(weights)  # the eigenvalue 1 of the mean becomes 0
+    return float(1 - np.max(np.abs(np.linalg.eigvals(among))))
+
+
+def _ring(workers: int, round: int, seed: int) -> np.ndarray:
+    return _circle(workers, [1, -1])
+
+
+def _torus(workers: int, round: int, seed: int) -> np.ndarray:
+    rows = next(k for k in range(math.isqrt(workers), 0, -1) if workers % k == 0)
+    if rows == 1 < workers:
+        raise UserError(
+            f"topology torus needs a number of workers that fills a grid of at least two rows and two columns, such as "
+            f"4, 6, 8, 9 or 10. Received: workers={workers}"
+        )
+    down, right = _circle(rows, [1, -1]), _circle(workers // rows, [1, -1])
+    return np.kron(down, np.eye(len(right), dtype=bool)) | np.kron(np.eye(rows, dtype=bool), right)
+
+
+def _hypercube(workers: int, round: int, seed: int) -> np.ndarray:
+    if workers & (workers - 1):
+        raise UserError(
+            f"topology hypercube needs 1, 2, 4, 8, ... workers, a power of two. Received: workers={workers}"
+        )
+    bits = np.bitwise_xor.outer(np.arange(workers), np.arange(workers))
+    return (bits & (bits - 1)) == 0
+
+
+def _exponential(workers: int, round: int, seed: int) -> np.ndarray:
+    return _circle(workers, [1 << k for k in range(_distances(workers))])
+
+
+def _one_peer(workers: int, round: int, seed: int) -> np.ndarray:
+    return _circle(workers, [1 << round])
+
+
+def _random_matching(workers: int, round: int, seed: int) -> np.ndarray:
+    order = np.argsort(np.random.default_rng([seed, round]).random(workers))
+    first, second = order[: workers // 2], order[workers // 2 : workers // 2 * 2]
+    heard = np.zeros((workers, workers), bool)
+    heard[first, second] = heard[second, first] = True
+    return heard
+
+
+def _complete(workers: int, round: int, seed: int) -> np.ndarray:
+    return np.ones((workers, workers), bool)
+
+
+GRAPHS: dict[str, Callable[[int, int, int], np.ndarray]] = {
+    "ring": _ring,
+    "torus": _torus,
+    "hypercube": _hypercube,
+    "exponential": _exponential,
+    "one-peer": _one_peer,
+    "random-matching": _random_matching,
+    "complete": _complete,
+}
+
+
+@lru_cache(maxsize=64)  # the periods of the usual graphs
+def _weights(text: str, workers: int, round: int, seed: int) -> np.ndarray:
+    if text.startswith(FILE):
+        weights = _from_file(text.removeprefix(FILE), workers)
+    else:
+        heard = GRAPHS[text](workers, round, seed) | np.eye(workers, dtype=bool)
+        weights = heard / heard.sum(1, keepdims=True)
+    weights.setflags(write=False)
+    return weights
+
+
+def _circle(workers: int, distances: list[int]) -> np.ndarray:
+    """Return which workers each hears if it hears those at these distances, [W, W]."""
+    heard, own = np.zeros((workers, workers), bool), np.arange(workers)
+    for distance in distances:
+        heard[own, (own + distance) % workers] = True
+    return heard
+
+
+def _distances(workers: int) -> int:
+    """Return how many of the distances 1, 2, 4, ... are below the number of workers; 1 for one worker."""
+    return max((workers - 1).bit_length(), 1)
+
+
+def _from_file(path: str, workers: int) -> np.ndarray:
+    """Return the doubly stochastic matrix in a text file; raises `UserError`."""
+    try:
+        with open_to_read(Path(path)) as file:
+            weights = np.array([line.split() for line in file if line.strip()], np.float64)
+    except OSError as error:
+        raise UserError(f"cannot read the matrix of the topology: {reason_of(error)}. Received: {path!r}") from None
+    except ValueError:
+        raise UserError(
+            f"the matrix of the topology must be a text of numbers, a row on each line, as numpy.savetxt writes it. "
+            f"Received: {path!r}"
+        ) from None
+    if weights.shape != (workers, workers):
+        raise UserError(
+            f"the matrix of the topology must have a row and a column for each worker. Received: workers={workers}, "
+            f"and a matrix of shape {list(weights.shape)} in {path!r}"
+        )
+    sums = np.concatenate([weights.sum(0), weights.sum(1)])
+    worst = sums[np.argmax(np.abs(sums - 1))]
+    if not np.isfinite(weights).all() or weights.min() < 0 or abs(worst - 1) > EXACT:
+        raise UserError(
+            f"the matrix of the topology must have no negative number, and rows and columns that sum to 1 to nine "
+            f"digits. Received: {path!r}, with a smallest number of {weights.min():.4g} and a sum of {worst:.12g}"
+        )
+    return weights

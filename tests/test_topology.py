@@ -1,0 +1,204 @@
+"""Graphs of workers against closed forms: spectral gaps, contraction of the distance from the mean, exact averages."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from distsgd.common.errors import UserError
+from distsgd.common.sync.topology import GRAPHS, Topology, spectral_gap
+
+SIZES = {"torus": (1, 4, 6, 9, 16, 20), "hypercube": (1, 2, 4, 16)}
+GRAPH_SIZES = [(name, workers) for name in GRAPHS for workers in SIZES.get(name, (1, 2, 3, 5, 8, 16))]
+
+
+def weights(name, workers, round=0, seed=0):
+    return Topology(name).weights(workers, round, seed)
+
+
+def distance(x):
+    """Mean squared distance of the workers [W, n] from their mean."""
+    return np.mean(np.sum((x - x.mean(0)) ** 2, 1))
+
+
+def contraction(matrix):
+    """Largest factor by which a round multiplies the squared distance from the mean."""
+    return np.linalg.norm(matrix - 1 / len(matrix), 2) ** 2
+
+
+@pytest.mark.parametrize(("name", "workers"), GRAPH_SIZES)
+def test_every_graph_keeps_equal_workers_equal_and_the_mean(name, workers):
+    graph = Topology(name)
+    for round in range(graph.period(workers) or 5):
+        matrix = graph.weights(workers, round, seed=7)
+        assert matrix.shape == (workers, workers)
+        assert matrix.dtype == np.float64
+        assert (matrix >= 0).all()
+        np.testing.assert_allclose([matrix.sum(0), matrix.sum(1)], 1, rtol=1e-15)
+
+
+@pytest.mark.parametrize(("name", "workers"), GRAPH_SIZES)
+def test_neighbours_and_listeners_are_the_rows_and_columns(name, workers):
+    graph = Topology(name)
+    for round in range(graph.period(workers) or 5):
+        matrix = graph.weights(workers, round, 3)
+        for k in range(workers):
+            others = [j for j in range(workers) if j != k]
+            assert graph.neighbours(k, workers, round, 3) == [j for j in others if matrix[k, j] > 0]
+            assert graph.listeners(k, workers, round, 3) == [j for j in others if matrix[j, k] > 0]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("ring", [1, 7]), ("hypercube", [1, 2, 4]), ("exponential", [1, 2, 4])])
+def test_neighbours_of_worker_0_of_8(name, expected):
+    assert Topology(name).neighbours(0, 8) == expected
+
+
+def test_torus_of_3_by_4():
+    assert Topology("torus").neighbours(0, 12) == [1, 3, 4, 8]
+    assert Topology("torus").neighbours(6, 12) == [2, 5, 7, 10]
+
+
+def test_small_graphs_count_a_neighbour_once():
+    np.testing.assert_array_equal(weights("ring", 2), np.full((2, 2), 1 / 2))
+    assert Topology("torus").neighbours(0, 4) == [1, 2]
+    np.testing.assert_array_equal(weights("torus", 4)[0], [1 / 3, 1 / 3, 1 / 3, 0])
+
+
+@pytest.mark.parametrize(("workers", "gap"), [(3, 1.0), (16, 0.05075), (64, 0.00321), (256, 0.00020)])
+def test_gap_of_the_ring(workers, gap):
+    found = spectral_gap(weights("ring", workers))
+    assert found == pytest.approx(2 / 3 * (1 - math.cos(2 * math.pi / workers)), rel=1e-9)
+    assert found == pytest.approx(gap, abs=5e-6)
+
+
+@pytest.mark.parametrize(("workers", "gap"), [(16, 0.400), (64, 0.117), (256, 0.0305)])
+def test_gap_of_the_square_torus(workers, gap):
+    found = spectral_gap(weights("torus", workers))
+    assert found == pytest.approx(2 / 5 * (1 - math.cos(2 * math.pi / math.isqrt(workers))), rel=1e-9)
+    assert found == pytest.approx(gap, abs=5e-4)
+
+
+@pytest.mark.parametrize("name", ["hypercube", "exponential"])
+@pytest.mark.parametrize(("workers", "gap"), [(16, 0.400), (64, 0.286), (256, 0.222)])
+def test_gap_of_the_hypercube_and_the_exponential_graph(name, workers, gap):
+    found = spectral_gap(weights(name, workers))
+    assert found == pytest.approx(2 / (1 + math.log2(workers)), rel=1e-9)
+    assert found == pytest.approx(gap, abs=5e-4)
+
+
+@pytest.mark.parametrize("name", ["ring", "torus", "hypercube", "exponential"])
+def test_the_worst_vector_contracts_by_the_squared_eigenvalue(name):
+    """These matrices are normal: their largest factor is |λ2|², and the eigenvector attains it in each round."""
+    matrix = weights(name, 16)
+    factor = (1 - spectral_gap(matrix)) ** 2
+    assert contraction(matrix) == pytest.approx(factor, rel=1e-9)
+    worst = np.linalg.svd(matrix - 1 / 16)[2][0][:, None]
+    distances = [distance(np.linalg.matrix_power(matrix, k) @ worst) for k in range(5)]
+    assert [after / before for before, after in pairwise(distances)] == pytest.approx([factor] * 4, rel=1e-9)
+
+
+def test_complete_graph_is_the_mean_in_one_round():
+    np.testing.assert_array_equal(weights("complete", 8), np.full((8, 8), 1 / 8))
+    assert spectral_gap(weights("complete", 8)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("workers", [2, 4, 16, 64])
+def test_one_peer_is_exact_after_log2_rounds(workers):
+    graph = Topology("one-peer")
+    rounds = graph.period(workers)
+    assert rounds == math.log2(workers)
+    for start in range(3):  # from any round on
+        product = np.eye(workers)
+        for round in range(start, start + rounds):
+            assert np.abs(product - 1 / workers).max() > 0.01
+            assert len(graph.neighbours(0, workers, round)) == 1
+            product = graph.weights(workers, round) @ product
+        np.testing.assert_array_equal(product, np.full((workers, workers), 1 / workers))
+
+
+def test_one_peer_is_not_exact_for_other_numbers():
+    graph = Topology("one-peer")
+    product = np.linalg.multi_dot([graph.weights(6, round) for round in range(graph.period(6))])
+    assert 0.1 < 1 - spectral_gap(product) < 0.5
+
+
+@pytest.mark.parametrize("workers", [2, 7, 8])
+def test_random_pairs_contract_by_their_expectation(workers):
+    """E WᵀW = E W, whose second eigenvalue is (W - 2)/2(W - 1) for an even number of workers, 1/2 for an odd one."""
+    expected = 1 / 2 if workers % 2 else (workers - 2) / (2 * (workers - 1))
+    rounds = [weights("random-matching", workers, round, seed=5) for round in range(4000)]
+    for matrix in rounds[:20]:
+        np.testing.assert_allclose(matrix.T @ matrix, matrix)  # averages of pairs: a projection
+        assert sorted(np.count_nonzero(matrix, 1)) == [1] * (workers % 2) + [2] * (workers - workers % 2)
+    mean = np.mean(rounds, 0)
+    among = mean[~np.eye(workers, dtype=bool)]
+    assert among == pytest.approx((1 - expected) / workers, abs=5 * np.sqrt(0.25 * 0.25 / 4000) if workers > 2 else 0)
+    assert 1 - spectral_gap(mean) == pytest.approx(expected, abs=0.03)
+
+
+def test_random_pairs_depend_on_round_and_seed_alone():
+    graph = Topology("random-matching")
+    assert graph.period(8) is None
+    first = graph.weights(8, 3, 1)
+    np.testing.assert_array_equal(first, Topology("random-matching").weights(8, 3, 1))
+    assert any((graph.weights(8, round, 1) != first).any() for round in range(4, 7))
+    assert any((graph.weights(8, 3, seed) != first).any() for seed in range(2, 5))
+
+
+def test_other_graphs_do_not_depend_on_the_seed():
+    for name in set(GRAPHS) - {"random-matching"}:
+        np.testing.assert_array_equal(weights(name, 4, 1, seed=1), weights(name, 4, 1, seed=2))
+
+
+@pytest.mark.parametrize(
+    ("name", "workers"), [("torus", 7), ("torus", 2), ("hypercube", 6), ("hypercube", 3), ("ring", 0)]
+)
+def test_impossible_numbers_of_workers(name, workers):
+    with pytest.raises(UserError, match=rf"workers.*Received: workers={workers}"):
+        weights(name, workers)
+
+
+def test_misspelt_name():
+    with pytest.raises(UserError, match=r"unknown topology 'hyper-cube'\. Did you mean hypercube"):
+        Topology("hyper-cube")
+
+
+def test_matrix_of_a_file(tmp_path):
+    matrix = np.array([[0.5, 0.5, 0], [0, 0.5, 0.5], [0.5, 0, 0.5]])
+    np.savetxt(tmp_path / "graph.txt", matrix)
+    graph = Topology(f"file:{tmp_path / 'graph.txt'}")
+    np.testing.assert_array_equal(graph.weights(3, 17, 2), matrix)
+    assert graph.neighbours(2, 3) == [0]
+    assert graph.listeners(2, 3) == [1]
+    assert graph.period(3) == 1
+    with pytest.raises(UserError, match=r"workers=4, and a matrix of shape \[3, 3\]"):
+        graph.weights(4)
+
+
+def test_a_matrix_is_read_only():
+    with pytest.raises(ValueError, match="read-only"):
+        weights("ring", 4)[0, 0] = 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0.9 0.2\n0.1 0.8\n", "a sum of 1.1"),
+        ("0.5 0.5\n0.6 0.4\n", "a sum of"),  # rows sum to one, columns do not
+        ("1.5 -0.5\n-0.5 1.5\n", "smallest number of -0.5"),
+        ("nan 1\n1 0\n", "no negative number"),
+        ("0.333 0.667\n0.667 0.3333\n", "to nine digits"),
+        ("half half\nhalf half\n", "a text of numbers"),
+        ("1 0\n0\n", "a text of numbers"),
+        ("", r"shape \[0\]"),
+        (None, "No such file"),
+    ],
+)
+def test_refused_files(tmp_path, text, said):
+    path = tmp_path / "graph.txt"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UserError, match=said) as raised:
+        weights(f"file:{path}", 2)
+    assert "\n" not in str(raised.value)
