@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from distsgd.benchmarks import reproduced_gossip
 from distsgd.common.errors import UserError
 from distsgd.common.sync.topology import GRAPHS, Topology, spectral_gap
 
@@ -202,3 +203,28 @@ def test_refused_files(tmp_path, text, said):
     with pytest.raises(UserError, match=said) as raised:
         weights(f"file:{path}", 2)
     assert "\n" not in str(raised.value)
+
+
+def test_consensus_of_the_quadratic_is_that_of_the_closed_form():
+    (consensus,) = (each for each in reproduced_gossip.EXPERIMENTS if each.name == "consensus")
+    found = dict(consensus.measure())
+    assert consensus.agrees(found)
+    assert not consensus.agrees(found | {"ring": found["hypercube"]})
+
+
+def test_stationary_consensus_of_the_complete_graph():
+    """Each worker has its own noise and no memory of it: η² / (1 - η²), less the part of the mean."""
+    rate, workers = reproduced_gossip.RATE, reproduced_gossip.WORKERS
+    expected = (workers - 1) / workers * rate**2 / (1 - rate**2)
+    assert reproduced_gossip.stationary_consensus("complete") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("name", "workers"), [("ring", 5), ("torus", 6), ("exponential", 6), ("complete", 3)])
+def test_second_moments_of_the_modes_are_those_of_all_pairs_of_workers(name, workers):
+    """B[i, j] = E xᵢᵀxⱼ: of one worker it takes the gradient's noise, of two workers it does not; then W B Wᵀ."""
+    rate, more, matrix = 0.02, reproduced_gossip.DIMENSIONS + 1, weights(name, workers)
+    pairs, expected = np.ones((workers, workers)), []
+    for _ in range(20):
+        pairs = matrix @ ((1 - rate) ** 2 * pairs + rate**2 * more * np.diag(np.diag(pairs))) @ matrix.T
+        expected.append(np.trace(pairs) / workers)
+    np.testing.assert_allclose(reproduced_gossip.squared_norms(matrix, rate)[:20], expected, rtol=1e-12)
