@@ -20,6 +20,7 @@ every step, the others at the end of a round.
     pushes, pulls apart    local_step; merge at a push; read, use_reply at a pull
     bounded staleness      local_step; merge; as soon as the worker may continue, send, use_reply
     barrier, all-reduce    local_step; join_set; with the last message of the set, merge_set, use_reply of each worker
+    overlap                local_step; join_set, merge_set before the last steps of a round, use_reply after them
     exchange first         postpone; the exchange as above, postponed_step; local_step for the other steps of the round
 
 `Turns` (`turns.py`) has this order. It counts the rounds, steps and versions of the workers, and knows which of them
@@ -116,7 +117,7 @@ class LocalVariables:
         """Build the message of a round: a vector [P], and the scalars that the scheme sends with it."""
         names = {"gradient", "gradient_sum"} & self.kept.keys()
         known = {name: self.row(name, now.worker).read_value() for name in names}
-        if self.brings_loss and not scheme.exchange_first:
+        if self.brings_loss and not scheme.exchange_first and not scheme.overlap:
             known["loss"] = self.row("loss", now.worker).read_value() / tf.cast(now.length, tf.float32)
         return as_message(scheme.name, scheme.scalars, scheme.message(self.view(now, mean=mean, **known)))
 

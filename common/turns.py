@@ -75,7 +75,11 @@ class Turns:
     @property
     def ready(self) -> list[int]:
         """The workers that may step, in ascending order; there is always one."""
-        return [k for k in range(self.workers) if k not in self.waiting.arrived and k not in self._not_started]
+        return [k for k in range(self.workers) if not self._waits(k) and k not in self._not_started]
+
+    def _waits(self, k: int) -> bool:
+        """Return True for a worker without its reply, unless it has steps to make until it uses the reply."""
+        return k in self.waiting.arrived and not (self.scheme.overlap and self.at[k].left > 0)
 
     @property
     def _not_started(self) -> range:
@@ -94,6 +98,9 @@ class Turns:
             at.postponed = True
             self._end_round(k)
             return
+        if self.scheme.overlap:
+            self._overlapped_step(k)
+            return
         self._local_step(k, "local_step")
         if not self.sync.exchanges:  # a single worker, whose parameters are the center
             self._count(1)
@@ -102,6 +109,18 @@ class Turns:
             self._end_round(k)
         else:
             self._go_on(k)
+
+    def _overlapped_step(self, k: int) -> None:
+        """Make one local step of a worker that sends its message before the last steps of a round."""
+        at = self.at[k]
+        overlap = min(self.scheme.overlap, at.length)
+        if at.left == at.length == overlap:
+            self._join_set(k)
+        self._local_step(k, "local_step")
+        if at.left == overlap:
+            self._join_set(k)
+        elif at.left == 0 and k not in self.waiting.arrived:  # its reply has arrived before
+            self._use_reply(k)
 
     def _local_step(self, k: int, operation: str) -> None:
         self.do(operation, self.now(k))
@@ -149,7 +168,8 @@ class Turns:
             self.do("merge_set", now)
             self._count(1)
             for j in released:
-                self._use_reply(j)
+                if not (self.scheme.overlap and self.at[j].left):
+                    self._use_reply(j)
 
     def _use_reply(self, k: int) -> None:
         self.at[k].pulled = self.version

@@ -173,7 +173,7 @@ class PlayedRun:
         self.gradient = digits_gradient([64, *hidden, 10], workers=workers, seed=seed, batch_size=batch_size)
         self.group = Group(scheme, self._arrays(self.start), workers=workers, seed=seed, **options)
         self.rounds = [scheme.rounds(10**6, 0, k).after(0) for k in range(workers)]
-        self.done, self.left = [0] * workers, [0] * workers  # local steps, and those that follow an early exchange
+        self.done, self.left = [0] * workers, [0] * workers  # local steps, and those that follow an early message
 
     def _arrays(self, vector: np.ndarray) -> list[np.ndarray]:
         parts = np.split(vector, np.cumsum([np.prod(shape) for shape in self.shapes])[:-1])
@@ -191,7 +191,8 @@ class PlayedRun:
     def until_event(self, k: int) -> None:
         """Make the steps of worker k before the one that ends with its next event."""
         length, _ = next(self.rounds[k])
-        steps, self.left[k] = (self.left[k] + 1, length - 1) if self.scheme.exchange_first else (length, 0)
+        later = length - 1 if self.scheme.exchange_first else min(length, self.scheme.overlap)
+        steps, self.left[k] = self.left[k] + length - later, later
         for _ in range(steps - 1):
             self.step(k)
 

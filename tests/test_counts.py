@@ -33,6 +33,7 @@ class Telling(Scheme):
     communication_period: Period = 1
     sync: Synchronization = field(default_factory=Async)
     exchange_first: bool = False
+    delay: int = 0
 
     def local_variables(self, params):
         return {"stepped": 0.0, "adopted": 0.0}
@@ -84,11 +85,13 @@ def told(scheme, trace, lengths):
             last[k] = 0, 0
             continue
         r, before = rounds[k], sum(lengths[: rounds[k]])
-        step = before if scheme.exchange_first else before + lengths[r]
+        step = before if scheme.exchange_first else before + lengths[r] - min(scheme.delay, lengths[r])
         drawn = draw(k, r, step)
         stepped, adopted = last[k]
-        now, replied = before + lengths[r] - 1, 1000 * r + step + draw(k, r)[1]
-        mine = [1, r, step, drawn[0] + drawn[-1], stepped if scheme.exchange_first else now + draw(k, now)[1], adopted]
+        now, replied = before + lengths[r] - 1, 1000 * r + step + min(scheme.delay, lengths[r]) + draw(k, r)[1]
+        if not scheme.exchange_first and step:
+            stepped = step - 1 + draw(k, step - 1)[1]
+        mine = [1, r, step, drawn[0] + drawn[-1], stepped, adopted]
         rounds[k], last[k] = r + 1, (now + draw(k, now)[1], replied)
         if accepted:
             sets.setdefault(version, []).append(mine)
@@ -118,13 +121,19 @@ def agree(center, expected):
 
 CASES = {
     "exchange_first": (Telling(exchange_first=True, communication_period=3), 10),
+    "overlap": (Telling(sync=Barrier(), communication_period=5, delay=2), 16),
+    "overlap_of_whole_rounds": (Telling(sync=Barrier(), communication_period=3, delay=3), 10),
     "without_a_ps": (Telling(sync=Collective(), communication_period=3), 10),
     "dropped_messages": (Telling(sync=Barrier(backup_workers=1)), 40),
 }
 
 
 @pytest.mark.parametrize(
-    ("case", "backend"), [*((case, "threads") for case in CASES), ("exchange_first", "simulation")]
+    ("case", "backend"),
+    [
+        *((case, "threads") for case in CASES),
+        *((case, "simulation") for case in ("exchange_first", "overlap", "overlap_of_whole_rounds")),
+    ],
 )
 def test_each_message_has_the_counts_and_the_draws_of_its_round(case, backend, tmp_path):
     scheme, steps = CASES[case]
@@ -158,9 +167,10 @@ def test_a_simulated_worker_that_comes_back_after_a_crash_counts_on(sync, tmp_pa
     ("scheme", "backend"),
     [
         (Telling(sync=Collective(), communication_period=3), "threads"),
+        (Telling(sync=Barrier(), communication_period=3, delay=2), "threads"),
         pytest.param(Telling(sync=Barrier(), communication_period=3), "processes", marks=pytest.mark.thorough),
     ],
-    ids=["without_a_ps", "on_processes"],
+    ids=["without_a_ps", "overlap", "on_processes"],
 )
 def test_a_resumed_run_counts_on(scheme, backend, warm, tmp_path):
     for steps in (7, 12):

@@ -81,6 +81,7 @@ def _check_messages(scheme: Scheme) -> None:
             f"{name}: a message sent before the steps of its round has no sum of their gradients. Received: "
             "uses_gradient_sum=True, exchange_first=True"
         )
+    _check_overlap(scheme)
     if not sync.uses_ps and {*map(type, codecs)} != {Codec}:
         raise UserError(
             f"{name}: without a ps vectors travel as they are: leave the codec out. Received: "
@@ -93,6 +94,24 @@ def _check_messages(scheme: Scheme) -> None:
         raise UserError(
             f"{name}: several messages make an update only with a parameter server and its lock, and asynchronously, "
             f"and not with sparse = True. Received: messages_per_update={count}, sync={type(sync).__name__}()"
+        )
+
+
+def _check_overlap(scheme: Scheme) -> None:
+    """Check the number of local steps that a worker makes while its message travels."""
+    overlap, period, name = scheme.overlap, scheme.period, scheme.name
+    if not overlap:
+        return
+    if not 0 < overlap <= period or period == 1:
+        raise UserError(
+            f"{name}: the reply is used in the round of its message, which needs a period of at least two steps and at "
+            f"least the delay. Received: delay={overlap}, period={period}"
+        )
+    if not scheme.sync.overlaps or scheme.exchange_first or scheme.uses_gradient_sum:
+        raise UserError(
+            f"{name}: only messages of parameters to a strict barrier can travel while their worker computes. "
+            f"Received: delay={overlap}, sync={scheme.sync}, exchange_first={scheme.exchange_first}, "
+            f"uses_gradient_sum={scheme.uses_gradient_sum}"
         )
 
 

@@ -92,6 +92,16 @@ class Scheme(CheckedCall):
         return getattr(self, "communication_period", 1)
 
     @property
+    def overlap(self) -> int:
+        """Local steps of a round that a worker makes between its message and the use of the reply, see `delay`.
+
+        Such a round of H steps begins with H - overlap of them. Then the message leaves; the worker makes the other
+        steps while it travels and the others are awaited, and uses the reply after the last. Default: 0, or the
+        hyperparameter `delay`.
+        """
+        return getattr(self, "delay", 0)
+
+    @property
     def has_inner_optimizer(self) -> bool:
         """True if another optimizer may make the local steps: workers exchange parameters, and no gradients."""
         return hasattr(self, "inner_optimizer")

@@ -22,7 +22,7 @@ from ..sync.store import Tensor
 MESSAGE_ONLY = {
     "gradient": "there, and only if a round is one step",
     "gradient_sum": "there, if the class has uses_gradient_sum = True",
-    "loss": "there, not of schemes that exchange first, and in a Group if each step brings its loss",
+    "loss": "there, not of schemes that exchange first or overlap, and in a Group if each step brings its loss",
 }
 
 
@@ -39,11 +39,11 @@ class Worker(SimpleNamespace):
     """Rounds that this worker did before this one, an int64 scalar; it continues after a restart or a resumed run."""
     step: Tensor
     """Local steps that this worker has done, an int64 scalar: in `local_step` the number of the step, from 0; in
-    `message` and `on_reply` the steps before the message. A restarted or resumed worker continues to count."""
+    `message` and `on_reply` the steps so far. A restarted or resumed worker continues to count."""
     steps: Tensor
     """Local steps of this round, a float scalar, see `Scheme.rounds`; by default the period, or fewer at the end."""
     loss: Tensor
-    """The mean loss of the steps of this round, a float scalar; for `message`; not in schemes with `exchange_first`."""
+    """The mean loss of the steps of this round, a float scalar; for `message`; not with `exchange_first` or overlap."""
     index: Any
     """The worker's index, a whole number or scalar from 0."""
     num_workers: int

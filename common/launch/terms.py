@@ -47,6 +47,11 @@ class Terms:
             raise UserError(
                 f"{scheme.name} cannot restart a worker, as it has no parameter server: leave --max-restarts out"
             )
+        if scheme.overlap:
+            raise UserError(
+                f"{scheme.name} cannot be joined with a delay: the loop of a script may end within a round. Give "
+                f"delay=0, or use train. Received: delay={scheme.overlap}"
+            )
         check_update(scheme, in_process=False)
         parameters = Parameters(self.shapes, self.initial, **how)
         job = replace(job, scheme=scheme, recipe=parameters, cluster=cluster, prefix=name, run_dir=job.run_dir / name)

@@ -243,9 +243,10 @@ class BatchedWorkers:
         names = [] if self.scheme.exchange_first else names
 
         def act(variables: Values, index: Any, now: Any, loss: Any, *gradient: Any) -> Any:
-            known = {} if self.scheme.exchange_first else {"loss": loss / now[1]}
+            known = {} if self.scheme.exchange_first or self.scheme.overlap else {"loss": loss / now[1]}
+            begun, now = now[0], now - tf.stack([tf.minimum(float(self.scheme.overlap), now[1]), 0.0, 0.0])
             view = self.view(variables, index, now, done=True, **known, **dict.fromkeys(names, *gradient))
-            scheme = self.scheme_at(now[0])
+            scheme = self.scheme_at(begun)
             return as_message(scheme.name, scheme.scalars, scheme.message(view))
 
         return self.on_each(act, values, workers, when, losses, *([gradients] if names else []))

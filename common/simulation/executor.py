@@ -267,6 +267,7 @@ class Executor:
         workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 3])
         rows, single = tf.ensure_shape(rows, [None, number, None]), scheme.period == 1 and not scheme.exchange_first
         start = values = batched.load(workers)
+        before_message = tf.maximum(tf.shape(rows)[0] - scheme.overlap, 0)
         late, adopting = tf.zeros_like(when[:, 0]), []
         if before is not None:
             before = tf.ensure_shape(before, [number, 3])
@@ -282,7 +283,7 @@ class Executor:
             values, (losses, gradients) = batched.first_gradients(values, workers, when, self._batches(rows)(0))
             Row(batched.gradients, workers).assign(gradients)
         else:
-            how = [None, *adopting] if single else [tf.shape(rows)[0]]
+            how = [None, *adopting] if single else [before_message]
             values, losses, gradients = batched.steps(values, workers, when, self._batches(rows), *how)
         finite = tf.fill(tf.shape(workers), True)
         if takes:
@@ -290,6 +291,10 @@ class Executor:
             sums = [tf.reduce_sum(part, 1) for part in tf.nest.flatten(messages)]
             finite = tf.math.is_finite(tf.add_n(sums))
             self.merging.store(places, messages, accepted)
+        if scheme.overlap:
+            rest, now = rows[before_message:], when + tf.cast(tf.stack([before_message, 0, 0]), tf.float32)
+            values, more, _ = batched.steps(values, workers, now, self._batches(rest), tf.shape(rest)[0])
+            losses += more
         batched.store(workers, start, values | {"params": start["params"]} if batched.replaces_params else values)
         return losses, late, finite
 

@@ -76,6 +76,11 @@ class Synchronization:
         """True if the workers reduce their messages among themselves."""
         return self.exchanges and not self.uses_ps
 
+    @property
+    def overlaps(self) -> bool:
+        """True if workers may compute between message and reply, see `Scheme.overlap`: each set has all workers."""
+        return self.waits and self.uses_ps and all(self.set_size(active) == active for active in (1, 2, 3, 64))
+
     # The synchronization rule, for all engines.
 
     def set_size(self, active: int) -> int | None:

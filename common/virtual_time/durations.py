@@ -70,6 +70,10 @@ class WorkerPlan:
         total = self.total(worker, number)
         return total - total // self.steps[number]
 
+    def after_message(self, worker: int, number: int, overlap: int) -> int:
+        """Return the nanoseconds of the last `overlap` steps of a round, or of all if it has fewer."""
+        return self.total(worker, number) * min(overlap, self.steps[number]) // self.steps[number]
+
     def _draw(self, rounds: slice) -> np.ndarray:
         """Draw these rounds of all workers."""
         ends = self.ends[rounds.start : rounds.stop + 1]

@@ -30,7 +30,7 @@ from .server import RoundTimings, SimulatedServer
 
 CHIEF = 0
 
-CRASH, BACK, ARRIVE, REPLY, COMPUTED = range(5)  # kinds of events: processed in this order at the same time
+CRASH, BACK, ARRIVE, REPLY, COMPUTED, OVERLAPPED = range(6)  # kinds of events: processed in this order at the same time
 
 SECOND = 10**9  # nanoseconds
 
@@ -78,7 +78,7 @@ class EventLoop:
     refused.
 
     Args:
-        scheme: the algorithm; its synchronization rule, `accepts`, warm-up and `exchange_first` are used.
+        scheme: the algorithm; its synchronization rule, `accepts`, warm-up, `exchange_first` and `overlap` are used.
         platform: the machines, described or in numbers.
         workers: W.
         rounds: the rounds of each worker, or those that all share.
@@ -99,6 +99,8 @@ class EventLoop:
         returned: the latter of these.
         fetching: workers that wait for the center alone.
         reducing: without a ps, the workers whose messages are ready.
+        computing: workers that make the steps after the message of their round, see `Scheme.overlap`.
+        replied: the latter whose reply has arrived meanwhile.
         held_back: workers that wait for the warm-up of worker 0.
     """
 
@@ -128,7 +130,7 @@ class EventLoop:
         computed = self._computed if self.cores else self._ready
         self.queue = EventQueue(
             workers,
-            [self._crash, self._come_back, self._arrive, self._reply, computed],
+            [self._crash, self._come_back, self._arrive, self._reply, computed, self._overlapped],
             [(resource, act) for resource, act in shared if resource is not None],
         )
         # Events of phases that take no time are skipped: the next phase is called directly.
@@ -143,6 +145,7 @@ class EventLoop:
         self.crashes, self.crash_at = [0] * workers, [math.inf] * workers  # of each worker: their number, the next
         self.away, self.returned, self.fetching = set[int](), set[int](), set[int]()
         self.reducing: list[int] = []
+        self.computing, self.replied = set[int](), set[int]()
         self.held_back = range(1, workers) if scheme.warmup_updates else range(0)
 
     def run(self, progress: Callable[[int], None] = lambda events: None) -> EventSchedule:
@@ -175,17 +178,38 @@ class EventLoop:
             self._release(self.server.leave(worker), now, now)
             return
         self.timings.begun[worker] = now
-        self.queue.at(now + plan.until_message(worker, number), COMPUTED, worker)
+        late = plan.after_message(worker, number, self.scheme.overlap) if self.scheme.overlap else 0
+        self.queue.at(now + plan.until_message(worker, number) - late, COMPUTED, worker)
 
     def _computed(self, worker: int, now: int) -> None:
         """Continue the steps of a worker on the cores that all share."""
         assert self.cores is not None  # noqa: S101
-        steps = self.plans[worker].steps[self.server.recorded[worker]]
+        steps = self.plans[worker].steps[self.timings.logged[worker]]
+        late = min(self.scheme.overlap, steps)
+        steps = late if worker in self.computing else steps - late
         self.queue.share(self.cores, now, worker, steps * self.machines.core)
 
     def _ready(self, worker: int, now: int) -> None:
+        if worker in self.computing:
+            self._computed_all(worker, now)
+            return
         self.timings.ready[worker] = now
+        if self.scheme.overlap:
+            self.computing.add(worker)
+            late = self.plans[worker].after_message(worker, self.timings.logged[worker], self.scheme.overlap)
+            self.queue.at(now + late, OVERLAPPED, worker)
         self.exchange(worker, now)
+
+    def _overlapped(self, worker: int, now: int) -> None:
+        """Continue the steps after a message on the cores that all share, if there are such, or end them."""
+        (self._computed if self.cores else self._computed_all)(worker, now)
+
+    def _computed_all(self, worker: int, now: int) -> None:
+        """End the steps after a message, and the round if the reply is there."""
+        self.computing.remove(worker)
+        if worker in self.replied:
+            self.replied.remove(worker)
+            self._end_round(worker, now)
 
     def _send(self, worker: int, now: int) -> None:
         """Send a message, or a request for the center, which has no bytes."""
@@ -248,7 +272,13 @@ class EventLoop:
             self._end_round(worker, now)
 
     def _end_round(self, worker: int, now: int) -> None:
-        """Log the round of a worker that has its reply, unless it has crashed, and begin the next."""
+        """Log the round of a worker that has its reply, unless it has crashed, and begin the next.
+
+        A worker that still makes the steps after its message ends its round with the last of them.
+        """
+        if worker in self.computing:
+            self.replied.add(worker)
+            return
         if now < self.crash_at[worker]:
             self.end = max(self.end, now + self.plans[worker].after_reply(worker, self.timings.logged[worker]))
             self.timings.log(worker, now)
@@ -298,7 +328,8 @@ class EventLoop:
                 f"{crashes} times in {rounds} rounds"
             )
         self.queue.lives[worker] += 1
-        self.returned.discard(worker)
+        for some in (self.returned, self.computing, self.replied):
+            some.discard(worker)
         self.away.add(worker)
         back = now + exponential_time(self.seed, "repair", worker, crashes, self.machines.failures[1])
         self.crashes[worker] += 1

@@ -120,6 +120,8 @@ class DenseWorker:
         elif not scheme.sync.uses_ps:
             total, fine = self._collective_round(scheme, rows, timer, first)
             done *= tf.cast(fine, tf.float32)
+        elif scheme.overlap:
+            total = self._overlapped_round(scheme, rows, timer, first)
         else:
             total = self._local_steps(rows, timer.begun, first)
             self._meet_server(scheme, event, timer, total)
@@ -143,6 +145,17 @@ class DenseWorker:
         reply = scheme.sync.exchange(self.ps, slot, message)
         with timer.reply():
             self._on_reply(scheme, reply)
+
+    def _overlapped_round(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any) -> Any:
+        """Build a round whose last steps wait for nothing of the exchange: the message leaves, the worker computes."""
+        before = tf.maximum(tf.shape(rows)[0] - scheme.overlap, 0)
+        total = self._local_steps(rows[:before], timer.begun, first)
+        message = timer.send(message_of(scheme, self, timer.begun))
+        reply = scheme.sync.exchange(self.ps, self.slot.with_times(timer.times), message)
+        rest = self._local_steps(rows[before:], timer.ready, first + tf.cast(before, tf.int64))
+        with timer.reply(), tf.control_dependencies([rest]):
+            self._on_reply(scheme, reply)
+        return total + rest
 
     def _on_reply(self, scheme: Scheme, reply: Any) -> None:
         hide(self.views)
