@@ -57,6 +57,7 @@ def test_each_scheme_of_the_catalogue_declares_elementwise_correctly():
         "diloco",
         "ef21_sgdm",
         "ef_sgd",
+        "streaming_diloco",
         "palsgd",  # a random number for each step
         "sparseloco",
         "sparta",  # random numbers by place

@@ -33,6 +33,7 @@ from distsgd.algorithms import (
     SignSGDMV,
     SlowMo,
     SparseLoCo,
+    StreamingDiLoCo,
     SyncSGD,
     SyncSGDLR,
     TrimmedMean,
@@ -69,6 +70,7 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "fedprox": FedProx(proximity=1.0),
     "trimmed_mean": TrimmedMean(trim=0.4),
     "diloco": DiLoCo(inner_optimizer="adamw:weight_decay=2"),  # of less, such a short run shows nothing
+    "streaming_diloco": StreamingDiLoCo(communication_period=5, delay=2, inner_optimizer="sgd", learning_rate=0.1),
     "async_diloco": AsyncDiLoCo(inner_optimizer="adamw:weight_decay=2", momentum_share=0.2),
     "local_sgd": LocalSGD(synchronous_steps=14),
     "des_loc": DESLOC(
@@ -96,8 +98,19 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "sync_sgd with a backup worker": SyncSGD(backup_workers=1),
 }
 # One of each way through the code between processes: no wait, a bound, a barrier, a quorum, no ps, exchanges before the
-# steps, messages that are no vectors, pushes and pulls apart. What the others add is their rule: see test_group.py.
-WAYS = ("async_sgd", "ssp", "sync_sgd", "k_async", "all_reduce", "aeasgd", "ef_sgd", "downpour with periods of its own")
+# steps, messages that are no vectors, steps between message and reply, pushes and pulls apart. What the others add is
+# their rule: see test_group.py.
+WAYS = (
+    "async_sgd",
+    "ssp",
+    "sync_sgd",
+    "k_async",
+    "all_reduce",
+    "aeasgd",
+    "ef_sgd",
+    "streaming_diloco",
+    "downpour with periods of its own",
+)
 
 
 def moved(run) -> float:

@@ -354,6 +354,14 @@ TRANSCRIPTIONS = {
     "easgd": _in_rounds(synchronous_rules.easgd, lambda s: True, beta="beta"),
     "local_sgd": _in_rounds(synchronous_rules.local_sgd, _inner_memory, synchronous="synchronous_steps"),
     "diloco": _in_rounds(synchronous_rules.diloco, _inner_memory, epsilon="outer_learning_rate", mu="momentum"),
+    "streaming_diloco": _in_rounds(
+        synchronous_rules.streaming_diloco,
+        lambda s: True,
+        epsilon="outer_learning_rate",
+        mu="momentum",
+        alpha="mixing",
+        tau="delay",
+    ),
     "palsgd": _in_rounds(
         synchronous_rules.palsgd,
         _inner_memory,

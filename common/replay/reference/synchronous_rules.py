@@ -212,6 +212,40 @@ def diloco(
     return path
 
 
+def streaming_diloco(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    epsilon: float,
+    mu: float,
+    alpha: float,
+    tau: int,
+    period: int,
+    steps: int,
+    inner: InnerStep = sgd_step,
+    send: Send = as_it_is,
+) -> list[np.ndarray]:
+    """Execute H − τ inner steps, send x_k, τ inner steps more, and x_k ← α x_k + (1 − α) θ, from x_k = θ at first.
+
+    Meanwhile  Δ = mean_k(θ − x_k) of the x_k that were sent;  m ← μ m + Δ;  θ ← θ − ε (Δ + μ m).
+    """
+    theta, m, path, states = start.copy(), np.zeros_like(start), [], no_states(workers)
+    x = [theta] * workers
+    for first in range(0, steps, period):
+        end = min(first + period, steps)
+        leaves = max(first, end - tau)
+        x = [inner_window(x[k], states[k], gradient, k, first, leaves - first, eta, inner) for k in range(workers)]
+        delta = np.mean([theta - send(x[k], k) for k in range(workers)], axis=0)
+        m = mu * m + delta
+        theta = theta - epsilon * (delta + mu * m)
+        x = [inner_window(x[k], states[k], gradient, k, leaves, end - leaves, eta, inner) for k in range(workers)]
+        x = [alpha * x_k + (1 - alpha) * theta for x_k in x]
+        path.append(theta.copy())
+    return path
+
+
 def palsgd(
     start: np.ndarray,
     gradient: Gradient,

@@ -1,0 +1,114 @@
+"""Schemes whose workers compute between a message and its reply."""
+
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_counts import zeros
+
+from distsgd.algorithms import DiLoCo, StreamingDiLoCo
+from distsgd.common import Cluster, Group, UserError, train
+from distsgd.common.contract import Async, Barrier, Period, Scheme
+from distsgd.common.contract.checks import check_scheme
+from distsgd.common.virtual_time.platform import Platform
+from distsgd.common.virtual_time.schedule import EventLoop
+from runs import ONES
+
+MADE = [threading.Event() for _ in range(4)]  # the steps of worker 0 in the test below
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting(Scheme):
+    """The message of worker 1 leaves after the last step of worker 0, whose reply is later than both messages."""
+
+    name = "meeting"
+    sync = Barrier()
+    communication_period: Period = 2
+    delay: int = 1
+
+    def local_step(self, worker, gradient):
+        if worker.index == 0:
+            made = tf.numpy_function(lambda step: MADE[step].set() or np.float32(0), [worker.step], tf.float32)
+            worker.params.assign_add(0 * gradient + made)
+
+    def message(self, worker):
+        if worker.index == 0:
+            return worker.params
+        last = tf.cast(worker.step, tf.int32)
+        return worker.params + tf.numpy_function(lambda t: np.float32(not MADE[t].wait(60)), [last], tf.float32)
+
+    def server_update(self, server, message, staleness):
+        server.center.assign(message)
+        return server.center
+
+
+def test_a_worker_makes_its_last_steps_before_the_others_have_sent_their_messages(tmp_path):
+    cluster = Cluster.local(2, backend="threads")
+    how = {"steps": 4, "batch_size": 4, "run_dir": tmp_path / "run", "verbose": False}
+    train(model := zeros(), (ONES[0], np.zeros((64, 6), "f")), Meeting(), cluster=cluster, **how)
+    assert not model.layers[0].kernel.numpy().any()  # or worker 1 has waited in vain
+
+
+def played(scheme, steps=47, seed=0):
+    """The center after steps in a random order."""
+    rng, group = np.random.default_rng(seed), Group(scheme, np.arange(5.0), workers=3)
+    for _ in range(3 * steps):
+        group.step(int(k := rng.choice(group.ready)), 0.1 * group.point(int(k)) + rng.normal(size=5))
+    return group
+
+
+def test_without_a_delay_and_mixing_streaming_diloco_is_diloco_bit_for_bit():
+    one, other = (
+        played(DiLoCo(communication_period=7)),
+        played(StreamingDiLoCo(communication_period=7, delay=0, mixing=0.0)),
+    )
+    assert one.version == other.version > 5
+    assert (one.center == other.center).all()
+
+
+def test_a_worker_of_a_group_waits_only_where_it_uses_the_reply():
+    group = Group(StreamingDiLoCo(communication_period=4, delay=2), np.zeros(3), workers=2)
+    for _ in range(4):
+        assert 0 in group.ready
+        group.step(0, np.ones(3))
+    assert group.ready == [1]
+    group.step(1, np.ones(3))
+    assert (group.ready, group.version) == ([1], 0)
+    group.step(1, np.ones(3))
+    assert (group.ready, group.version) == ([0, 1], 1)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "message"),
+    [
+        (StreamingDiLoCo(communication_period=4, delay=5), r"at least the delay. Received: delay=5, period=4"),
+        (StreamingDiLoCo(communication_period=1, delay=1), r"at least two steps"),
+        (StreamingDiLoCo().but(sync=Async()), r"strict barrier.*sync=Async"),
+        (StreamingDiLoCo().but(sync=Barrier(backup_workers=1)), r"strict barrier.*backup_workers=1"),
+    ],
+)
+def test_a_delay_that_no_engine_can_execute_is_refused(scheme, message):
+    with pytest.raises(UserError, match=message):
+        check_scheme(scheme, 2)
+
+
+def rounds(scheme, steps, **machines):
+    """The columns of the rounds of two workers in virtual time, in milliseconds: begun, ready, replied."""
+    platform = Platform(step_ms=10.0, **machines)
+    sizes = {"message_bytes": 1e6, "reply_bytes": 1e6}
+    loop = EventLoop(scheme, platform, workers=2, rounds=scheme.rounds(steps), seed=0, **sizes)
+    worker, _, begun, ready, *_, replied = loop.run().rounds.T
+    return (np.stack([begun, ready, replied], 1)[worker == 0] / 1000).tolist()
+
+
+def test_a_round_in_virtual_time_ends_with_the_later_of_its_steps_and_its_reply():
+    scheme = StreamingDiLoCo(communication_period=4, delay=2)
+    fast, slow = {"latency": "4ms"}, {"latency": "40ms"}
+    assert rounds(scheme, 8, **fast) == [[0, 20, 40], [40, 60, 80]]
+    assert rounds(scheme, 8, **slow) == [[0, 20, 100], [100, 120, 200]]
+    assert rounds(StreamingDiLoCo(communication_period=4, delay=0), 4, **slow) == [[0, 40, 120]]
+    assert rounds(scheme, 5, **fast)[1] == [40, 40, 50]  # a last round that is shorter than the delay
+    shared = rounds(scheme, 4, cores=1, core_ms=5.0, **fast)
+    assert shared[0][0] < shared[0][1] < shared[0][2]
