@@ -153,7 +153,7 @@ def exchange_of(scheme: Scheme, parameters: int, workers: int) -> Exchange:
         period=scheme.period,
         fragments=getattr(scheme, "fragments", 1),
         buckets=1,
-        delay=getattr(scheme, "delay", 0),
+        delay=scheme.overlap,
         bits_up=up,
         bits_down=down,
         workers=workers,
