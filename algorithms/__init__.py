@@ -49,6 +49,7 @@ from .des_loc import DESLOC as DESLOC
 from .sparseloco import SparseLoCo as SparseLoCo
 from .sparta import Sparta as Sparta
 from .all_reduce import AllReduce as AllReduce
+from .d_psgd import DPSGD as DPSGD
 from .multi_gpu import MultiGPU as MultiGPU
 
 SCHEMES: dict[str, type[Scheme]] = {

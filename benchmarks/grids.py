@@ -27,6 +27,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "ssp": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "sync_sgd": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "all_reduce": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
+    "d_psgd": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "k_sync": {"learning_rate": RATES, "workers_per_update": (2,)},
     "k_async": {"learning_rate": RATES, "workers_per_update": (2,)},
     "trimmed_mean": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},

@@ -19,7 +19,7 @@ every step, the others at the end of a round.
     asynchronous           local_step; merge (drop, if the message is too stale), use_reply
     pushes, pulls apart    local_step; merge at a push; read, use_reply at a pull
     bounded staleness      local_step; merge; as soon as the worker may continue, send, use_reply
-    barrier, all-reduce    local_step; join_set; with the last message of the set, merge_set, use_reply of each worker
+    barrier, gossip        local_step; join_set; with the last message of the set, merge_set, use_reply of each worker
     overlap                local_step; join_set, merge_set before the last steps of a round, use_reply after them
     exchange first         postpone; the exchange as above, postponed_step; local_step for the other steps of the round
 
@@ -223,9 +223,8 @@ class Operations:
         parts = [variable(part, "center") for part in tf.split(center, self.sizes) if self.sync.uses_ps]
         parts = parts or [self.local.row("params", 0)]  # without a ps, the parameters of worker 0 are the center
         self.servers = [GlobalVariables(self.scheme, part, self.workers, variable) for part in parts]
-        self.reply = variable(center, "reply")
-        times = tf.zeros([self.workers, len(Now._fields)], tf.int32)
-        self.times = variable(times, "times")  # of messages without a ps
+        self.reply = variable(tf.stack([center] * self.workers) if self.sync.gossips else center, "reply")
+        self.times = variable(tf.zeros([self.workers, len(Now._fields)], tf.int32), "times")  # of messages without a ps
 
     def scheme_at(self, step: Any) -> Scheme:
         """Return the scheme with its learning rates after so many local steps."""
@@ -238,7 +237,8 @@ class Operations:
 
     def center(self) -> Tensor:
         """Return the center [P]."""
-        return tf.concat([server.center.read_value() for server in self.servers], 0)
+        parts = [server.center.read_value() for server in self.servers]
+        return tf.reduce_mean(self.local.all["params"], 0) if self.sync.gossips else tf.concat(parts, 0)
 
     def do(self, name: str, now: Now) -> Any:
         """Do the operation of this name."""
@@ -265,7 +265,8 @@ class Operations:
         """Let a worker pull: it uses the last reply."""
         for server in self.servers:
             server.note_pull(now.worker)
-        self.scheme_at(now.first).on_reply(self.local.view(now), self.reply.read_value())
+        reply = (Row(self.reply, now.worker) if self.sync.gossips else self.reply).read_value()
+        self.scheme_at(now.first).on_reply(self.local.view(now), reply)
 
     def start(self, now: Now) -> None:
         """Let a worker start from the present center."""
@@ -311,6 +312,8 @@ class Operations:
         """Merge the mean of the messages of the set into the center."""
         if not self.sync.uses_ps:
             messages = self._messages_without_ps()
+            if self.sync.gossips:
+                return self.reply.assign(self.sync.replies(now.round, tf.stack([m.vector for m in messages])))
             return self._update([mean_of(messages)], now, None)
         number = float(self.sync.set_size(self.workers) or 1)
         means = [tf.nest.map_structure(lambda total: total / number, server.set) for server in self.servers]

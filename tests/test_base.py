@@ -38,7 +38,7 @@ BASE = [
 EQUATIONS = [
     f"common/replay/reference/{name}.py"
     for name in (
-        *("asynchronous_rules", "buffered_rules", "codecs", "compressed_rules", "federated_rules"),
+        *("asynchronous_rules", "buffered_rules", "codecs", "compressed_rules", "federated_rules", "gossip_rules"),
         *("inner_steps", "sending", "synchronous_rules"),
     )
 ]

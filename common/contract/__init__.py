@@ -13,8 +13,9 @@ from ..sync.asynchronous import Async, Unlocked
 from ..sync.barrier import Barrier, Quorum
 from ..sync.bounded import Bounded
 from ..sync.collective import Collective
+from ..sync.gossip import Gossip
 from ..sync.synchronization import Synchronization
-from .hyperparameters import Count, Decay, Fraction, NotNegative, Period, Positive, Rate, unstable_above
+from .hyperparameters import Count, Decay, Fraction, Graph, NotNegative, Period, Positive, Rate, unstable_above
 from .inner import InnerOptimizer, inner
 from .optimizers import adagrad, adamw, gathered, scaled_signs, sgd, take, top_k
 from .rounding import DCT, BFloat16, Int8, WithMemory
@@ -37,6 +38,8 @@ __all__ = [
     "Decay",
     "Event",
     "Fraction",
+    "Gossip",
+    "Graph",
     "InnerOptimizer",
     "Int8",
     "NotNegative",

@@ -126,6 +126,8 @@ def check_update(scheme: Scheme, in_process: bool) -> None:
         UserError: the scheme has no `server_update`.
     """
     uses_ps = scheme.sync.uses_ps
+    if scheme.sync.gossips:  # its center is the mean of the workers
+        return
     if scheme.sync.exchanges and (uses_ps or in_process) and type(scheme).server_update is Scheme.server_update:
         why = "" if uses_ps else " (without a ps, threads and the simulation merge the mean message with it: return it)"
         raise UserError(f"{scheme.name} has no server_update(self, server, message, staleness): write one{why}")

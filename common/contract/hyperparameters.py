@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from ..arguments import at_least, below_one, fraction, not_negative, one_of, positive
 from ..errors import UserError
+from ..sync.topology import Topology
 
 Rate = Annotated[float | Callable[[Any], Any], positive]
 """A learning rate, or a schedule (`keras.optimizers.schedules`) of local steps."""
@@ -32,6 +33,8 @@ Fraction = Annotated[float, fraction]
 """A number from zero to one."""
 Decay = Annotated[float, below_one]
 """Weight of the past in a moving average, from 0 to less than 1."""
+Graph = Annotated[str, lambda **given: _check_graph(*given.values())]
+"""Name of a graph of workers, see `sync.topology`."""
 Period = Annotated[int, functools.partial(at_least, 1)]
 """A whole number from one."""
 Count = Annotated[int, functools.partial(at_least, 0)]
@@ -82,6 +85,12 @@ def _check(name: str, kind: Any, value: Any) -> None:
             raise UserError(f"{name} must be a tuple of numbers. Received: {value}")
         for element in value:
             _check(name, parts[0], element)
+
+
+def _check_graph(value: Any) -> None:
+    if not isinstance(value, str):
+        raise UserError(f"topology must be the name of a graph, such as ring. Received: {value!r}")
+    Topology(value)
 
 
 @functools.cache  # a sweep reads the flags of the same classes many times

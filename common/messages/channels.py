@@ -29,7 +29,7 @@ class Channels:
 
     def __init__(self, me: int, devices: Sequence[str], transport: Transport):
         self.me, self.devices, self.transport = me, devices, transport
-        self.queues: dict[tuple[int, int, Any], Any] = {}
+        self.queues: dict[Any, Any] = {}
 
     def send(self, to: int, vector: Any, times: Any = None) -> None:
         """Send a tensor to worker `to`. Only the end of the call waits for the operation."""
@@ -47,6 +47,32 @@ class Channels:
         if self.transport.shares(tf.float32, shape):
             return self.transport.receive(SharedTensor(self._queue(of, self.me, tf.int64).dequeue(), tf.float32, shape))
         return tf.ensure_shape(self._queue(of, self.me, tf.float32).dequeue(), shape)
+
+    def with_times(self, vector: Any, times: Any) -> Any:
+        """Return a vector to `send` to several workers, which receive the times with it."""
+        return with_times(vector, times)
+
+    # Rows of numbers that a worker notes in its rounds, and later sends to another one.
+
+    def note(self, row: Any) -> None:
+        """Note a row of times, [4]."""
+        self._notes(self.me, self.me).enqueue(row)
+
+    def send_notes(self, to: int) -> None:
+        """Send all rows of this worker to worker `to`."""
+        own = self._notes(self.me, self.me)
+        self._notes(self.me, to).enqueue_many(own.dequeue_many(own.size()))
+
+    def notes(self, of: int, number: Any) -> Any:
+        """Return the next rows that worker `of` has noted, [number, 4]."""
+        return self._notes(of, self.me).dequeue_many(tf.cast(number, tf.int32))
+
+    def _notes(self, of: int, at: int) -> Any:
+        with tf.init_scope(), tf.device(self.devices[at]):
+            name = f"notes_{of}_{at}"
+            if name not in self.queues:
+                self.queues[name] = tf.queue.FIFOQueue(-1, [tf.int64], [[4]], shared_name=name)
+        return self.queues[name]
 
     def _queue(self, of: int, at: int, dtype: Any) -> Any:
         """Return a queue; it is made at its first use, outside of functions, so that all functions share it."""

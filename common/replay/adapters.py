@@ -20,7 +20,14 @@ from ..errors import UserError
 from ..record_format import EVENTS
 from ..spec import parse
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
-from .reference import asynchronous_rules, buffered_rules, compressed_rules, federated_rules, synchronous_rules
+from .reference import (
+    asynchronous_rules,
+    buffered_rules,
+    compressed_rules,
+    federated_rules,
+    gossip_rules,
+    synchronous_rules,
+)
 from .reference.codecs import CODECS, bf16, cosine_coefficients, on_slices
 from .reference.codecs import Run as CodecRun
 from .reference.inner_steps import INNER_STEPS
@@ -56,6 +63,15 @@ def _drawn_in_step(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int, 
     from ..contract.seeded import uniform_numbers  # not at the top: few algorithms are random
 
     return lambda k, t: uniform_numbers(run.seed, 1, k, t)[0]
+
+
+def _mixing(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int], np.ndarray]:
+    """Return the mixing matrix of a round, [W, W], as a function of its number."""
+    from ..sync.topology import DRAWN, Topology  # not at the top: few algorithms have a graph
+
+    graph = Topology(scheme.topology)
+    repeats = graph.period(run.workers) or DRAWN
+    return lambda number: graph.weights(run.workers, number % repeats)
 
 
 def _in_order(
@@ -345,6 +361,7 @@ TRANSCRIPTIONS = {
     "k_sync": Transcription(lambda run, s: _sync_sgd(run, max(0, run.workers - s.workers_per_update)), "synchronous"),
     "k_async": Transcription(_k_async, "synchronous"),
     "all_reduce": Transcription(lambda run, s: _sync_sgd(run), "synchronous"),
+    "d_psgd": _in_rounds(gossip_rules.d_psgd, lambda s: True, weights=_mixing),
     "sync_sgd_lr": _in_rounds(
         synchronous_rules.sync_sgd_lr,
         etas=lambda run, s: s.learning_rates * (run.workers // len(s.learning_rates)),

@@ -237,7 +237,7 @@ class Center:
         """
         self.slices[0].move_average(clock)
         if self.snapshots is not None:
-            self.snapshots.save_if_due(version, state.read_value())
+            self.snapshots.save_if_due(version, tf.convert_to_tensor(state))
 
 
 def _is_short(wire: Any) -> bool:

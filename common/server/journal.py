@@ -89,6 +89,34 @@ class Journal:
                 counts = self.rounds_applied.handle
                 return tf.raw_ops.ResourceScatterAdd(resource=counts, indices=slot.index, updates=one)
 
+    def record_rounds(self, version: Any, times: Any) -> None:
+        """Append rounds of all workers, which begin with the update after `version`, round by round; without a ps.
+
+        Args:
+            version: updates of the center before the first of these rounds.
+            times: `begun`, `ready`, `replied` and the release of each, [W, rounds, 4]; see `server.trace`.
+        """
+        with tf.device(self.device):
+            number, workers = tf.shape(times)[1], self.transactions.num_workers
+            released = tf.concat([self.released[:, None], times[:, :-1, 3]], 1)
+            versions = version + tf.range(tf.cast(number, tf.int64))
+            fixed = tf.constant([0, 1, 0, EVENTS.index("exchange")], tf.int64)  # staleness, accepted, time, event
+            now = microseconds(tf.timestamp()) if self.transactions.now is None else self.transactions.now
+            fixed = tf.tensor_scatter_nd_update(fixed, [[2]], [now])
+            rows = tf.concat(
+                [
+                    tf.tile(versions[:, None, None], [1, workers, 1]),
+                    tf.tile(tf.range(workers, dtype=tf.int64)[None, :, None], [number, 1, 1]),
+                    tf.tile(fixed[None, None], [number, workers, 1]),
+                    tf.transpose(released)[:, :, None],
+                    tf.transpose(times[:, :, :3], [1, 0, 2]),
+                ],
+                2,
+            )
+            self.records.enqueue_many(tf.reshape(rows, [-1, len(ROW)]))
+            self.released.assign(times[:, -1, 3])
+            self.rounds_applied.assign_add(tf.fill([workers], tf.cast(number, tf.int64)))
+
     def _released_before(self, slot: WorkerSlot, accepted: Any, now: Any) -> Any:
         """Return when the worker's message before this one was released; a dropped message is released at once."""
         if not self.waits:

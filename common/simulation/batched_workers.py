@@ -256,12 +256,12 @@ class BatchedWorkers:
         self.scheme_at(now[0]).on_reply(self.view(variables, index, now, done=True), reply)
 
     def adopted(self, values: Values, workers: Any, when: Any, reply: Any) -> Values:
-        """Return the values of workers, [B], after they adopt the same reply [P]."""
+        """Return the values of workers, [B], after they adopt the same reply [P], or each its own, [B, P]."""
 
-        def act(variables: Values, index: Any, now: Any) -> None:
-            self.on_reply(variables, index, now, reply)
+        def act(variables: Values, index: Any, now: Any, *own: Any) -> None:
+            self.on_reply(variables, index, now, *own or (reply,))
 
-        return self.on_each(act, values, workers, when)[0]
+        return self.on_each(act, values, workers, when, *([reply] if reply.shape.rank == 2 else []))[0]
 
     def load(self, workers: Any) -> Values:
         """Return the values of these workers, [B, ...] each."""

@@ -54,14 +54,22 @@ class Merging:
         self.drops = Do.LEAVE in kinds
         self.counts_late = scheme.sync.late == "count"
         in_order = in_sets and not self.counts_late  # the messages of a set are computed between it and the one before
-        self.adopts_later = in_order and self.part.pulled_centers is None and not workers.model.state_size
-        self.adds_at_once = in_order and type(scheme).weighted is Scheme.weighted and type(scheme.codec) is Codec
+        self.adopts_later = (
+            in_order and not scheme.sync.gossips and self.part.pulled_centers is None and not workers.model.state_size
+        )
+        self.adds_at_once = (
+            in_order
+            and not scheme.sync.gossips
+            and type(scheme).weighted is Scheme.weighted
+            and type(scheme.codec) is Codec
+        )
         places = 0 if self.adds_at_once else places
         self.inbox, self.outbox = (
             tf.nest.map_structure(lambda u, rows=rows: tf.Variable(tf.zeros([*rows, *u.shape])), self.part.no_message)
             for rows in ([], [places])
         )
-        self.reply = tf.Variable(tf.zeros([size]), name="reply")
+        rows = [center.num_workers] if scheme.sync.gossips else []  # a reply for each worker
+        self.reply = tf.Variable(tf.zeros([*rows, size]), name="reply")
         self.kinds = sorted(kind for kind in kinds if kind in self._actions())
 
     def store(self, places: Any, messages: Any, accepted: Any) -> None:
@@ -146,6 +154,8 @@ class Merging:
 
     def _arrive(self, worker: Any, now: Any, place: Any) -> None:
         center, message, slot = self.center, self._received(worker, now, place), _slot(worker)
+        if self.scheme.sync.gossips:  # the messages wait where their replies will be
+            return Row(self.reply, worker).assign(message.vector)
         staleness = center.staleness(center.read_version(), slot) if self.counts_late else 0
         weighed = center.weighted(self.part, message, staleness, slot)
         tf.nest.map_structure(lambda inbox, u: inbox.assign_add(u), self.inbox, weighed)
@@ -153,6 +163,10 @@ class Merging:
     def _close(self, messages: Any, now: Any) -> None:
         """Merge the mean of a set into the center."""
         center, version = self.center, self.center.read_version()
+        if self.scheme.sync.gossips:
+            self.reply.assign(self.scheme.sync.replies(now[2], self.reply.read_value()))
+            center.count_updates(1)
+            return
         mean = tf.nest.map_structure(lambda inbox: inbox / tf.cast(messages, tf.float32), self.inbox)
         reply = tf.convert_to_tensor(center.merge(self.part, mean, tf.constant(0.0), version))
         self.reply.assign(center.reply([reply]))
@@ -168,9 +182,13 @@ class Merging:
         """Let these workers, [number], adopt the reply to their set."""
         workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 3])
         before = self.workers.load(workers)
-        adopted = self.workers.adopted(before, workers, when, self.reply.read_value())
+        gossips = self.scheme.sync.gossips
+        reply = Row(self.reply, workers).read_value() if gossips else self.reply.read_value()
+        adopted = self.workers.adopted(before, workers, when, reply)
         self.workers.store(workers, before, adopted)
         self.workers.share_state(workers)
+        if gossips:
+            self.part.center.assign(tf.reduce_mean(self.workers.tables["params"].read_value(), 0))
         if self.counts_late:
             Row(self.center.pulled, workers).assign(tf.fill(tf.shape(workers), self.center.read_version()))
         pulled_centers = self.part.pulled_centers

@@ -102,6 +102,7 @@ class WorkerSlot:
         encoder: encoder of the holder's messages, see `messages.encoder`; None for a sender that is no worker.
         mail: queues to and from the other workers, see `messages.channels`; for rules without a parameter server.
         times: times of the round whose message is sent, [3], see `server.trace`; None outside of rounds.
+        round: rounds of the worker before this one; for rules without a parameter server.
     """
 
     index: Any
@@ -111,6 +112,7 @@ class WorkerSlot:
     encoder: Any = None
     mail: Any = None
     times: Tensor = None
+    round: Tensor = None
 
     def with_times(self, times: Tensor, index: Any = None) -> WorkerSlot:
         """Return this slot, or that of worker `index`, in a round with these `times`."""

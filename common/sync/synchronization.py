@@ -36,6 +36,7 @@ class Synchronization:
             a worker that has waited too long names the workers that are missing.
         exchanges: False for a single worker, which exchanges nothing.
         uses_ps: False without a parameter server: worker 0 holds the center and the record.
+        gossips: True if each worker hears its neighbours alone, and the center is the mean of the workers (`Gossip`).
         label: the name of the rule in the catalogue.
         late: with `set_size`, `drop` if a message computed on an older version is dropped, `count` if it is part of the
             next set.
@@ -48,6 +49,7 @@ class Synchronization:
     waits: ClassVar[bool] = False
     exchanges: ClassVar[bool] = True
     uses_ps: ClassVar[bool] = True
+    gossips: ClassVar[bool] = False
     label: ClassVar[str] = "asynchronous"
     late: Literal["drop", "count"] = "drop"
     simulated: ClassVar[bool] = False
@@ -145,6 +147,10 @@ class Synchronization:
             "worker.mean needs a rule without a parameter server: send numbers beside the vector (scalars), or use "
             f"sync = Collective(). Received: sync = {type(self).__name__}()"
         )
+
+    def replies(self, number: Tensor, messages: Tensor) -> Tensor:
+        """Return the replies to the messages of all workers in a round, [W, P], if each worker has its own."""
+        raise NotImplementedError(f"{type(self).__name__} has one reply for all")
 
     def share_state(self, ps: Store, slot: WorkerSlot, state: Tensor) -> Tensor:
         """Store the worker's non-trainable state [S] for the evaluator; returns the state that the worker adopts."""

@@ -35,6 +35,8 @@ from ..record_format import open_to_read
 
 FILE = "file:"
 
+DRAWN = 1024  # rounds after which the matchings that a run draws repeat
+
 EXACT = 1e-9  # by which the sums of a file's rows and columns may differ from one
 
 

@@ -18,6 +18,7 @@ from ..cluster.cluster import compute_devices
 from ..files import replacing
 from ..lazy import tf
 from ..spec import hostile_workers
+from ..sync.gossip import Gossip
 from ..worker.flat_model import FlatModel
 from ..worker.parameters import Parameters
 from .job import CHIEF, Job
@@ -47,6 +48,7 @@ class TaskGraph:
         operations: the operations of the requests to the ps, by name.
         of_workers: those of worker k, and its rounds.
         identity: placeholders of the number of the calling worker and of its incarnation, fed with each of its calls.
+        rounds_collected: rounds between two collections of a center that is the mean of the workers.
         multiples: versions of which snapshots are taken, or None; missing in a graph that was loaded.
         initial: center [P] and non-trainable state [S] that the run begins with. After `export` or `load` they are
             memory-mapped files, and take memory only for the parts that are read, while they are in use.
@@ -55,6 +57,7 @@ class TaskGraph:
     """
 
     in_place = False
+    rounds_collected = 1
 
     def __init__(self, job: Job, workers: Sequence[int] = (), model: FlatModel | None = None):
         from ..messages.ops import building
@@ -72,6 +75,9 @@ class TaskGraph:
         # Without test data no snapshot would be evaluated.
         multiples = None if job.test is None else job.plan.multiples(self.model.size + self.model.state_size)
         self.multiples = None if multiples is None else Multiples(*multiples)
+        last = None if job.options.schedule else max(map(len, job.plan.all_rounds))
+        if isinstance(self.sync, Gossip):
+            self.rounds_collected = self.sync.every(last, self.multiples)
         place, slices = job.cluster.placement, job.slices(self.model.size)
         servers = place.ps_devices(job.cluster.ps if job.uses_ps else 0)
         near = f"{place.worker_device(workers[0])}/device:CPU:0" if workers else servers[0]
@@ -93,7 +99,7 @@ class TaskGraph:
             self.ps = ParameterServer(
                 center,
                 state_size=self.model.state_size,
-                last_version=None if job.options.schedule else max(map(len, job.plan.all_rounds)),
+                last_version=last,
                 in_process=place.in_process,
                 min_workers=job.recovery.min_workers,
                 multiples=self.multiples,

@@ -108,7 +108,7 @@ class Job:
     def sees_waiting(self) -> bool:
         """True if tasks can read which workers wait for others: on a ps, or in the memory of all threads."""
         sync = self.scheme.sync
-        return sync.waits and (sync.uses_ps or self.cluster.placement.in_process)
+        return sync.waits and not sync.gossips and (sync.uses_ps or self.cluster.placement.in_process)
 
     def event_log(self) -> EventLog:
         """Return the log of the run's events in the folder of this task."""
@@ -271,6 +271,11 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         )
     if not uses_ps and (options.stop_at_version is not None or options.stop_at_accuracy is not None):
         raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
+    if scheme.sync.gossips and options.ema_decay is not None:
+        raise UserError(
+            f"{scheme.name} has no center in each round, whose average could be kept: leave ema_decay out. Received: "
+            f"ema_decay={options.ema_decay}"
+        )
     if (hostile := hostile_workers(options.hostile)) >= cluster.workers:
         raise UserError(f"hostile workers must be fewer than the workers, {cluster.workers}. Received: {hostile}")
     if options.participation is not None:

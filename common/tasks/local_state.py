@@ -27,6 +27,7 @@ class Keeping:
     Args:
         job: the run.
         places: placeholders for the local state of a worker, by name.
+        collected: rounds between two collections of a center that is the mean of the workers.
 
     Attributes:
         layout: layout of the local state of a worker.
@@ -34,6 +35,8 @@ class Keeping:
         keeps: the local states are kept: they are neither empty nor too large.
         stops: workers stand still while the state is read: for their copies; and without a ps, as they write to the
             center without the lock.
+        stride: meetings are at multiples of this number: in gossip, of rounds after which the center is collected.
+        lag: rounds by which a worker may be ahead of the version.
         meets: the number at which workers stand still together: the version, if each update has messages of all of
             them; the rounds of a worker, if the lead of workers is bounded. A worker at a standstill would block those
             that wait for it, so all reach the same number first. Empty otherwise: each stops at the end of a call.
@@ -41,11 +44,13 @@ class Keeping:
 
     meets: Literal["version", "rounds", ""] = ""
 
-    def __init__(self, job: Job, places: Any):
+    def __init__(self, job: Job, places: Any, collected: int = 1):
         workers, sync = job.cluster.workers, job.scheme.sync
         self.layout = Layout.of(places)
         # Without a ps the parameters of all workers equal the center on worker 0: they alone need no copy.
-        self.bytes = workers * (self.layout if job.uses_ps else self.layout.besides("params")).bytes
+        apart = job.uses_ps or sync.gossips
+        self.bytes = workers * (self.layout if apart else self.layout.besides("params")).bytes
+        self.stride, self.lag = (collected, collected + workers) if sync.gossips else (1, 0)
         self.keeps = 0 < self.bytes <= MOST_BYTES
         self.stops = self.keeps or not job.uses_ps
         self.waits_for_all = not job.uses_ps

@@ -67,7 +67,7 @@ class RoundRecord:
             ready, arrived, released = (rows[:, ROUND.index(name)] for name in ("ready", "arrived", "released"))
             if not self.sync.waits:
                 released[:] = arrived
-            elif self.sync.is_collective and not self.in_process:
+            elif self.sync.gossips or (self.sync.is_collective and not self.in_process):
                 # Workers without a ps: a message has arrived when it is ready.
                 arrived[:] = ready if self.one_clock else UNKNOWN
                 if not self.one_clock:  # the last message is the one that is ready last, on one clock

@@ -66,12 +66,15 @@ class Standstill:
             calls.ask_for_copies(time.time_ns())
             return
         meeting, now = NONE, calls.ask_for_copies(NONE)
-        while meeting < (earliest := self._farthest(now) + 2 * int(now.longest_call.max())):
+        while meeting < (earliest := self._earliest(now)):
             meeting = earliest + (earliest - meeting if meeting != NONE else 0)  # fast workers: leave more rounds
             now = calls.ask_for_copies(meeting)
 
-    def _farthest(self, now: Heard) -> int:
-        return now.version if self.keeping.meets == "version" else int(now.rounds.max())
+    def _earliest(self, now: Heard) -> int:
+        """Return the earliest meeting that no worker has passed when it reads the request."""
+        farthest = now.version if self.keeping.meets == "version" else int(now.rounds.max())
+        earliest = farthest + self.keeping.lag + 2 * int(now.longest_call.max())
+        return earliest + -earliest % self.keeping.stride
 
     def _stands(self, calls: StateCalls, is_fine: Callable[[StateCalls], bool]) -> bool:
         """Block until all workers stand still, or the time limit has passed; return True if the state may be read."""

@@ -57,7 +57,7 @@ class WorkerLoop:
         self.progress = self.progress_of(self.calls, self.plan, recovery.on_nan, report)
         self.barrier = BarrierWait(self.calls, rule, report)
         self.state: StateManager | None = None  # only the chief has one
-        keeping = Keeping(job, self.calls.local_places)
+        keeping = Keeping(job, self.calls.local_places, graph.rounds_collected)
         self.local = LocalState(self.calls, self.progress, keeping, job)
         if index == CHIEF:
             about = identity(self.plan, graph.initial)

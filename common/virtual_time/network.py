@@ -67,6 +67,7 @@ class Network:
             latencies(self.latency, self.sigma, seed, purpose) for purpose in ("message", "reply")
         )
         self.inside = np.bincount(self.regions, minlength=len(links))  # workers of each region
+        self.hops: Callable[[int, int], int] | None = None  # latencies between workers that gossip
         self.reductions: dict[float, int] = {}  # times of reductions by size, if latencies are constant
 
     def _shared(self, links: Sequence[float], card: float) -> Shared | None:
@@ -95,6 +96,24 @@ class Network:
         took = self._in_slices(size, number) if self.machines.collective == "slices" else self._in_turns(size, number)
         self.reductions[size] = math.ceil(took)
         return self.reductions[size]
+
+    def hop(self, one: int, other: int, number: int, size: float, sends: int, gets: int) -> int:
+        """Return the nanoseconds of a message from one worker to another, without a ps.
+
+        Args:
+            one: sender.
+            other: receiver.
+            number: number of the round.
+            size: bytes of the message.
+            sends: messages that the sender's uplink carries together.
+            gets: messages that the receiver's downlink carries together.
+        """
+        if self.hops is None:
+            every = np.arange(self.workers)
+            means = self._latencies(self.regions[every[:, None]], self.regions[every[None]])
+            self.hops = latencies(means.ravel().tolist(), self.sigma, self.seed, "gossip")
+        slowness = max(sends / self.uplinks[one], gets / self.downlinks[other])
+        return math.ceil(size * slowness) + round(self.hops(one * self.workers + other, number))
 
     def _latencies(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Return the mean latencies of messages between workers of these regions."""

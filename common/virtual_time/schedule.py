@@ -23,6 +23,7 @@ from ..server.trace import UNKNOWN
 from ..sync.release import waiting_at
 from .distributions import exponential_time
 from .durations import plans_of
+from .neighbours import Neighbours
 from .network import Network
 from .platform import Machines, Platform
 from .resources import NEVER, EventQueue, one_machine
@@ -137,7 +138,11 @@ class EventLoop:
         at_once, sync = not any(self.network.latency), scheme.sync
         send = self._arrive if at_once and self.network.up is None else self._send
         self.reply = self._end_round if at_once and self.network.down is None else self._reply
-        self.exchange = self._step_alone if not sync.exchanges else send if sync.uses_ps else self._reduce
+        neighbours = sync.gossips and Neighbours(
+            scheme, server, self.timings, self.network, message_bytes, self._end_round
+        )
+        without = neighbours.send if neighbours else self._reduce
+        self.exchange = self._step_alone if not sync.exchanges else send if sync.uses_ps else without
         self.process = {"exchange": server.exchange, "push": server.push, "pull": server.pull}
         size_of = {"exchange": self.message_bytes, "push": self.message_bytes, "pull": self.reply_bytes}
         self.service = {kind: machines.service + round(size / ps / machines.ps_rate) for kind, size in size_of.items()}

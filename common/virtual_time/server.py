@@ -75,6 +75,7 @@ class SimulatedServer:
         self.last = min((end for end in ends if end is not None), default=None)
         self.version, self.messages, self.over = 0, 0, False
         self.pulled, self.recorded = [0] * workers, [0] * workers
+        self.mixed = 0  # the latest time at which a round of gossip has ended
         self.rows = array("q")
 
     def trace(self) -> dict[str, np.ndarray]:
@@ -112,6 +113,18 @@ class SimulatedServer:
             self._record(worker, 0, True, EXCHANGE, now)
         self._count(1)
         return self._with_center(range(self.workers))
+
+    def gossip(self, worker: int, now: int) -> None:
+        """Count a round of a worker that has its neighbours' messages; record the round once all workers have done it.
+
+        The center, their mean, has its update then.
+        """
+        self.recorded[worker] += 1
+        self.mixed = max(self.mixed, now)
+        if min(self.recorded) > self.version:
+            for k in range(self.workers):
+                self.rows.extend((self.version, k, 0, True, self.mixed // MICROSECOND, EXCHANGE))
+            self._count(1)
 
     def step_alone(self, steps: int, now: int) -> Sequence[int]:
         """Record a round of a single worker, which exchanges nothing: each of its steps is an update."""

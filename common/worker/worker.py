@@ -47,7 +47,8 @@ class DenseWorker:
     ):
         self.scheme, self.replica, self.ps, self.fed = scheme, replica, ps, replica.fed
         self.device, self.buckets = replica.devices[0], Buckets.of(scheme, replica)
-        self.is_center = not self.scheme.sync.uses_ps and (name == "worker_0")  # without a ps the chief has the center
+        sync = self.scheme.sync  # without a ps the chief has the center, or no worker
+        self.is_center = not (sync.uses_ps or sync.gossips) and name == "worker_0"
         with tf.device(self.device):
             center = ps.slices[0].center if self.is_center else None
             sizes = enumerate(self.buckets.sizes)
@@ -198,7 +199,8 @@ class DenseWorker:
         state, clock = self.replica.state.read_value(), self.clock.read_value()
         total = self._local_steps(rows, timer.begun, first)
         message = timer.send(message_of(scheme, self, timer.begun, total))
-        reply = scheme.sync.exchange(self.ps, self.slot.with_times(timer.times), message)
+        slot = replace(self.slot.with_times(timer.times), round=self.views[0].round)
+        reply = scheme.sync.exchange(self.ps, slot, message)
         fine = scheme.sync.is_finite(self.ps, reply)
 
         def on_reply() -> None:
@@ -209,6 +211,11 @@ class DenseWorker:
         with timer.reply():
             adopted = when(fine, on_reply)
         self.replica.keep_state(fine, state)
+        if scheme.sync.gossips:
+            rule: Any = scheme.sync  # a `Gossip`
+            parts = [joined([view.params.read_value() for view in self.views]), self.replica.state.read_value()]
+            with tf.control_dependencies([timer.replied]):
+                rule.collect(self.ps, slot, *map(tf.identity, parts), clock)
         return total, adopted
 
     # Local steps: a gradient on each batch, and the scheme's step with it.

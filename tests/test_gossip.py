@@ -1,0 +1,163 @@
+"""Gossip: workers that hear their neighbours alone, in a group, on processes, and in virtual time."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from distsgd.algorithms import DPSGD, Serial
+from distsgd.common import Group, Platform, Recovery, UserError
+from distsgd.common.contract import Gossip
+from distsgd.common.contract.rounds import Rounds
+from distsgd.common.record import checkpoint
+from distsgd.common.sync.topology import DRAWN, GRAPHS, Topology
+from distsgd.common.virtual_time.schedule import EventLoop
+from runs import Harness, record
+
+FEW, RATE = {"batch_size": 8, "hidden": (8,)}, 0.25
+
+
+def played(topology, workers, steps, move, start=(1.0, -2.0, 0.5)):
+    """The group after so many steps of each worker, whose gradient is `move(k, t, x)`."""
+    group = Group(DPSGD(learning_rate=RATE, topology=topology), np.array(start), workers=workers)
+    for t in range(steps):
+        for k in range(workers):
+            group.step(k, move(k, t, np.asarray(group.point(k), np.float64)))
+    return group
+
+
+@pytest.mark.parametrize("topology", GRAPHS)
+def test_each_worker_has_the_weighted_sum_of_its_neighbours_and_its_own_step(topology):
+    workers, steps, rng = 8, 6, np.random.default_rng(0)
+    noise = rng.normal(size=(steps, workers, 3))
+    group = played(topology, workers, steps, lambda k, t, x: x + noise[t, k])
+    x = np.tile([1.0, -2.0, 0.5], (workers, 1))
+    for t in range(steps):
+        x = Topology(topology).weights(workers, t) @ x - RATE * (x + noise[t])
+    np.testing.assert_allclose([group.params(k) for k in range(workers)], x, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(group.center, x.mean(0), rtol=1e-5, atol=1e-6)
+    assert group.version == steps
+
+
+@pytest.mark.parametrize("topology", ["ring", "one-peer", "random-matching"])
+def test_the_mean_of_the_workers_is_all_reduce_where_all_losses_have_one_curvature(topology):
+    """Then g_i(x_i) has the mean g at the mean of the x_i, whatever their distances."""
+    targets, theta = np.random.default_rng(1).normal(size=(4, 3)), np.array([1.0, -2.0, 0.5])
+    group = played(topology, 4, 5, lambda k, t, x: x - targets[k])
+    for _ in range(5):
+        theta = theta - RATE * np.mean(theta - targets, axis=0)
+    np.testing.assert_allclose(group.center, theta, rtol=1e-5, atol=1e-6)
+    assert np.std([group.params(k) for k in range(4)], axis=0).min() > 0.01
+
+
+def test_a_ring_at_rest_comes_together_by_the_second_eigenvalue_of_its_matrix():
+    workers = 16
+    wave = np.cos(2 * np.pi * np.arange(workers) / workers)
+    group = played("ring", workers, 1, lambda k, t, x: np.full(3, wave[k]))
+    before = np.array([group.params(k) for k in range(workers)])
+    for _ in range(5):
+        for k in range(workers):
+            group.step(k, np.zeros(3))
+    after = np.array([group.params(k) for k in range(workers)])
+    factor = (1 + 2 * np.cos(2 * np.pi / workers)) / 3
+    np.testing.assert_allclose(after - after.mean(0), (before - before.mean(0)) * factor**5, atol=1e-6)
+
+
+def test_workers_that_agree_stay_where_they_are():
+    """Weights of 1/3 in float32 sum to more than one: as a weighted sum the vector would grow."""
+    start = np.full(3, 1.1, np.float32)
+    group = played("ring", 5, 50, lambda k, t, x: np.zeros(3), start)
+    assert (np.array([group.params(k) for k in range(5)]) == start).all()
+
+
+def test_one_worker_is_serial_sgd():
+    alone = Group(Serial(learning_rate=RATE), np.array([1.0, -2.0, 0.5]), workers=1)
+    for _ in range(4):
+        alone.step(0, alone.point(0))
+    np.testing.assert_allclose(played("ring", 1, 4, lambda k, t, x: x).center, alone.center, rtol=1e-6)
+
+
+def test_after_the_rounds_that_are_drawn_matchings_repeat():
+    weights = Gossip(topology="random-matching").weights(5)
+    assert weights.shape == (DRAWN, 5, 5)
+    np.testing.assert_allclose(weights[7], Topology("random-matching").weights(5, 7), rtol=1e-6)
+
+
+# Processes, threads and virtual time.
+
+
+@pytest.mark.parametrize(
+    ("topology", "backend", "workers", "steps"),
+    [
+        ("ring", "threads", 4, 12),
+        ("random-matching", "simulation", 5, 12),
+        pytest.param("one-peer", "processes", 4, 40, marks=pytest.mark.slow),
+        pytest.param("random-matching", "processes", 3, 40, marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_is_that_of_the_equations(topology, backend, workers, steps, tmp_path):
+    scheme = DPSGD(topology=topology)
+    run = record(scheme, tmp_path, workers=workers, backend=backend, steps=steps, **FEW)
+    assert run.error() < 1e-5
+    assert run.result["updates"] == steps
+    assert len(run.order) == steps * workers
+    assert np.linalg.norm(run.center - run.start) > 0.01
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("topology", GRAPHS)
+def test_sixteen_workers_never_wait_for_each_other_in_a_circle(topology, tmp_path):
+    run = record(DPSGD(topology=topology), tmp_path, workers=16, backend="threads", steps=9, **FEW)
+    assert run.error() < 1e-5
+
+
+def test_a_worker_waits_for_its_neighbours_alone():
+    """In a ring of nine, one slow worker delays another only after as many rounds as there are links between them."""
+    workers, rounds = 9, 3
+    platform = Platform(step_ms=10, step_factors="5" + ",1" * (workers - 1))
+    loop = EventLoop(
+        DPSGD(), platform, workers=workers, rounds=Rounds.even(rounds, 1), seed=0, message_bytes=8, reply_bytes=8
+    )
+    found = loop.run().rounds
+    ends, links = np.zeros(workers), Topology("ring").weights(workers) > 0
+    for number in range(rounds):
+        ready = ends + np.where(np.arange(workers) == 0, 50, 10)
+        ends = np.array([ready[own].max() for own in links])
+        rows = found[found[:, 1] == number]
+        np.testing.assert_allclose(rows[np.argsort(rows[:, 0]), -1], 1000 * ends, atol=2)
+    assert (ends.min(), ends.max()) == (30, 150)
+
+
+def test_a_message_takes_the_links_of_both_ends_and_the_latency():
+    platform = Platform(step_ms=10, uplink="1MB", latency="5ms")  # a byte each microsecond
+    loop = EventLoop(
+        DPSGD(), platform, workers=4, rounds=Rounds.even(1, 1), seed=0, message_bytes=1000, reply_bytes=1000
+    )
+    assert loop.run().seconds == pytest.approx(0.010 + 2 * 0.001 + 0.005)
+
+
+@pytest.mark.thorough
+def test_a_resumed_run_is_that_of_the_equations(tmp_path):
+    """Each worker has its own parameters in the checkpoint, taken in a round after which their mean was collected."""
+    how = {"recovery": Recovery(checkpoint_steps=40, keep_checkpoints=99), "workers": 3, "backend": "threads", **FEW}
+    record(DPSGD(), tmp_path / "whole", steps=1500, **how)
+    shutil.copytree(tmp_path / "whole", tmp_path / "again", ignore=shutil.ignore_patterns("result.json", "*.lock"))
+    _, *later = checkpoint.found(tmp_path / "again")
+    assert later
+    for path in later:
+        checkpoint.discard(path)
+    again = record(DPSGD(), tmp_path / "again", steps=1500, **how)
+    assert 0 < again.result["recovery"]["resumed_from"] < 1500
+    assert again.result["recovery"]["warnings"] == []
+    assert again.error() < 1e-5
+
+
+def test_what_gossip_cannot_do_is_refused(tmp_path):
+    with pytest.raises(UserError, match="hypercube needs"):
+        Harness(DPSGD(topology="hypercube"), workers=6)
+    with pytest.raises(UserError, match="topology must be the name of a graph"):
+        DPSGD(topology=3)
+    with pytest.raises(UserError, match="leave ema_decay out"):
+        record(DPSGD(), tmp_path, backend="threads", steps=2, ema_decay=0.9, **FEW)
+    with pytest.raises(UserError, match="leave min_workers out"):
+        record(DPSGD(), tmp_path, backend="threads", steps=2, recovery=Recovery(min_workers=1), **FEW)
