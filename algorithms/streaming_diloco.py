@@ -1,29 +1,33 @@
-"""Streaming DiLoCo: DiLoCo whose workers continue to compute while the parameters travel.
+"""Streaming DiLoCo: DiLoCo in fragments, whose workers continue to compute while the parameters travel.
 
     worker, each step       x ← AdamW(x, g_k(x)), or another inner optimizer; its moments are kept over
-                            periods and never leave the worker
-    τ steps before the      push x, and continue without a wait
-    end of a period
-    every period            wait for the reply θ,  x ← α x + (1 − α) θ
-    server                  Δ = θ − (1/W) Σ x_k,  m ← μ m + Δ,  θ ← θ − ε (Δ + μ m),  then release all workers
+                            rounds and never leave the worker
+    τ steps before the      push x[p], and continue without a wait
+    end of a round
+    every round             wait for the reply θ[p],  x[p] ← α x[p] + (1 − α) θ[p]
+    server                  Δ = θ[p] − (1/W) Σ x_k[p],  m[p] ← μ m[p] + Δ,  θ[p] ← θ[p] − ε (Δ + μ m[p]),
+                            then release all workers
 
-So the τ local steps after a message hide the time that it and the reply travel, and the mixing α keeps a part of them.
+A round has H/F steps. Its fragment p, one of F consecutive parts of the vector, is 0, 1, ... F − 1 in turn, so each
+part is exchanged once in a period of H steps. The τ local steps after a message hide the time that it and the reply
+travel, and the mixing α keeps a part of them.
 
 Use: where `diloco` waits for slow links; not where links are fast, for the τ steps after a message count little.
 Reference: Douillard et al., *Streaming DiLoCo with overlapping communication: Towards a Distributed Free Lunch*, 2025,
 arXiv:2501.18512.
-Departures: the model is one fragment. The period ends with the reply, so the first message leaves after H − τ steps
-instead of H; after the last period, the center has nothing of the last τ steps. Messages are parameters in float32; the
-paper sends the moves in 4 bits.
-Limits: with τ = 0 and α = 0 it is `diloco`. With α = 0 the τ steps change only the moments of the inner optimizer; with
-α = 1 workers never hear of each other. With τ = H each message holds the parameters of one period before (as in CO2,
-arXiv:2401.16265), and the first one the initial parameters.
-Defaults: α = 0.5 as in the paper; its τ is 1 and up to 5, of a period of 100.
+Departures: fragments are equal parts of the vector; the paper's are sets of transformer layers. A round ends with the
+use of the reply, so the first message leaves after H/F − τ steps instead of H/F; the last τ steps of a run are not in
+the center. Messages are parameters in float32, or with one fragment in a `--codec`; the paper sends moves in 4 bits.
+Limits: with τ = 0, α = 0 and one fragment it is `diloco`; F fragments send as many parameters in a period, in messages
+that are F times smaller. With α = 0 and one fragment the τ steps change only the moments of the inner optimizer; with
+α = 1 workers never hear of each other. With τ = H and one fragment
+each message holds the parameters of one period before (as in CO2, arXiv:2401.16265), the first one the initial ones.
+Defaults: α = 0.5 as in the paper, whose period is 100, with τ from 1 to 5 and fragments of three layers.
 """
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Count, Fraction, InnerOptimizer, Period, Rate, Scheme, inner
+from ..common.contract import Barrier, Count, Fraction, InnerOptimizer, Period, Rate, Scheme, Span, UserError, inner, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +39,11 @@ class StreamingDiLoCo(Scheme):
     sends_params = True
 
     communication_period: Period = 20
-    """Local steps H between two outer steps."""
+    """Local steps H between two outer steps of a fragment; a multiple of the fragments."""
+    fragments: Period = 1
+    """Number F of parts of the model, each of which is exchanged once in a period."""
     delay: Count = 1
-    """Local steps τ between a message and the use of its reply; at most the period."""
+    """Local steps τ between a message and the use of its reply; at most H/F."""
     mixing: Fraction = 0.5
     """Share α of its own parameters that a worker keeps when it uses a reply."""
     learning_rate: Rate = 0.002
@@ -49,6 +55,23 @@ class StreamingDiLoCo(Scheme):
     momentum: Fraction = 0.9
     """Outer Nesterov momentum μ."""
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.fragments > 1:
+            part = Span(1 / self.fragments)
+            vars(self).update(codec=part, reply_codec=part, scalars=("fragment",))
+
+    @property
+    def period(self):
+        return self.communication_period // self.fragments
+
+    def check(self, workers):
+        if self.communication_period % self.fragments:
+            raise UserError(
+                "the period must be a multiple of the fragments. Received: "
+                f"communication_period={self.communication_period}, fragments={self.fragments}"
+            )
+
     def local_variables(self, params):
         return inner(self.inner_optimizer).local_variables(params)
 
@@ -59,15 +82,31 @@ class StreamingDiLoCo(Scheme):
         inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
-        return worker.params
+        if self.fragments == 1:
+            return worker.params
+        number = worker.round % self.fragments
+        return tf.where(self._is_due(worker, number), worker.params, 0.0), {"fragment": tf.cast(number, tf.float32)}
 
     def server_update(self, server, message, staleness):
         moved = server.center - message
-        server.velocity.assign(self.momentum * server.velocity + moved)
-        server.center.assign_sub(self.outer_learning_rate * (moved + self.momentum * server.velocity))
-        return server.center
+        velocity = self.momentum * server.velocity + moved
+        center = server.center - self.outer_learning_rate * (moved + self.momentum * velocity)
+        if self.fragments == 1:
+            server.velocity.assign(velocity)
+            server.center.assign(center)
+            return server.center
+        due = self._is_due(server, server.sent.fragment)
+        server.velocity.assign(tf.where(due, velocity, server.velocity))
+        server.center.assign(tf.where(due, center, server.center))
+        return tf.where(due, server.center, 0.0)
 
     def on_reply(self, worker, reply):
         if self.mixing:
             reply = self.mixing * worker.params + (1 - self.mixing) * reply
+        if self.fragments > 1:
+            reply = tf.where(self._is_due(worker, worker.round % self.fragments), reply, worker.params)
         worker.params.assign(reply)
+
+    def _is_due(self, view, number):
+        """Return True for each coordinate of the fragment of this number."""
+        return tf.equal(view.fragments(self.fragments), tf.cast(number, tf.int32))

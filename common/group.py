@@ -38,6 +38,7 @@ from typing import Any
 
 from .arguments import at_least, at_most
 from .contract.checks import check_kind, check_update, fitted
+from .contract.fragments import Fragments, fragments_of
 from .contract.scheme import Scheme
 from .contract.seeded import uniform
 from .contract.views import Server, Tensor, Worker
@@ -144,17 +145,17 @@ class GlobalVariables:
 
     Args:
         scheme: the algorithm.
-        center: a variable, the slice.
+        center, fragments: the slice, a variable; and its function `Server.fragments`.
         workers: number of workers, W.
         variable: makes a variable of a value and a name.
     """
 
-    def __init__(self, scheme: Scheme, center: Any, workers: int, variable: Callable):
-        self.scheme, self.workers, self.center, initial = scheme, workers, center, center.read_value()
-        rows, numbers = scheme.worker_rows(initial), scheme.worker_numbers()
+    def __init__(self, scheme: Scheme, center: Any, fragments: Fragments, workers: int, variable: Callable):
+        self.scheme, self.workers, self.center, self.fragments = scheme, workers, center, fragments
+        initial, numbers = center.read_value(), scheme.worker_numbers()
         pulled = {"pulled_center": initial} if scheme.keeps_pulled_centers else {}  # that each worker pulled last
         self.own = {name: variable(value, name) for name, value in scheme.global_variables(initial).items()}
-        self.of_workers = {name: tf.stack([row] * workers) for name, row in rows.items()}
+        self.of_workers = {name: tf.stack([row] * workers) for name, row in scheme.worker_rows(initial).items()}
         self.of_workers |= {name: tf.fill([workers], float(number)) for name, number in numbers.items()}
         self.of_workers = {name: variable(value, name) for name, value in self.of_workers.items()}
         self.pulled = {name: variable(tf.stack([row] * workers), name) for name, row in pulled.items()}
@@ -177,7 +178,7 @@ class GlobalVariables:
             seen = {name: Row(rows, k) for name, rows in seen.items()}
             pulled = {name: Row(rows, k).read_value() for name, rows in self.pulled.items()}
         known = {"num_workers": self.workers, "sender": k, "sent": sent, "completes": tf.equal(now.completes, 1)}
-        server = Server(center=self.center, **self.own, **seen, **known, **pulled)
+        server = Server(center=self.center, fragments=self.fragments, **self.own, **seen, **known, **pulled)
         staleness = tf.cast(0 if k is None else now.staleness, tf.float32)
         return tf.convert_to_tensor(rule(server, message.vector, staleness))
 
@@ -213,6 +214,7 @@ class Operations:
     ):
         self.scheme, self.sync, self.workers, self.sizes = scheme, scheme.sync, workers, even_sizes(len(center), ps)
         self.known = {"num_workers": workers, "shapes": shapes, "uniform": partial(uniform, seed, len(center))}
+        (self.known["fragments"],) = fragments_of([len(center)])
         self.begin(center, variable)
         self.given: Any = None
         self.learning_rate: Callable[[], Any] | None = None
@@ -222,7 +224,8 @@ class Operations:
         self.local = LocalVariables(self.scheme, center, self.sizes, self.known, variable)
         parts = [variable(part, "center") for part in tf.split(center, self.sizes) if self.sync.uses_ps]
         parts = parts or [self.local.row("params", 0)]  # without a ps, the parameters of worker 0 are the center
-        self.servers = [GlobalVariables(self.scheme, part, self.workers, variable) for part in parts]
+        of_parts = zip(parts, fragments_of(self.sizes), strict=True)
+        self.servers = [GlobalVariables(self.scheme, *of_part, self.workers, variable) for of_part in of_parts]
         self.reply = variable(tf.stack([center] * self.workers) if self.sync.gossips else center, "reply")
         self.times = variable(tf.zeros([self.workers, len(Now._fields)], tf.int32), "times")  # of messages without a ps
 

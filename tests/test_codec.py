@@ -10,7 +10,7 @@ from own_codec import Rounded, RoundedSGD
 
 from distsgd.algorithms import AEASGD, EFSGD, AllReduce, SignSGDMV
 from distsgd.common import Cluster, UserError, train
-from distsgd.common.contract import Codec, Coordinates, ScaledSigns, Signs
+from distsgd.common.contract import Codec, Coordinates, ScaledSigns, Signs, Span
 from distsgd.common.contract.checks import check_scheme
 from runs import DIGITS, linear
 
@@ -46,6 +46,15 @@ def test_the_elements_that_are_not_zero_come_back_where_they_were(most):
     assert travelled == Coordinates(most / SIZE).bytes([SIZE]) == 8 * most
 
 
+@pytest.mark.parametrize(("first", "number"), [(0, 4), (2, 5), (6, 3), (0, 9), (3, 0)])
+def test_a_part_of_a_vector_comes_back_where_it_was(first, number):
+    vector = np.zeros(9, np.float32)
+    vector[first : first + number] = np.arange(number) - 1  # which has a zero
+    begin, part = Span(number / 9).encode(tf.constant(vector), None)
+    np.testing.assert_array_equal(Span(number / 9).decode([begin, part], 9), vector)
+    assert 4 * (len(part) + 1) <= Span(number / 9).bytes([9])
+
+
 def test_without_a_codec_a_vector_travels_as_it_is():
     vector = np.random.default_rng(2).normal(size=SIZE).astype(np.float32)
     back, travelled = there_and_back(Codec(), vector)
@@ -55,7 +64,7 @@ def test_without_a_codec_a_vector_travels_as_it_is():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(
-    "codec", [Codec(), Coordinates(1.0), Signs(), ScaledSigns()], ids=lambda codec: type(codec).__name__
+    "codec", [Codec(), Coordinates(1.0), Span(1.0), Signs(), ScaledSigns()], ids=lambda codec: type(codec).__name__
 )
 def test_an_element_that_is_not_finite_does_not_come_back_finite(codec, bad):
     vector = signs(SIZE)

@@ -30,6 +30,7 @@ from distsgd.algorithms import (
     LocalSGD,
     Ringmaster,
     Serial,
+    StreamingDiLoCo,
     SyncSGD,
     SyncSGDLR,
     TrimmedMean,
@@ -63,6 +64,7 @@ CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
     "downpour in dean's phase": Downpour(phase="dean"),
     "downpour with a warm start": Downpour(warm_start=3),
     "sync_sgd with a backup worker": SyncSGD(backup_workers=1),
+    "streaming_diloco in fragments": StreamingDiLoCo(communication_period=12, fragments=3, delay=2),
     "local_sgd after synchronous steps": LocalSGD(synchronous_steps=15),
 }
 

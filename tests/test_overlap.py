@@ -12,6 +12,7 @@ from distsgd.algorithms import DiLoCo, StreamingDiLoCo
 from distsgd.common import Cluster, Group, UserError, train
 from distsgd.common.contract import Async, Barrier, Period, Scheme
 from distsgd.common.contract.checks import check_scheme
+from distsgd.common.server.traffic import Traffic
 from distsgd.common.virtual_time.platform import Platform
 from distsgd.common.virtual_time.schedule import EventLoop
 from runs import ONES
@@ -51,9 +52,9 @@ def test_a_worker_makes_its_last_steps_before_the_others_have_sent_their_message
     assert not model.layers[0].kernel.numpy().any()  # or worker 1 has waited in vain
 
 
-def played(scheme, steps=47, seed=0):
+def played(scheme, steps=47, seed=0, ps=1):
     """The center after steps in a random order."""
-    rng, group = np.random.default_rng(seed), Group(scheme, np.arange(5.0), workers=3)
+    rng, group = np.random.default_rng(seed), Group(scheme, np.arange(5.0), workers=3, ps=ps)
     for _ in range(3 * steps):
         group.step(int(k := rng.choice(group.ready)), 0.1 * group.point(int(k)) + rng.normal(size=5))
     return group
@@ -66,6 +67,23 @@ def test_without_a_delay_and_mixing_streaming_diloco_is_diloco_bit_for_bit():
     )
     assert one.version == other.version > 5
     assert (one.center == other.center).all()
+
+
+def test_fragments_are_exchanged_in_turn_and_send_as_much_in_a_period_as_one(tmp_path):
+    group = Group(StreamingDiLoCo(communication_period=6, fragments=3, delay=1), np.zeros(7), workers=1)
+    for due in ([1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1], [1, 1, 1, 0, 0, 0, 0]):
+        before = group.center.copy()
+        group.step(0, np.ones(7))
+        group.step(0, np.ones(7))
+        assert ((group.center != before) == np.array(due)).all()
+    one, parts = (Traffic(scheme, scheme.codec, 2, [600]) for scheme in (DiLoCo(), StreamingDiLoCo(fragments=4)))
+    assert 4 * parts.message == one.message + 4 * (4 + 4)  # besides index and fragment
+
+
+@pytest.mark.parametrize("ps", [1, 3])
+def test_slices_of_several_servers_know_their_fragments(ps):
+    scheme = StreamingDiLoCo(communication_period=6, fragments=3)
+    assert (played(scheme, ps=ps).center == played(scheme).center).all()
 
 
 def test_a_worker_of_a_group_waits_only_where_it_uses_the_reply():
@@ -84,6 +102,8 @@ def test_a_worker_of_a_group_waits_only_where_it_uses_the_reply():
     ("scheme", "message"),
     [
         (StreamingDiLoCo(communication_period=4, delay=5), r"at least the delay. Received: delay=5, period=4"),
+        (StreamingDiLoCo(communication_period=8, fragments=3), r"a multiple of the fragments.*fragments=3"),
+        (StreamingDiLoCo(communication_period=8, fragments=4, delay=3), r"Received: delay=3, period=2"),
         (StreamingDiLoCo(communication_period=1, delay=1), r"at least two steps"),
         (StreamingDiLoCo().but(sync=Async()), r"strict barrier.*sync=Async"),
         (StreamingDiLoCo().but(sync=Barrier(backup_workers=1)), r"strict barrier.*backup_workers=1"),

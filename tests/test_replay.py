@@ -71,6 +71,9 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "trimmed_mean": TrimmedMean(trim=0.4),
     "diloco": DiLoCo(inner_optimizer="adamw:weight_decay=2"),  # of less, such a short run shows nothing
     "streaming_diloco": StreamingDiLoCo(communication_period=5, delay=2, inner_optimizer="sgd", learning_rate=0.1),
+    "streaming_diloco in fragments": StreamingDiLoCo(
+        communication_period=8, fragments=2, delay=1, inner_optimizer="sgd", learning_rate=0.1
+    ),
     "async_diloco": AsyncDiLoCo(inner_optimizer="adamw:weight_decay=2", momentum_share=0.2),
     "local_sgd": LocalSGD(synchronous_steps=14),
     "des_loc": DESLOC(

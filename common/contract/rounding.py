@@ -411,7 +411,8 @@ def rounded(scheme: Scheme, codec: str) -> Scheme:
     kind, name = type(scheme), scheme.name
     if not scheme.sync.uses_ps:
         raise UserError(f"{name} has no parameter server to compress for: leave codec out. Received: codec={codec}")
-    if (kind.codec, kind.reply_codec) != (Scheme.codec, Scheme.reply_codec):
+    own = (kind.codec, kind.reply_codec) != (Scheme.codec, Scheme.reply_codec)
+    if own or type(scheme.codec) is not Codec:
         raise UserError(f"{name} has a codec of its own: leave codec out. Received: codec={codec}")
     if kind.sends_in_turn:
         raise UserError(f"{name} sends several vectors in turn: leave codec out. Received: codec={codec}")

@@ -63,6 +63,13 @@ class Worker(SimpleNamespace):
         """
         raise NotImplementedError
 
+    def fragments(self, count: int) -> Tensor:
+        """Return the fragment of each coordinate, [P], int32 from 0, if the vector is cut into so many equal parts.
+
+        A server has the same function, for the coordinates of its slice [n]: so a message can hold one part alone.
+        """
+        raise NotImplementedError
+
     def mean(self, vector: Tensor) -> Tensor:
         """Return the mean of a float tensor over all workers (an all-reduce); its shape must be the same on all.
 
@@ -105,14 +112,18 @@ class Server(SimpleNamespace):
     pulled_center: Tensor
     """The center that the sender of this message pulled last; only with `Scheme.keeps_pulled_centers`."""
 
+    def fragments(self, count: int) -> Tensor:
+        """Return the fragment of each coordinate of the slice, [n], see `Worker.fragments`."""
+        raise NotImplementedError
+
     def __getattr__(self, name: str) -> Tensor:
         raise AttributeError(f"the server has no {name} for this scheme", name=name, obj=self)
 
 
 # A variable of a scheme cannot have one of these names, nor begin with an underscore. Variables of the engine and of
 # synchronization rules do not appear in the views, so they reserve no names.
-WORKER_NAMES = frozenset({*Worker.__annotations__, "mean", "uniform"})
-SERVER_NAMES = frozenset(Server.__annotations__)
+WORKER_NAMES = frozenset({*Worker.__annotations__, "mean", "uniform", "fragments"})
+SERVER_NAMES = frozenset({*Server.__annotations__, "fragments"})
 
 
 def check_names(scheme: str, kind: str, names: Iterable[str], others: Iterable[str] = ()) -> None:

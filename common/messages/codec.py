@@ -8,6 +8,7 @@ scheme's `message` has to return such a vector; the codec does not make one. Cod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -141,6 +142,37 @@ class SummedCoordinates(Coordinates):
     def for_workers(self, workers: int) -> Codec:
         """Return this codec for a sum of so many vectors, none of which have a nonzero element in common."""
         return replace(self, share=min(1.0, workers * self.share))
+
+
+@dataclass(frozen=True)
+class Span(Codec):
+    """The elements from the first to the last that is not zero: for vectors of which a consecutive part is sent.
+
+    Args:
+        share: fraction of the elements that the part has.
+    """
+
+    share: float
+
+    def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
+        """Return the index of the first element, [1], and the elements, [m]; m is 0 if all are zero."""
+        size, places = int(vector.shape[0]), tf.range(vector.shape[0])
+        there = tf.not_equal(vector, 0)
+        begin = tf.reduce_min(tf.where(there, places, size))
+        inside = (places >= begin) & (places <= tf.reduce_max(tf.where(there, places, -1)))
+        # XLA has no slices of unknown length, and no scatter of such.
+        return [begin[None], tf.boolean_mask(vector, inside)]
+
+    def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
+        """Return a vector [n] with the received elements, and zeros elsewhere."""
+        begin, part = wire
+        places = tf.range(size) - begin[0]
+        inside = (places >= 0) & (places < tf.size(part))
+        return tf.gather(tf.concat([[0.0], part], 0), tf.where(inside, places + 1, 0))
+
+    def bytes(self, sizes: Sequence[int]) -> float:
+        """Return the bytes of the elements, and of an index for each slice."""
+        return FLOAT_BYTES * math.ceil(self.share * sum(sizes)) + INDEX_BYTES * len(sizes)
 
 
 @dataclass(frozen=True)

@@ -159,9 +159,9 @@ def _check_evicted(run: RecordedRun) -> None:
 
 def _period(run: RecordedRun) -> int:
     """Return the local steps of a round; raise `UserError` if that is no number of steps."""
-    period = run.hyperparameters.get("communication_period", 1)
-    at_least(1, communication_period=period)
-    return period
+    period, fragments = run.hyperparameters.get("communication_period", 1), run.hyperparameters.get("fragments", 1)
+    at_least(1, communication_period=period, fragments=fragments)
+    return max(1, period // fragments)
 
 
 def _check_period(run: RecordedRun) -> None:
@@ -377,6 +377,7 @@ TRANSCRIPTIONS = {
         epsilon="outer_learning_rate",
         mu="momentum",
         alpha="mixing",
+        fragments="fragments",
         tau="delay",
     ),
     "palsgd": _in_rounds(

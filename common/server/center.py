@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..contract.fragments import fragments_of
 from ..contract.scheme import Scheme
 from ..messages.codec import Codec
 from ..messages.cut import joined, with_times, without_times
@@ -82,7 +83,8 @@ class Center:
         device = self.devices[index]
         with tf.device(device):
             initial = self.transport.receive(initial)
-            return Slice(self.scheme, index, device, initial, self.num_workers, self.ema_decay)
+            fragments = fragments_of(self.sizes)[index]
+            return Slice(self.scheme, index, device, initial, fragments, self.num_workers, self.ema_decay)
 
     def keep(self, build: Callable[[Slice], Mapping[str, Any]]) -> None:
         """Make variables on the device of each slice, with the names and initial values of `build(slice)`."""

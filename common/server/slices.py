@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.checks import check_variables
+from ..contract.fragments import Fragments
 from ..contract.scheme import Scheme
 from ..contract.views import Server
 from ..errors import UserError
@@ -28,6 +29,7 @@ class Slice(SimpleNamespace):
         index: number of the slice.
         device: device of the ps task, the current one.
         initial: initial value of the center, [n].
+        fragments: the function of this slice, see `Server.fragments`.
         num_workers: number of workers, W.
         ema_decay: decay of the average of the center; no average without it.
 
@@ -48,9 +50,23 @@ class Slice(SimpleNamespace):
     pulled_centers: Any = None
 
     def __init__(
-        self, scheme: Scheme, index: int, device: str, initial: Any, num_workers: int, ema_decay: float | None
+        self,
+        scheme: Scheme,
+        index: int,
+        device: str,
+        initial: Any,
+        fragments: Fragments,
+        num_workers: int,
+        ema_decay: float | None,
     ):
-        super().__init__(index=index, device=device, initial=initial, num_workers=num_workers, ema_decay=ema_decay)
+        super().__init__(
+            fragments=fragments,
+            index=index,
+            device=device,
+            initial=initial,
+            num_workers=num_workers,
+            ema_decay=ema_decay,
+        )
         self.no_message = Message(zeros(initial.shape[0]), zeros(len(scheme.scalars)) if scheme.scalars else ())
         rows, own = (first_values(build, self.initial) for build in (scheme.worker_rows, scheme.global_variables))
         numbers = scheme.worker_numbers()
@@ -79,6 +95,7 @@ class Slice(SimpleNamespace):
             slot: slot of the sender, which selects its rows and numbers; None if the message is the mean of a set.
             known: the attributes `sent` and `completes` of the view.
         """
+        known["fragments"] = self.fragments
         seen = Server(center=self.center, num_workers=self.num_workers, sender=None, **known, **self.own)
         of_workers = self.rows | self.numbers
         if slot is None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ..contract.fragments import fragments_of
 from ..contract.scheme import Scheme
 from ..contract.seeded import uniform
 from ..contract.views import Worker
@@ -142,6 +143,7 @@ class BatchedWorkers:
             round=tf.cast(number, tf.int64),
             step=tf.cast(step, tf.int64),
             uniform=partial(uniform, self.seed, self.model.size),
+            fragments=fragments_of([self.model.size])[0],
             shapes=self.model.shapes,
             **variables["slots"],
             **known,

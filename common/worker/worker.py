@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..contract.fragments import fragments_of
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
 from ..contract.seeded import uniform
@@ -58,7 +59,8 @@ class DenseWorker:
             self.initialize = tf.group(self.clock.initializer, replica.initialize)  # `start` assigns the others
         self.slot, self.slots = replace(slot, encoder=self.encoder), [*local[0]]
         known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
-        known["uniform"] = partial(uniform, seed, sum(self.buckets.sizes))
+        size = sum(self.buckets.sizes)
+        known |= {"uniform": partial(uniform, seed, size), "fragments": fragments_of([size])[0]}
         self.local = partial(local_state, self)
         self.views: list[Any] = [Worker(**known, **variables) for variables in local]
         self.encoder.worker = self.views[0]

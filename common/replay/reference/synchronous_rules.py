@@ -222,26 +222,30 @@ def streaming_diloco(
     mu: float,
     alpha: float,
     tau: int,
+    fragments: int,
     period: int,
     steps: int,
     inner: InnerStep = sgd_step,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
-    """Execute H − τ inner steps, send x_k, τ inner steps more, and x_k ← α x_k + (1 − α) θ, from x_k = θ at first.
+    """Execute H/F − τ inner steps, send the fragment p of x_k, τ inner steps more, and x_k ← α x_k + (1 − α) θ on it.
 
-    Meanwhile  Δ = mean_k(θ − x_k) of the x_k that were sent;  m ← μ m + Δ;  θ ← θ − ε (Δ + μ m).
+    Meanwhile  Δ = mean_k(θ − x_k) of the x_k that were sent;  m ← μ m + Δ;  θ ← θ − ε (Δ + μ m), on p alone, which is
+    0, 1, ... F − 1 in turn: the coordinates j with ⌊j F / P⌋ = p. First x_k = θ. `period` is H/F.
     """
     theta, m, path, states = start.copy(), np.zeros_like(start), [], no_states(workers)
     x = [theta] * workers
-    for first in range(0, steps, period):
+    part = np.arange(len(start)) * fragments // len(start)
+    for number, first in enumerate(range(0, steps, period)):
+        due = part == number % fragments
         end = min(first + period, steps)
         leaves = max(first, end - tau)
         x = [inner_window(x[k], states[k], gradient, k, first, leaves - first, eta, inner) for k in range(workers)]
         delta = np.mean([theta - send(x[k], k) for k in range(workers)], axis=0)
-        m = mu * m + delta
-        theta = theta - epsilon * (delta + mu * m)
+        m = np.where(due, mu * m + delta, m)
+        theta = np.where(due, theta - epsilon * (delta + mu * m), theta)
         x = [inner_window(x[k], states[k], gradient, k, leaves, end - leaves, eta, inner) for k in range(workers)]
-        x = [alpha * x_k + (1 - alpha) * theta for x_k in x]
+        x = [np.where(due, alpha * x_k + (1 - alpha) * theta, x_k) for x_k in x]
         path.append(theta.copy())
     return path
 
