@@ -6,22 +6,22 @@ from typing import Any
 PLACES = {
     "Callback": "record.callbacks",
     "Cluster": "cluster.cluster",
-    "DistsgdError": "errors",
     "Group": "group",
     "Optimizer": "optimizer",
     "Platform": "virtual_time.platform",
     "Recovery": "tasks.options",
     "Result": "training",
     "Scheme": "contract.scheme",
-    "UserError": "errors",
     "forecast": "virtual_time.forecast",
     "join": "launch.join",
     "keep_warm": "launch.client",
     "problem": "training",
     "train": "training",
+    **dict.fromkeys(("DistsgdError", "UserError"), "errors"),
+    **dict.fromkeys(("MLflowLogger", "WandbLogger"), "record.loggers"),
 }
 
-__all__ = list(PLACES)  # __init__.pyi has the names for type checkers
+__all__ = sorted(PLACES)  # __init__.pyi has the names for type checkers
 
 
 def __getattr__(name: str) -> Any:

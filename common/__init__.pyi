@@ -8,6 +8,7 @@ from .launch.client import keep_warm
 from .launch.join import join
 from .optimizer import Optimizer
 from .record.callbacks import Callback
+from .record.loggers import MLflowLogger, WandbLogger
 from .tasks.options import Recovery
 from .training import Result, problem, train
 from .virtual_time.forecast import forecast
@@ -18,12 +19,14 @@ __all__ = [
     "Cluster",
     "DistsgdError",
     "Group",
+    "MLflowLogger",
     "Optimizer",
     "Platform",
     "Recovery",
     "Result",
     "Scheme",
     "UserError",
+    "WandbLogger",
     "forecast",
     "join",
     "keep_warm",

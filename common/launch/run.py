@@ -62,8 +62,10 @@ def run(
         raise
     display = SimulationDisplay(config) if job.cluster.simulated else Display(config)
     error: BaseException | None = None
+    hooks = None
     try:
-        bus = _event_bus(record, CallbackList(callbacks, config, job.run_dir), display, verbose)
+        hooks = CallbackList(callbacks, config, job.run_dir)
+        bus = _event_bus(record, hooks, display, verbose)
         record.publish = bus.publish
         quiet = native_output(job.run_dir / "logs" / "notebook.log") if in_notebook() else contextlib.nullcontext()
         with quiet, display if verbose else contextlib.nullcontext(), bus:
@@ -86,6 +88,11 @@ def run(
         error = in_one_line(problem)
         if isinstance(error, Diverged) and record.too_large:
             error = Diverged(f"{error}; {record.too_large}")
+    if hooks is not None:
+        try:
+            hooks.close(error)
+        except Exception as problem:
+            error = error or in_one_line(problem)
     if job.cluster.is_chief:
         checkpoint.sweep(job.run_dir)
         with contextlib.suppress(OSError):

@@ -58,6 +58,9 @@ class Callback:
     def on_train_end(self, logs: dict[str, Any]) -> None:
         """Run at the end; `logs` is the result."""
 
+    def close(self, error: str | None) -> None:
+        """Run last, where `train` was called, also after a failure; `error` is its message, None after a success."""
+
 
 class CallbackList:
     """All callbacks of a run, called in order."""
@@ -96,3 +99,8 @@ class CallbackList:
                 self.stop.touch()
             self.current = None
             self.spent[number] += time.monotonic() - began
+
+    def close(self, error: BaseException | None) -> None:
+        """Tell each callback that the run has ended."""
+        for callback in self.callbacks:
+            callback.close(None if error is None else str(error))

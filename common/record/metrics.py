@@ -169,17 +169,17 @@ class Summaries:
 
     def write(self, metrics: dict[str, Any]) -> None:
         """Write a point for each number, at the version of the center; elements of a vector are `name/0`, ..."""
-        numbers = dict(_numbers({name: value for name, value in metrics.items() if name != "version"}))
-        values = [tf.compat.v1.Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        found = dict(numbers({name: value for name, value in metrics.items() if name != "version"}))
+        values = [tf.compat.v1.Summary.Value(tag=name, simple_value=value) for name, value in found.items()]
         self.writer.add_summary(tf.compat.v1.Summary(value=values), metrics["version"])
         self.writer.flush()
 
 
-def _numbers(metrics: dict[str, Any]) -> Iterator[tuple[str, float]]:
+def numbers(metrics: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield each number with its name, also those in (nested) lists."""
     for name, value in metrics.items():
         if isinstance(value, list):
-            yield from _numbers({f"{name}/{i}": item for i, item in enumerate(value)})
+            yield from numbers({f"{name}/{i}": item for i, item in enumerate(value)})
         elif isinstance(value, int | float):
             yield name, value
 
