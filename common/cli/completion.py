@@ -21,13 +21,31 @@ ACTIVE = "_ARGCOMPLETE"  # set by the shell's function; its value is the positio
 
 SHELLS = ("bash", "zsh", "fish")
 
+SCRIPT = "run.sh"  # of a checkout
+
+# Completion of `bash run.sh` and `./run.sh`. It starts the program itself: the script would set up a fresh checkout.
+OF_CHECKOUT = r"""
+_distsgd_of_checkout() {
+    local script="${COMP_WORDS[0]}"
+    [[ $script == *run.sh ]] || script="${COMP_WORDS[1]-}"
+    script="${script/#\~/$HOME}"
+    local program="${script%run.sh}.venv/bin/distsgd"
+    if [[ $script == *run.sh && $script != "${COMP_WORDS[COMP_CWORD]}" && -x $program ]]; then
+        _python_argcomplete "$program"
+    fi
+}
+complete -o nospace -o default -o bashdefault -F _distsgd_of_checkout bash run.sh
+"""
+
 
 def main(arguments: list[str]) -> int:
-    """Print the code by which a shell completes the command `distsgd`; return the exit code."""
-    parser = Parser("run.sh completion", "Print the code by which a shell completes the command distsgd.")
-    parser.add_argument("shell", choices=SHELLS, help='as in: eval "$(distsgd completion bash)"')
+    """Print the code by which a shell completes `distsgd`, and bash also `bash run.sh`; return the exit code."""
+    parser = Parser(
+        "run.sh completion", "Print the code by which a shell completes distsgd, and bash also bash run.sh."
+    )
+    parser.add_argument("shell", choices=SHELLS, help='as in: eval "$(bash run.sh completion bash)"')
     shell = parser.values(arguments).shell
-    print(shellcode(["distsgd"], shell=shell))  # noqa: T201
+    print(shellcode(["distsgd"], shell=shell) + OF_CHECKOUT * (shell == "bash"))  # noqa: T201
     return 0
 
 
@@ -39,8 +57,12 @@ def complete(commands: Sequence[str], **options: Any) -> None:
         options: arguments of `argcomplete.autocomplete`.
     """
     words = split_line(os.environ["COMP_LINE"], int(os.environ["COMP_POINT"]))[3]
+    behind_bash = len(words) > 1 and words[1].endswith(SCRIPT)  # `bash run.sh ...`
+    words = words[behind_bash:]
     place = next((i for i, word in enumerate(words[1:], 1) if spelt(word, [*SCHEMES, *aliases()])), 0)
-    os.environ[ACTIVE] = str(int(os.environ[ACTIVE]) + (place or len(words) - 1))  # a parser reads the words after it
+    os.environ[ACTIVE] = str(
+        int(os.environ[ACTIVE]) + behind_bash + (place or len(words) - 1)
+    )  # a parser reads the words after it
     if place:
         name, *_ = without_alias([words[place]])
         parser = flag_parser(f"run.sh {name}", SCHEMES[spelt(name, SCHEMES) or name])
