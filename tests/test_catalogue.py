@@ -9,6 +9,7 @@ import pytest
 
 from distsgd.algorithms import SCHEMES, AsyncSGD, LocalSGD
 from distsgd.common import Cluster, UserError, train
+from distsgd.common.cli import flags
 from distsgd.common.cli.catalogue import aliases, without_alias
 from distsgd.common.cli.flag_groups import parse_flags
 from distsgd.common.cli.main import dispatch
@@ -62,6 +63,21 @@ def test_another_name_is_an_algorithm_with_options(alias, command, capsys):
     parse_flags(SCHEMES[name], options)
     assert dispatch(["explain", alias]) == 0
     assert capsys.readouterr().out.endswith(f"To run it: bash run.sh {alias}\n")
+
+
+def test_an_installed_package_names_its_own_command(monkeypatch, capsys):
+    monkeypatch.setattr(flags, "PROGRAM", "distsgd")
+    assert dispatch(["explain", "agn"]) == 0
+    assert capsys.readouterr().out.endswith("To run it: distsgd agn\n")
+    for arguments, usage in (
+        (["agn", "--help"], "distsgd agn [options]"),
+        (["launch", "--help"], "distsgd launch [opt"),
+    ):
+        with pytest.raises(SystemExit):
+            dispatch(arguments)
+        assert capsys.readouterr().out.startswith(f"usage: {usage}")
+    with pytest.raises(UserError, match="unknown option --x of agn"):
+        dispatch(["agn", "--x"])
 
 
 def test_each_name_has_one_meaning():

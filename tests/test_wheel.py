@@ -48,6 +48,8 @@ def test_the_wheel_trains_and_replays_without_the_checkout(wheel, tmp_path):
     Path(packages, "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     where = succeeds(programs / "python", "-c", "import distsgd; print(distsgd.__file__)", cwd=tmp_path)
     assert where.startswith(packages)
+    explained = succeeds(programs / "distsgd", "explain", "downpour", cwd=tmp_path)
+    assert explained.endswith("To run it: distsgd downpour\n")
     succeeds(programs / "distsgd", "downpour", "--epochs", "1", "--run-dir", "run", cwd=tmp_path)
     replayed = succeeds(programs / "distsgd", "replay", "run", cwd=tmp_path)
     assert "the run did what the paper's equations say" in replayed

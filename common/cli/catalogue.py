@@ -16,6 +16,7 @@ from ..arguments import spelt
 from ..contract.hyperparameters import meanings
 from ..contract.scheme import Scheme
 from ..record.display import Page
+from . import flags
 from .flags import Parser, shown
 
 
@@ -79,7 +80,7 @@ def explain(scheme: type[Scheme], alias: str = "") -> None:
         console.print(table)
     imported = not scheme.__module__.startswith("distsgd.")
     imports = f"--import {shlex.quote(os.path.relpath(inspect.getfile(scheme)))} " if imported else ""
-    console.print(f"\nTo run it: bash run.sh {imports}{alias or scheme.name}", soft_wrap=True)
+    console.print(f"\nTo run it: {flags.PROGRAM} {imports}{alias or scheme.name}", soft_wrap=True)
 
 
 def hyperparameters(scheme: type[Scheme]) -> dict[str, tuple[str, str]]:

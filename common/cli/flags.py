@@ -23,6 +23,8 @@ from ..errors import UserError
 from ..files import with_tuples
 from ..tasks.options import KERAS
 
+PROGRAM = "bash run.sh" if (Path(__file__).resolve().parents[2] / "run.sh").is_file() else "distsgd"  # if installed
+
 WIDE, NARROW = 100, 60  # columns: the largest width of help; below the second, a meaning starts on a line of its own
 
 LARGEST = 10**12  # the largest whole number: every counter can hold it
@@ -267,6 +269,10 @@ class Parser(argparse.ArgumentParser):
     folded: Collection[str] = ()
 
     def __init__(self, prog: str, description: str, **options: Any):
+        here = PROGRAM.removeprefix("bash ")
+        if "usage" in options:
+            options["usage"] = options["usage"].replace("run.sh", here)
+        prog = prog.replace("run.sh", here)
         super().__init__(prog, description=description, formatter_class=_Help, allow_abbrev=False, **options)
 
     def values(self, arguments: Iterable[str]) -> argparse.Namespace:
@@ -299,7 +305,7 @@ class Parser(argparse.ArgumentParser):
 
     def _refuse(self, word: str) -> NoReturn:
         """Raise a `UserError` for an argument that the command does not take."""
-        command = self.prog.removeprefix("run.sh ")
+        command = self.prog.partition(" ")[2] or self.prog
         if not word.startswith("-"):
             raise UserError(f"{command} does not take {word!r}. See {command} --help")
         known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]

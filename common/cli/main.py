@@ -163,7 +163,7 @@ def overview() -> int:
     """Print all commands, in groups, and the names of the algorithms; return the exit code."""
     console = Page(highlight=False)
     console.print("Distributed SGD algorithms on TensorFlow, on real processes.\n")
-    console.print("Usage: bash run.sh <algorithm or command> ...")
+    console.print(f"Usage: {flags.PROGRAM} <algorithm or command> ...")
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2))
     for group, rows in GROUPS.items():
         table.add_row()
