@@ -99,7 +99,7 @@ def test_flags_are_written_with_either_dash_and_values_have_their_types():
     scheme, options = parse_flags(SCHEMES["sync_sgd_lr"], flags.split())
     assert scheme.learning_rates == (0.1, 2.0)
     assert (options.machines.worker_hosts, str(options.run.run_dir), options.run.steps) == ("a:1,b_c:2", "x/y", None)
-    assert (options.run.l2, options.json, options.ps, options.run.tensorboard) == (1e-3, True, 2, False)
+    assert (options.run.l2, options.output.json, options.ps, options.run.tensorboard) == (1e-3, True, 2, False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from distsgd.algorithms import SCHEMES
+from distsgd.common.cli import config_file, train
 from distsgd.common.cli import main as cli
-from distsgd.common.cli import train
 from distsgd.common.cli.flag_groups import find_cluster, parse_flags
 from distsgd.common.cli.own import find_problem
 from distsgd.common.cli.train import with_data
@@ -130,3 +130,12 @@ def test_a_recorded_file_executes_no_code_of_the_user(config, error, started):
         cli.dispatch(["train", "--config", "config.json"])
     assert error in str(raised.value)
     assert not started
+
+
+@pytest.mark.parametrize("command", [["train"], ["sweep", "agn", "--learning-rate", "0.1,0.2", "--dry-run"]])
+def test_a_file_of_settings_is_read_once(command, started, monkeypatch):
+    Path("own.toml").write_text('algorithm = "agn"\nseed = 3\n')
+    seen, read = [], config_file.read_text
+    monkeypatch.setattr(config_file, "read_text", lambda path: seen.append(path) or read(path))
+    assert cli.dispatch([*command, "--config", "own.toml"]) == 0
+    assert seen == [Path("own.toml")]

@@ -33,9 +33,13 @@ OWN_DATA = "own data"  # of a run from Python
 def expanded(scheme_type: type[Scheme], options: type, arguments: Sequence[str]) -> list[str]:
     """Return the arguments with the settings of `--config FILE` before them, as flags: so the others override them."""
     path, rest = split_config(arguments)
-    if path is None:
-        return rest
-    content = read_config_file(path)
+    return rest if path is None else with_settings(scheme_type, options, path, read_config_file(path), rest)
+
+
+def with_settings(
+    scheme_type: type[Scheme], options: type, path: Path, content: Mapping[str, Any], rest: Sequence[str]
+) -> list[str]:
+    """Return the arguments `rest` with the `content` of the file of settings before them, as flags."""
     if (algorithm := content.get("algorithm", scheme_type.name)) != scheme_type.name:
         raise UserError(f"{path} has settings of {algorithm}: use train {FLAG} {path}. Received: {scheme_type.name}")
     given = {word.removeprefix("--").partition("=")[0].replace("-", "_"): word for word in rest if word[:2] == "--"}

@@ -13,6 +13,7 @@ from ..cluster.task_spec import JobName
 from ..contract.schedules import Shape
 from ..contract.scheme import Scheme
 from ..errors import UserError
+from ..record.loggers import LogTarget
 from ..tasks.options import RunOptions
 from ..virtual_time.platform import Platform
 from . import flags
@@ -24,6 +25,21 @@ Discovery = Literal["auto", "local", "tf_config", "slurm"]
 RUN = RunOptions(epochs=20)  # `train` has 1, as Keras' `fit`
 
 USUAL_MACHINES = Platform()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What a command prints about its runs."""
+
+    quiet: bool = False
+    """Print warnings and errors alone, and with --json the result: no progress, no table."""
+    verbose: bool = False
+    """Print all settings of the run before it starts, defaults and automatic choices included."""
+    json: bool = False
+    """Print the result as one line of JSON, the last line of standard output."""
+
+
+OUTPUT = Output()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +104,10 @@ class Options:
     lines such as learning_rate = 0.1. Other flags override it."""
     dry_run: bool = False
     """Check all settings, print parameters, rounds, bytes, memory and least seconds of the run, and start nothing."""
-    quiet: bool = False
-    """Print warnings and errors alone, and with --json the result: no progress, no table."""
-    verbose: bool = False
-    """Print all settings of the run before it starts, defaults and automatic choices included."""
-    json: bool = False
-    """Print the result as one line of JSON, the last line of standard output."""
+    log: LogTarget | None = None
+    """Also log settings, metrics of the center and result to Weights & Biases or MLflow, whose library must be
+    installed."""
+    output: Output = OUTPUT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,10 +151,14 @@ def flag_parser(prog: str, scheme_type: type[Scheme]) -> flags.Parser:
     return flags.parser_of(prog, _about(scheme_type), _kinds(scheme_type), GROUPS)
 
 
+def options_of(scheme_type: type[Scheme]) -> type[Options]:
+    """Return the class of the options of an algorithm."""
+    return AloneOptions if timing(scheme_type) == "one process" else Options
+
+
 def _kinds(scheme_type: type[Scheme]) -> dict[str, type]:
     """Return the dataclasses whose fields are the flags of an algorithm, by the title of their group in the help."""
-    options = AloneOptions if timing(scheme_type) == "one process" else Options
-    return {f"hyperparameters of {scheme_type.name}": scheme_type, "options": options}
+    return {f"hyperparameters of {scheme_type.name}": scheme_type, "options": options_of(scheme_type)}
 
 
 def _about(scheme_type: type[Scheme]) -> str:
@@ -234,4 +252,4 @@ def commands(name: str, options: Any, arguments: Sequence[str], script: Sequence
                 next(words, None)  # its value
         else:
             kept.append(word)
-    return discovery.commands(cluster.task, ["bash", "run.sh", name, *kept], script)
+    return discovery.commands(cluster.task, [*flags.PROGRAM.split(), name, *kept], script)

@@ -18,7 +18,7 @@ from ..lazy import require_tensorflow
 from ..tasks.job import Script
 from ..tasks.options import Recovery, RunOptions, TransportName
 from . import flags
-from .flag_groups import GROUPS, TaskFlags, commands, find_task
+from .flag_groups import GROUPS, OUTPUT, Output, TaskFlags, commands, find_task
 from .train import begin, finished, show
 
 ABOUT = (
@@ -59,12 +59,7 @@ class LaunchOptions:
     wait_seconds: float = 60.0
     """Seconds that a task waits for others; then the run ends and names the missing tasks."""
     machines: TaskFlags = ALONE
-    quiet: bool = False
-    """Print warnings and errors alone, and with --json the result: no progress, no table."""
-    verbose: bool = False
-    """Print all settings of the run before it starts, defaults and automatic choices included."""
-    json: bool = False
-    """Print the result as one line of JSON, the last line of standard output."""
+    output: Output = OUTPUT
 
 
 def main(arguments: list[str]) -> int:
@@ -76,7 +71,7 @@ def main(arguments: list[str]) -> int:
         "run.sh launch", ABOUT, arguments[:place], {"options": LaunchOptions}, groups, usage=usage, folded=groups
     )
     if place == len(arguments):
-        raise UserError(f"launch needs a script whose name ends in .py: {usage.replace('run.sh', 'bash run.sh')}")
+        raise UserError(f"launch needs a script whose name ends in .py: {usage.replace('run.sh', flags.PROGRAM)}")
     path, *words = arguments[place:]
     if not Path(path).is_file():
         raise UserError(f"there is no script of this name. Received: {path}")
@@ -98,8 +93,8 @@ def main(arguments: list[str]) -> int:
     own["record"] = "full" if gradients else options.record
     job = script_job(script, cluster, RunOptions(batch_size=1, **own))
     config = describe_script(job, script)
-    begin(config, job.run_dir, options)
-    return show(*finished(*run(job, config, verbose=not options.quiet)), options)
+    begin(config, job.run_dir, options.output)
+    return show(*finished(*run(job, config, verbose=not options.output.quiet)), options.output)
 
 
 def _place_of_script(arguments: Sequence[str]) -> int:

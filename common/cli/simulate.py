@@ -105,11 +105,11 @@ def compare(options: SimulationOptions) -> int:
             if isinstance(error, UserError | KeyboardInterrupt):
                 return result["exit_code"]
             results.append(result)
-    if not chosen.quiet:
+    if not chosen.output.quiet:
         Console().print(table(names, results))
         for result in results:
             print(f"{result['algorithm']}: {result['run_dir']}")  # noqa: T201
-    if options.json:
+    if options.output.json:
         print(dumps(results), flush=True)  # noqa: T201
     return max(result["exit_code"] for result in results)
 

@@ -30,14 +30,15 @@ from ..record_format import read_json
 from ..tasks.job import checked
 from ..virtual_time.platform import Platform
 from . import flags
-from .flag_groups import Options, TaskFlags, find_cluster, read_flags
+from .config_file import expanded
+from .flag_groups import OUTPUT, Options, TaskFlags, find_cluster, options_of, read_flags
 from .machines import with_machines
 from .sweep_report import Trial, best_of, picture, report, table
 from .train import perform, with_data
 
 FINISHED = ("completed", "diverged")  # outcomes of a run that is not made again
 
-DISPLAY: dict[str, Any] = dict.fromkeys(("json", "dry_run", "quiet", "verbose"), False)  # options that change no result
+DISPLAY: dict[str, Any] = {"output": OUTPUT, "log": None, "dry_run": False}  # options that change no result
 
 HOW = "as in: sweep downpour --learning-rate 0.05,0.1,0.2 --seeds 3"
 
@@ -69,10 +70,10 @@ def main(arguments: list[str]) -> int:
     file = ROOT / name / f"sweep-{_digest([trial.run_dir for trial in trials])}.png"
     with replacing(file) as opened:
         picture(name, trials, opened)
-    if not options.quiet:
+    if not options.output.quiet:
         Console().print(table(name, trials))
         print("\n".join([*report(trials), f"plot: {file}"]))  # noqa: T201
-    if options.json:
+    if options.output.json:
         best, runs = best_of(trials), [{"settings": t.settings, "seed": t.seed, "result": t.result} for t in trials]
         print(dumps({"algorithm": name, "best": best, "plot": str(file), "runs": runs}), flush=True)  # noqa: T201
     return min(trial.result["exit_code"] for trial in trials)  # one setting that diverges is a finding
@@ -105,11 +106,13 @@ def split(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[dict[str, li
 def _trials(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[list[Trial], SweepOptions, Options]:
     """Return the runs of a sweep, all checked, with the results of those that are finished; and the options."""
     axes, rest = split(scheme_type, words)
+    first = [f"--{flag(name)}={values[0]}" for name, values in axes.items()]
+    words = expanded(scheme_type, options_of(scheme_type), [*rest, *first])  # a file of settings is read once
 
     def read(words: Sequence[str]) -> list[Any]:
         return read_flags(f"run.sh sweep {scheme_type.name}", scheme_type, words, {"sweep": SweepOptions})
 
-    how, *_ = read([*rest, *(f"--{flag(name)}={values[0]}" for name, values in axes.items())])
+    how, *_ = read(words)
     at_least(1, seeds=how.seeds, parallel=1 if how.parallel is None else how.parallel)
     if "seed" in axes and how.seeds > 1:
         raise UserError(f"--seeds and several values of --seed exclude each other. Received: --seeds {how.seeds}")
@@ -117,7 +120,7 @@ def _trials(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[list[Trial
     for values in itertools.product(*axes.values()):
         settings = dict(zip(axes, values, strict=True))
         own = [f"--{flag(name)}={value}" for name, value in settings.items()]
-        _, scheme, options = read([*rest, *own])
+        _, scheme, options = read([*words, *own])
         for seed in range(options.run.seed, options.run.seed + how.seeds):
             mine = replace(options, run=replace(options.run, seed=seed))
             found.append((settings, scheme, mine))
@@ -185,13 +188,13 @@ def _fitting(options: Options) -> int:
 def _train_all(trials: Sequence[Trial], total: int, parallel: int) -> None:
     """Make the runs that are not finished, and report each on standard error."""
     already = total - len(trials)
-    if already and not trials[0].options.quiet:
+    if already and not trials[0].options.output.quiet:
         print(f"{already} of {total} runs are finished already", file=sys.stderr)  # noqa: T201
-    if trials[0].told and not trials[0].options.quiet:
+    if trials[0].told and not trials[0].options.output.quiet:
         print(trials[0].told, file=sys.stderr)  # noqa: T201
     runs = _at_once(trials, parallel) if parallel > 1 and len(trials) > 1 else _in_turn(trials)
     for number, trial in enumerate(runs, already + 1):
-        if not trial.options.quiet:
+        if not trial.options.output.quiet:
             print(f"{number} of {total}: {trial}", file=sys.stderr, flush=True)  # noqa: T201
 
 

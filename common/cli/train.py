@@ -20,13 +20,14 @@ from ..errors import DistsgdError, Interrupted, UserError
 from ..files import dumps
 from ..launch.run import run
 from ..lazy import require_tensorflow
+from ..record.loggers import LOGGERS
 from ..record.run_directory import RunRecord
 from ..record.summary import summary
 from ..tasks.job import Job, describe, make_job
 from ..training import try_on_a_batch
-from .config_file import FLAG, read_config_file, split_config
+from .config_file import FLAG, read_config_file, split_config, with_settings
 from .dry_run import expected, size_table, sizes
-from .flag_groups import RUN, Options, commands, find_cluster, parse_flags
+from .flag_groups import RUN, Options, Output, commands, find_cluster, options_of, parse_flags
 from .machines import with_machines
 from .own import find_problem
 
@@ -83,18 +84,20 @@ def run_algorithm(scheme_type: type[Scheme], arguments: list[str]) -> int:
 
 def train_by_file(arguments: list[str]) -> int:
     """Run the algorithm that the file of `--config` names, with its settings; return the exit code."""
-    path, _ = split_config(arguments)
+    path, rest = split_config(arguments)
     if path is None:
         raise UserError(
             f"train takes the algorithm from a file: give {FLAG} runs/downpour/latest. Or type: downpour ..."
         )
-    if (name := read_config_file(path).get("algorithm")) is None:
+    content = read_config_file(path)
+    if (name := content.get("algorithm")) is None:
         raise UserError(
             f'{path} names no algorithm: add a line such as algorithm = "downpour", or type: downpour {FLAG} ...'
         )
     if name not in SCHEMES:
         raise UserError(f"{path}: unknown algorithm {name!r}. {nearest(str(name), SCHEMES)}")
-    return run_algorithm(SCHEMES[name], arguments)
+    scheme_type = SCHEMES[name]
+    return run_algorithm(scheme_type, with_settings(scheme_type, options_of(scheme_type), path, content, rest))
 
 
 def run_command(scheme: Scheme, options: Options) -> int:
@@ -105,27 +108,27 @@ def run_command(scheme: Scheme, options: Options) -> int:
         measured = expected(job, model)  # first: TensorFlow starts with the threads of a worker
         found = sizes(job, model) | measured
         Console().print(size_table(found))
-        if options.json:
+        if options.output.json:
             print(dumps(found), flush=True)  # noqa: T201
         return 0
     record, result, error = perform(scheme, options, told)
-    return show(record, result, error, options)
+    return show(record, result, error, options.output)
 
 
-def show(record: RunRecord, result: dict[str, Any], error: DistsgdError | Interrupted | None, options: Any) -> int:
-    """Print the result of a run, or its error in one line; return the exit code. `options`: json and quiet count."""
+def show(record: RunRecord, result: dict[str, Any], error: DistsgdError | Interrupted | None, output: Output) -> int:
+    """Print the result of a run, or its error in one line; return the exit code."""
     if error is not None:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         if isinstance(error, UserError) and not record.rows:
             return error.exit_code
-    elif options.quiet:
+    elif output.quiet:
         for warning in result["recovery"]["warnings"]:
             print(f"warning: {warning}", file=sys.stderr)  # noqa: T201
     elif record.task is None or record.task.evaluates:
         Console().print(summary(result))
     else:
         Console().print(f"{record.task}: {result['outcome']}")
-    if options.json:
+    if output.json:
         print(dumps(result), flush=True)  # noqa: T201
     return result["exit_code"]
 
@@ -142,17 +145,19 @@ def perform(
         verbose: show the progress of the run.
     """
     job, config, model = prepared(scheme, options)
-    begin(config, job.run_dir, options, told)
-    return finished(*run(job, config, verbose=verbose and not options.quiet, model=model))
+    begin(config, job.run_dir, options.output, told)
+    loggers = [LOGGERS[options.log]()] if options.log is not None and job.cluster.evaluates else []
+    shown = verbose and not options.output.quiet
+    return finished(*run(job, config, verbose=shown, model=model, callbacks=loggers))
 
 
-def begin(config: dict[str, Any], run_dir: Path, options: Any, told: str = "") -> None:
+def begin(config: dict[str, Any], run_dir: Path, output: Output, told: str = "") -> None:
     """Print a line on choices made for the user, unless quiet; and all settings if verbose."""
-    if options.quiet and options.verbose:
+    if output.quiet and output.verbose:
         raise UserError("--quiet and --verbose exclude each other")
-    if told and not options.quiet:
+    if told and not output.quiet:
         print(told, file=sys.stderr, flush=True)  # noqa: T201
-    if options.verbose:
+    if output.verbose:
         settings = flat({**config, "run_dir": str(run_dir)})
         width = max(map(len, settings))
         for name, value in settings.items():
