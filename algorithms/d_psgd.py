@@ -1,8 +1,8 @@
 """D-PSGD: gossip. Each worker averages its parameters with those of its neighbours in a graph, and makes its own step.
 
-    worker i    g_i = g_i(x_i),  send x_i to the neighbours,  wait for their x_j
-                x_i ← Σ_j W_ij x_j − η g_i    W: the mixing matrix of the graph, doubly stochastic
-    center      x̄ = (1/W) Σ x_i, the mean of the workers, collected for evaluations and for the result
+    worker k    g_k = g_k(x_k),  send x_k to the neighbours,  wait for their x_i
+                x_k ← Σ W_ki x_i − η g_k    W is the mixing matrix of the graph, doubly stochastic
+    center      θ ← the mean of all x_k, collected for evaluations and for the result
 
 Use: for many workers whose links are slow: a worker of a ring sends and receives two vectors in a step, whatever the
 number of workers; not for few workers, where `all_reduce` takes the same step with no distance between the workers.
@@ -10,7 +10,7 @@ Reference: Lian, Zhang, Zhang, Hsieh, Zhang and Liu, *Can Decentralized Algorith
 Case Study for Decentralized Parallel Stochastic Gradient Descent*, NIPS 2017, arXiv:1705.09056, Algorithm 1.
 Departures: the paper's gradient and messages overlap; here the messages follow the gradient. Graphs that change from
 round to round (`one-peer`, `random-matching`) are later than the paper.
-Limits: on the complete graph it is `all_reduce` on the mean of the workers' gradients, each at its own x_i, and these
+Limits: on the complete graph it is `all_reduce` on the mean of the workers' gradients, each at its own x_k, and these
 differ by one step; with one worker it is serial SGD. A lost worker stops the run.
 """
 
