@@ -13,6 +13,7 @@ from distsgd.common import Cluster, Group, UserError, train
 from distsgd.common.contract import Async, Barrier, Period, Scheme
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.server.traffic import Traffic
+from distsgd.common.virtual_time.layers import exchange_of
 from distsgd.common.virtual_time.platform import Platform
 from distsgd.common.virtual_time.schedule import EventLoop
 from runs import ONES
@@ -132,3 +133,9 @@ def test_a_round_in_virtual_time_ends_with_the_later_of_its_steps_and_its_reply(
     assert rounds(scheme, 5, **fast)[1] == [40, 40, 50]  # a last round that is shorter than the delay
     shared = rounds(scheme, 4, cores=1, core_ms=5.0, **fast)
     assert shared[0][0] < shared[0][1] < shared[0][2]
+
+
+def test_the_layers_of_a_scheme_in_fragments_have_its_whole_period_and_all_bits():
+    found = exchange_of(StreamingDiLoCo(communication_period=20, fragments=4, delay=2), 4000, 2)
+    assert (found.period, found.fragments, found.delay) == (20, 4, 2)
+    assert found.bits_up == pytest.approx(32 + 4 * 32 / 4000)  # and the index of each part

@@ -148,10 +148,12 @@ def exchange_of(scheme: Scheme, parameters: int, workers: int) -> Exchange:
         raise UserError(f"{scheme.name} has one worker, which needs no link")
     if scheme.events != frozenset({"exchange"}):
         raise UserError(f"{scheme.name} pushes and pulls in periods of their own, which no formula covers: simulate it")
-    up, down = (8 * codec.bytes([parameters]) / parameters for codec in (scheme.codec, scheme.reply_codec))
+    fragments = getattr(scheme, "fragments", 1)  # a message and a round are those of one fragment
+    codecs = scheme.codec, scheme.reply_codec
+    up, down = (8 * fragments * codec.bytes([parameters]) / parameters for codec in codecs)
     return Exchange(
-        period=scheme.period,
-        fragments=getattr(scheme, "fragments", 1),
+        period=scheme.period * fragments,
+        fragments=fragments,
         buckets=1,
         delay=scheme.overlap,
         bits_up=up,
