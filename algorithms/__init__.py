@@ -50,6 +50,9 @@ from .sparseloco import SparseLoCo as SparseLoCo
 from .sparta import Sparta as Sparta
 from .all_reduce import AllReduce as AllReduce
 from .d_psgd import DPSGD as DPSGD
+from .sgp import SGP as SGP
+from .noloco import NoLoCo as NoLoCo
+from .gasloc import GASLoC as GASLoC
 from .multi_gpu import MultiGPU as MultiGPU
 
 SCHEMES: dict[str, type[Scheme]] = {

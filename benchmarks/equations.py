@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-MATHS = {"sign", "min", "max", "AdamW", "old", "cW", "ki"}  # of several letters, but no words
+MATHS = {"sign", "min", "max", "AdamW", "old", "cW", "ki", "ij"}  # of several letters, but no words
 
 SIGNS = {
     "←": r"\leftarrow ", "−": "-", "Σ": r"\sum ", "⊙": r"\odot ", "≥": r"\ge ", "∈": r"\in ", "·": r"\cdot ",
@@ -17,7 +17,7 @@ SIGNS = {
 
 GREEK = {
     "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "ζ": "zeta", "η": "eta", "θ": "theta",
-    "λ": "lambda", "μ": "mu", "τ": "tau", "Δ": "Delta",
+    "λ": "lambda", "μ": "mu", "τ": "tau", "ψ": "psi", "Δ": "Delta",
 }  # fmt: skip
 
 RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-", strict=True))

@@ -58,6 +58,8 @@ def test_each_scheme_of_the_catalogue_declares_elementwise_correctly():
         "ef21_sgdm",
         "ef_sgd",
         "streaming_diloco",
+        "gasloc",
+        "noloco",
         "palsgd",  # a random number for each step
         "sparseloco",
         "sparta",  # random numbers by place

@@ -122,7 +122,7 @@ def engine_options(scheme):
         return {"steps": len(ALONE)}
     if sync.late == "count":
         return VIRTUAL | {"stop_at_version": 20}  # before a worker is done
-    if scheme.warmup_updates or (sync.waits and sync.set_size(3) != 3):
+    if scheme.warmup_updates or sync.gossips or (sync.waits and sync.set_size(3) != 3):
         return VIRTUAL
     return SETS if sync.waits else TURNS
 

@@ -22,6 +22,7 @@ from distsgd.algorithms import (
     EFSGD,
     PALSGD,
     SAGN,
+    SGP,
     SSP,
     AllReduce,
     AsyncDiLoCo,
@@ -35,6 +36,7 @@ from distsgd.algorithms import (
     FedNova,
     FedOpt,
     FedProx,
+    GASLoC,
     Hierarchical,
     Hogwild,
     KAsync,
@@ -44,6 +46,7 @@ from distsgd.algorithms import (
     LocalSGD,
     Malenia,
     MultiGPU,
+    NoLoCo,
     RescaledASGD,
     Ringleader,
     Ringmaster,
@@ -64,7 +67,14 @@ from distsgd.common.contract import Server, uniform_numbers
 from distsgd.common.contract.optimizers import adamw, sgd, top_k
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import UserError, WaitTimeout
-from distsgd.common.replay.reference import asynchronous_rules, buffered_rules, gradients, synchronous_rules
+from distsgd.common.replay.reference import (
+    asynchronous_rules,
+    buffered_rules,
+    gossip_rules,
+    gradients,
+    synchronous_rules,
+)
+from distsgd.common.sync.topology import Topology
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.virtual_time.platform import Machines, Platform
 from distsgd.common.virtual_time.schedule import check
@@ -120,6 +130,9 @@ ONE_WORKER = [
     FedNova(learning_rate=ETA, communication_period=4),
     TrimmedMean(learning_rate=ETA),
     AllReduce(learning_rate=ETA),
+    SGP(learning_rate=ETA),
+    GASLoC(inner_optimizer="sgd", learning_rate=ETA, outer_learning_rate=1.0, momentum=0.0),
+    NoLoCo(inner_optimizer="sgd", learning_rate=ETA, outer_learning_rate=1.0, consensus_rate=1.0, momentum=0.0),
     MultiGPU(learning_rate=ETA),
 ]
 
@@ -151,6 +164,20 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (SyncSGD(), SyncSGDLR(learning_rates=(0.2,), reduction="mean"), TOGETHER),
         (SyncSGD(), SyncSGDLR(learning_rates=(0.2 / 3,) * 3, reduction="sum"), TOGETHER),
         (SyncSGD(), AllReduce(), TOGETHER),
+        (AllReduce(), SGP(topology="complete"), TOGETHER),
+        (DiLoCo(), GASLoC(topology="complete"), TOGETHER),
+        (
+            SlowMo(inner_optimizer="adamw", learning_rate=0.002, slow_momentum=0.5, slow_learning_rate=0.7),
+            NoLoCo(topology="complete", communication_period=10),
+            TOGETHER,
+        ),
+        (
+            SGP(topology="ring"),
+            GASLoC(
+                communication_period=1, inner_optimizer="sgd", learning_rate=0.2, outer_learning_rate=1.0, momentum=0.0
+            ),
+            {"workers": 5, **TOGETHER},
+        ),
         (SyncSGD(), KSync(workers_per_update=3), TOGETHER),
         (SyncSGD(), KAsync(workers_per_update=3), TOGETHER),
         (SyncSGD(backup_workers=1), KSync(workers_per_update=2), {"schedule": (0, 1, 2) * 8}),
@@ -228,6 +255,21 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
 def test_two_schemes_are_one_in_a_limit(one, other, options):
     options = {"workers": 3, **options}
     np.testing.assert_allclose(played(one, **options).center, played(other, **options).center, **CLOSE)
+
+
+@pytest.mark.parametrize("topology", ["ring", "random-matching", "one-peer"])
+def test_the_mean_of_noloco_follows_heavy_ball_momentum_on_any_graph(topology):
+    """Whatever the workers' moves are: the pull to the neighbours is zero in the mean."""
+    weights, scheme = Topology(topology).weights, NoLoCo(consensus_rate=0.4)
+    moves = np.random.default_rng(3).normal(size=(200, 4, 5))
+    gradient = lambda x, k, t: moves[t, k]  # noqa: E731
+    options = {"eta": 0.1, "epsilon": 0.7, "mu": scheme.momentum, "period": 5, "steps": 200}
+    path = gossip_rules.noloco(np.ones(5), gradient, 4, weights=lambda number: weights(4, number), gamma=0.4, **options)
+    center, velocity = np.ones(5), np.zeros(5)
+    for number, mean in enumerate(path):
+        velocity = 0.5 * velocity - 0.7 * 0.1 * moves[5 * number : 5 * number + 5].mean(1).sum(0)
+        center = center + velocity
+        np.testing.assert_allclose(mean, center, rtol=1e-12, atol=1e-12)
 
 
 def test_post_local_sgd_is_synchronous_once_even_if_the_run_is_resumed():

@@ -362,6 +362,18 @@ TRANSCRIPTIONS = {
     "k_async": Transcription(_k_async, "synchronous"),
     "all_reduce": Transcription(lambda run, s: _sync_sgd(run), "synchronous"),
     "d_psgd": _in_rounds(gossip_rules.d_psgd, lambda s: True, weights=_mixing),
+    "sgp": _in_rounds(gossip_rules.sgp, lambda s: True, weights=_mixing),
+    "noloco": _in_rounds(
+        gossip_rules.noloco,
+        lambda s: True,
+        weights=_mixing,
+        epsilon="outer_learning_rate",
+        mu="momentum",
+        gamma="consensus_rate",
+    ),
+    "gasloc": _in_rounds(
+        gossip_rules.gasloc, lambda s: True, weights=_mixing, epsilon="outer_learning_rate", mu="momentum"
+    ),
     "sync_sgd_lr": _in_rounds(
         synchronous_rules.sync_sgd_lr,
         etas=lambda run, s: s.learning_rates * (run.workers // len(s.learning_rates)),

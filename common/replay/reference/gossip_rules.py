@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from .gradients import Gradient
+from .inner_steps import InnerStep, State, inner_window, sgd_step
+from .synchronous_rules import no_states
 
 Mixing = Callable[[int], np.ndarray]  # the mixing matrix of a round, [W, W]
 
@@ -24,3 +26,86 @@ def d_psgd(
         x = weights(t) @ x - eta * moves
         path.append(x.mean(axis=0))
     return path
+
+
+def sgp(
+    start: np.ndarray, gradient: Gradient, workers: int, *, weights: Mixing, eta: float, steps: int
+) -> list[np.ndarray]:
+    """Execute x_i ← x_i − η g_i(z_i);  x ← P x;  w ← P w;  z_i = x_i/w_i; returns the mean of z after each step.
+
+    `weights` returns P of a step, whose columns sum to one.
+    """
+    x, w, path = np.tile(start, (workers, 1)), np.ones((workers, 1)), []
+    for t in range(steps):
+        x = x - eta * np.array([gradient(z_k, k, t) for k, z_k in enumerate(x / w)])
+        x, w = weights(t) @ x, weights(t) @ w
+        path.append((x / w).mean(axis=0))
+    return path
+
+
+def noloco(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    weights: Mixing,
+    eta: float,
+    epsilon: float,
+    mu: float,
+    gamma: float,
+    period: int,
+    steps: int,
+    inner: InnerStep = sgd_step,
+) -> list[np.ndarray]:
+    """Execute x_i ← a_i; H inner steps; m ← μ m + ε W (x − a) + γ (W a − a);  a ← a + m; returns the means of a.
+
+    `weights` returns W of a round.
+    """
+    a, path, states = np.tile(start, (workers, 1)), [], no_states(workers)
+    m = np.zeros_like(a)
+    for number, t in enumerate(range(0, steps, period)):
+        x = _after_steps(a, states, gradient, t, min(period, steps - t), eta, inner)
+        mixing = weights(number)
+        m = mu * m + epsilon * (mixing @ (x - a)) + gamma * (mixing @ a - a)
+        a = a + m
+        path.append(a.mean(axis=0))
+    return path
+
+
+def gasloc(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    weights: Mixing,
+    eta: float,
+    epsilon: float,
+    mu: float,
+    period: int,
+    steps: int,
+    inner: InnerStep = sgd_step,
+) -> list[np.ndarray]:
+    """Execute x_i ← θ_i; H inner steps; ψ = θ + ε (x − θ);  θ ← W (ψ + μ (ψ − ψ'));  ψ' ← ψ; returns the means of θ.
+
+    `weights` returns W of a round.
+    """
+    theta, path, states = np.tile(start, (workers, 1)), [], no_states(workers)
+    before = theta
+    for number, t in enumerate(range(0, steps, period)):
+        x = _after_steps(theta, states, gradient, t, min(period, steps - t), eta, inner)
+        psi = theta + epsilon * (x - theta)
+        theta, before = weights(number) @ (psi + mu * (psi - before)), psi
+        path.append(theta.mean(axis=0))
+    return path
+
+
+def _after_steps(
+    starts: np.ndarray, states: list[State], gradient: Gradient, t: int, length: int, eta: float, inner: InnerStep
+) -> np.ndarray:
+    """Return the parameters of each worker after `length` inner steps from its own start, [W, P]."""
+    return np.array(
+        [
+            inner_window(own, state, gradient, k, t, length, eta, inner)
+            for k, (own, state) in enumerate(zip(starts, states, strict=True))
+        ]
+    )

@@ -1,0 +1,50 @@
+"""SGP, stochastic gradient push: each worker makes its step, and sends the result to one other, in turn further away.
+
+    worker i, each step     x_i ← x_i − η g_i(z_i),  send x_i to the worker that hears it in this round
+                            x_i ← Σ_j P_ij x_j,  w_i ← Σ_j P_ij w_j,  z_i = x_i/w_i
+    center                  (1/W) Σ z_i, the mean of the workers, collected for evaluations and for the result
+
+P is the matrix of the graph in that round. Its columns sum to one, so that nothing is lost, and w, which begins at one,
+corrects for rows that do not. In all graphs here the rows sum to one, too: w stays one, and is neither sent nor kept.
+
+Use: for many workers on slow links: one vector in a step, and with 2^d workers each has heard all after d steps; not
+for few workers, where `all_reduce` costs as much.
+Reference: Assran, Loizou, Ballas and Rabbat, *Stochastic Gradient Push for Distributed Deep Learning*, ICML 2019,
+arXiv:1811.10792, Algorithm 1.
+Departures: no push-sum weight, see above; a graph whose rows do not sum to one is refused. The paper adds Nesterov
+momentum on each worker; the steps here are plain.
+Limits: with one worker it is serial SGD. On the complete graph all workers are equal, and it is `all_reduce`. On equal
+graphs it differs from `d_psgd` in the order: there the average comes first, here the step.
+"""
+
+from dataclasses import dataclass
+
+from ..common.contract import Gossip, Graph, Rate, Scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGP(Scheme):
+    """Gossip: each worker makes its step, and averages with one other, in turn further away."""
+
+    paper = "Assran et al. 2019"
+    sends_params = True
+    elementwise = True
+
+    learning_rate: Rate = 0.2
+    """Step size η of each worker."""
+    topology: Graph = "one-peer"
+    """Graph of the workers: ring, torus, hypercube, exponential, one-peer, random-matching, complete, or file:PATH with
+    the mixing matrix."""
+
+    @property
+    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Gossip(topology=self.topology)
+
+    def local_step(self, worker, gradient):
+        worker.params.assign_sub(self.learning_rate * gradient)
+
+    def message(self, worker):
+        return worker.params.read_value()
+
+    def on_reply(self, worker, reply):
+        worker.params.assign(reply)
