@@ -314,10 +314,9 @@ class Operations:
     def merge_set(self, now: Now) -> None:
         """Merge the mean of the messages of the set into the center."""
         if not self.sync.uses_ps:
-            messages = self._messages_without_ps()
             if not self.sync.gossips:
-                return self._update([mean_of(messages)], now, None)
-            self.reply.assign(self.sync.replies(now.round, tf.stack([message.vector for message in messages])))
+                return self._update([mean_of(self._messages_without_ps())], now, None)
+            self.reply.assign(self.sync.replies(now.round, tf.stack([m.vector for m in self._messages_without_ps()])))
             return None
         number = float(self.sync.set_size(self.workers) or 1)
         means = [tf.nest.map_structure(lambda total: total / number, server.set) for server in self.servers]

@@ -309,6 +309,8 @@ USUAL: dict[str, Argument] = {
     "send": lambda run, s: run.send,
 }
 
+OUTER: dict[str, Argument] = {"epsilon": "outer_learning_rate", "mu": "momentum"}
+
 TRANSCRIPTIONS = {
     "serial": Transcription(_serial, "alone"),
     "multi_gpu": Transcription(_serial, "alone"),
@@ -363,17 +365,8 @@ TRANSCRIPTIONS = {
     "all_reduce": Transcription(lambda run, s: _sync_sgd(run), "synchronous"),
     "d_psgd": _in_rounds(gossip_rules.d_psgd, lambda s: True, weights=_mixing),
     "sgp": _in_rounds(gossip_rules.sgp, lambda s: True, weights=_mixing),
-    "noloco": _in_rounds(
-        gossip_rules.noloco,
-        lambda s: True,
-        weights=_mixing,
-        epsilon="outer_learning_rate",
-        mu="momentum",
-        gamma="consensus_rate",
-    ),
-    "gasloc": _in_rounds(
-        gossip_rules.gasloc, lambda s: True, weights=_mixing, epsilon="outer_learning_rate", mu="momentum"
-    ),
+    "noloco": _in_rounds(gossip_rules.noloco, lambda s: True, weights=_mixing, gamma="consensus_rate", **OUTER),
+    "gasloc": _in_rounds(gossip_rules.gasloc, lambda s: True, weights=_mixing, **OUTER),
     "sync_sgd_lr": _in_rounds(
         synchronous_rules.sync_sgd_lr,
         etas=lambda run, s: s.learning_rates * (run.workers // len(s.learning_rates)),
