@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from . import claims_of_asynchrony, claims_of_delay, claims_of_language, claims_of_machines, claims_of_rounds
+from . import (
+    claims_of_asynchrony,
+    claims_of_bytes,
+    claims_of_delay,
+    claims_of_language,
+    claims_of_machines,
+    claims_of_rounds,
+)
 from .claims_verdict import Claim
 
 CLAIMS: list[Claim] = [
     *claims_of_asynchrony.CLAIMS,
     *claims_of_delay.CLAIMS,
     *claims_of_rounds.CLAIMS,
+    *claims_of_bytes.CLAIMS,
     *claims_of_language.CLAIMS,
     *claims_of_machines.CLAIMS,
 ]

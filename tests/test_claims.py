@@ -24,6 +24,7 @@ from distsgd.benchmarks.claims_of_asynchrony import (
     judge_momentum,
     judge_period,
 )
+from distsgd.benchmarks.claims_of_bytes import judge_demo, judge_des_loc, judge_sparseloco, judge_sparta
 from distsgd.benchmarks.claims_of_delay import judge_hogwild
 from distsgd.benchmarks.claims_of_language import judge_language
 from distsgd.benchmarks.claims_of_machines import judge_all_reduce, judge_asynchronous, judge_backups, judge_ssp
@@ -59,6 +60,9 @@ OUTER = {
     for name in ("averaging", "outer Nesterov")
 }
 LANGUAGE = {"local_sgd": {1: 3.0, 50: 3.2}, "AdamW inside, averaging": {1: 2.0, 50: 2.3}, "diloco": {50: 2.01}}
+RARE = {"local_adam": {10: 0.7, 40: 0.8}, "des_loc": {10: 0.7, 40: 0.8}, "moments that stay": {10: 0.9, 40: 0.9}}
+SPARSE = {"diloco": {9: 0.7}, "sparseloco, 0.05": {9: 0.705}, "sparseloco, 0.2": {9: 0.7}}
+SIGNS = {"AdamW, a message each step": {9: 0.7}, "signsgd_mv": {9: 0.8}, "demo": {9: 0.705}}
 CLOCK = {"even": 5.0, "uneven": 5.0, "lognormal": 5.0, "pareto": 5.0}
 EVERYWHERE = dict.fromkeys(CLOCK, 1.0)
 
@@ -91,6 +95,15 @@ EVERYWHERE = dict.fromkeys(CLOCK, 1.0)
         (judge_language, LANGUAGE, "shown"),
         (judge_language, LANGUAGE | {"diloco": {50: 2.2}}, "shown in part"),
         (judge_language, LANGUAGE | {"diloco": {50: 3.3}}, "refuted"),
+        (judge_des_loc, RARE, "shown"),
+        (judge_des_loc, RARE | {"des_loc": {10: 0.72, 40: 0.82}}, "shown in part"),  # better than without means
+        (judge_des_loc, RARE | {"des_loc": {10: 0.9, 40: 0.9}}, "refuted"),
+        (judge_sparseloco, SPARSE, "shown"),
+        (judge_sparseloco, SPARSE | {"sparseloco, 0.05": {9: 0.72}}, "shown in part"),
+        (judge_sparta, {"local_sgd": {9: 0.8}, "sparta": {9: 0.7}}, "shown"),
+        (judge_sparta, {"local_sgd": {9: 0.8}, "sparta": {9: 0.8}}, "not at this scale"),
+        (judge_demo, SIGNS, "shown"),
+        (judge_demo, SIGNS | {"demo": {9: 0.72}}, "refuted"),
         (judge_post_local, {"sync": {32: 0.03, 256: 0.03}, "local": {32: 0.03, 256: 0.01}}, "not at this scale"),
         (judge_post_local, {"sync": {32: 0.03, 256: 0.05}, "local": {32: 0.03, 256: 0.03}}, "shown"),
         (judge_all_reduce, RING, "shown"),

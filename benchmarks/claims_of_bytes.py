@@ -1,0 +1,196 @@
+"""What papers claim of rare or sparse messages with AdamW inside: as good as whole ones, with fewer bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..common.server.traffic import Traffic
+from .claims_of_language import last_loss
+from .claims_runs import KINDS
+from .claims_study import NINE, Arm, Found, Row, clearly_less, difference, geometric, study
+from .claims_verdict import Claim, Verdict, compared, of_parts
+
+WORKERS, STEPS, PARAMETERS = 8, 240, 936
+
+SAME = 0.01  # of loss
+
+INNER = geometric(0.016, 2**0.5, 9)  # rates of AdamW
+
+SETTING = f"{WORKERS} workers, {STEPS} steps of each, AdamW inside"
+
+
+def sent(scheme: str, settings: dict[str, Any], steps: int = STEPS) -> float:
+    """Return the kilobytes that a worker pushes and pulls in a run."""
+    chosen = KINDS[scheme](**settings)
+    traffic = Traffic(chosen, chosen.codec, WORKERS, [PARAMETERS])
+    return len(chosen.rounds(steps)) * (traffic.message + traffic.reply) / 1e3
+
+
+def is_level(one: Row, other: Row) -> bool:
+    """Return True if the first loss is at most `SAME` above the second, or below it, for sure."""
+    excess, error = difference(one, other)
+    return excess + 3 * error <= SAME
+
+
+def in_words(found: Found, kilobytes: dict[str, float], place: str) -> str:
+    """Return the loss and the kilobytes of each arm."""
+    return ", ".join(f"`{arm}` {found[arm, place].mean:.3f} ({kilobytes[arm]:.0f} kB)" for arm in found.arms)
+
+
+# Moments with periods of their own.
+
+PERIODS = 10, 40
+
+MOMENTS = {"local_adam": (1, 1), "des_loc": (3, 6), "moments that stay": (1000, 1000)}
+
+
+def _every(arm: str) -> dict[str, int]:
+    return dict(zip(("first_moment_every", "second_moment_every"), MOMENTS[arm], strict=True))
+
+
+def _des_loc() -> list[Row]:
+    arms = [Arm(arm, "des_loc", {"learning_rate": INNER}, _every(arm)) for arm in MOMENTS]
+    places = {
+        str(period): {"workers": WORKERS, "steps": STEPS, "settings": {"communication_period": period}}
+        for period in PERIODS
+    }
+    return study("des-loc", arms, places, last_loss, showing_seeds=NINE)
+
+
+def judge_des_loc(found: Found) -> Verdict:
+    """Judge that rare means of the moments are level with means in each period, and better than none."""
+    parts, words = [], []
+    for place in found.places:
+        often, seldom, never = (found[arm, place] for arm in MOMENTS)
+        parts += [is_level(seldom, often), clearly_less(seldom, never)]
+        period = {"communication_period": int(place)}
+        words.append(f"{in_words(found, {arm: sent('des_loc', _every(arm) | period) for arm in MOMENTS}, place)}")
+    return of_parts(parts, f"loss and bytes, with periods of {' and '.join(found.places)}: {'; '.join(words)}")
+
+
+# Sparse moves.
+
+LOCO = {"communication_period": 20}
+
+LONGER = 4 * STEPS  # with 12 rounds, most elements would never be sent
+
+SHARES = 0.05, 0.2
+
+
+def _sparseloco() -> list[Row]:
+    grid = {"learning_rate": (0.032, 0.064, 0.128), "outer_learning_rate": (0.5, 0.7, 1.0)}
+    arms = [Arm("diloco", "diloco", grid, LOCO | {"momentum": 0.9})]
+    arms += [Arm(f"sparseloco, {share:g}", "sparseloco", grid, LOCO | {"share": share}) for share in SHARES]
+    return study(
+        "sparseloco", arms, {"48 rounds": {"workers": WORKERS, "steps": LONGER}}, last_loss, showing_seeds=NINE
+    )
+
+
+def judge_sparseloco(found: Found) -> Verdict:
+    """Judge that sparse moves are level with DiLoCo's."""
+    (place,), (dense, *sparse) = found.places, found.arms
+    kilobytes = {dense: sent("diloco", LOCO, LONGER)}
+    kilobytes |= {f"sparseloco, {share:g}": sent("sparseloco", LOCO | {"share": share}, LONGER) for share in SHARES}
+    parts = [is_level(found[arm, place], found[dense, place]) for arm in sparse]
+    return of_parts(parts, f"loss and bytes after {place}: {in_words(found, kilobytes, place)}")
+
+
+# A random part of the parameters after each step.
+
+PART = 0.05
+
+
+def _sparta() -> list[Row]:
+    whole = {"communication_period": round(1 / PART), "inner_optimizer": "adamw"}
+    arms = [
+        Arm("local_sgd", "local_sgd", {"learning_rate": INNER}, whole),
+        Arm("sparta", "sparta", {"learning_rate": INNER}, {"share": PART}),
+    ]
+    return study("sparta", arms, {"240 steps": {"workers": WORKERS, "steps": STEPS}}, last_loss, showing_seeds=NINE)
+
+
+def judge_sparta(found: Found) -> Verdict:
+    """Judge that a part after each step is better than all of the parameters after as many steps as there are parts."""
+    (place,), (whole, part) = found.places, found.arms
+    words = (
+        f"loss after {STEPS} steps: `{part}` {found[part, place].mean:.3f}, `{whole}` {found[whole, place].mean:.3f}"
+    )
+    return compared([(found[part, place], found[whole, place])], words)
+
+
+# Momentum in its largest cosine coefficients.
+
+
+def _demo() -> list[Row]:
+    adam = {"communication_period": 1, "inner_optimizer": "adamw"}
+    arms = [
+        Arm("AdamW, a message each step", "local_sgd", {"learning_rate": INNER}, adam),
+        Arm("signsgd_mv", "signsgd_mv", {"learning_rate": geometric(0.002, 2**0.5, 9)}, {"momentum": 0.9}),
+        Arm("demo", "demo", {"learning_rate": geometric(0.002, 2**0.5, 9)}),
+    ]
+    return study("demo", arms, {"240 steps": {"workers": WORKERS, "steps": STEPS}}, last_loss, showing_seeds=NINE)
+
+
+def judge_demo(found: Found) -> Verdict:
+    """Judge that the largest coefficients are level with AdamW."""
+    (place,), (whole, signs, demo) = found.places, found.arms
+    kilobytes = {
+        whole: sent("local_sgd", {"communication_period": 1}),
+        signs: sent("signsgd_mv", {}),
+        demo: sent("demo", {}),
+    }
+    parts = [is_level(found[demo, place], found[whole, place])]
+    return of_parts(parts, f"loss and bytes after {place}: {in_words(found, kilobytes, place)}")
+
+
+CLAIMS = [
+    Claim(
+        "des-loc",
+        "DES-LOC (Iacob et al. 2026)",
+        "moments that are averaged less often than the parameters are as good, with half of the bytes",
+        (
+            f"{SETTING}. `local_adam` averages parameters and both moments in each period, `des_loc` the moments every "
+            "3rd and 6th time, and moments that stay are never averaged. In 24 and 6 periods."
+        ),
+        "loss after the last round",
+        "period",
+        _des_loc,
+        judge_des_loc,
+    ),
+    Claim(
+        "sparseloco",
+        "SparseLoCo (Sarfi et al. 2025)",
+        "a few percent of each move, with error feedback, are as good as DiLoCo's whole moves",
+        (
+            f"{WORKERS} workers, {LONGER} steps of each, AdamW inside, a period of 20; the share of the elements that "
+            "are sent is in the row's name."
+        ),
+        "loss after the last round",
+        "run",
+        _sparseloco,
+        judge_sparseloco,
+    ),
+    Claim(
+        "sparta",
+        "SPARTA (Beton et al. 2025)",
+        "the mean of a small random part of the parameters after each step keeps workers together",
+        (
+            f"{SETTING}. `sparta` averages {PART:.0%} of the parameters after each step, `local_sgd` all of them after "
+            f"{round(1 / PART)} steps: as many elements."
+        ),
+        "loss after the last round",
+        "run",
+        _sparta,
+        judge_sparta,
+    ),
+    Claim(
+        "demo",
+        "DeMo (Peng et al. 2026)",
+        "steps of signs by the largest coefficients of each momentum are as good as AdamW with whole messages",
+        f"{WORKERS} workers, {STEPS} steps of each, a message after each step.",
+        "loss after the last round",
+        "run",
+        _demo,
+        judge_demo,
+    ),
+]
