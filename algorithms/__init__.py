@@ -29,6 +29,7 @@ from .k_sync import KSync as KSync
 from .k_async import KAsync as KAsync
 from .sync_sgd_lr import SyncSGDLR as SyncSGDLR
 from .trimmed_mean import TrimmedMean as TrimmedMean
+from .krum import Krum as Krum
 from .sagn import SAGN as SAGN
 from .easgd import EASGD as EASGD
 from .signsgd_mv import SignSGDMV as SignSGDMV

@@ -4,8 +4,8 @@ When things happen does not depend on learning rates, and the rules of the catal
 settings is one run of a model that is K copies side by side, [K P], in which each copy has its own rates: K times
 the arithmetic, which is cheap for a small model, in as many operations as one run needs.
 
-Codecs that choose elements or cut blocks (`ef_sgd`, `demo`) would mix the copies, and so may the rules of an imported
-algorithm: their settings run one by one.
+Codecs that choose elements or cut blocks (`ef_sgd`, `demo`) would mix the copies, as would rules of whole vectors
+(`krum`), and so may the rules of an imported algorithm: their settings run one by one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..common.worker.flat_model import FlatModel, unpack
 
 def shares_runs(scheme: Scheme) -> bool:
     """Return True if several settings of the algorithm can share one run."""
-    return type(scheme.codec) in (Codec, Signs) and not class_digest(type(scheme))
+    return type(scheme.codec) in (Codec, Signs) and not scheme.whole_center and not class_digest(type(scheme))
 
 
 def with_values(settings: Sequence[Scheme], size: int) -> Scheme:

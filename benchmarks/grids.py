@@ -34,6 +34,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "k_sync": {"learning_rate": RATES, "workers_per_update": (2,)},
     "k_async": {"learning_rate": RATES, "workers_per_update": (2,)},
     "trimmed_mean": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
+    "krum": {"learning_rate": (0.2, 0.4, 0.8, 1.6)},
     "sync_sgd_lr": {"learning_rates": ((0.4,), (0.8,), (1.6,), (3.2,))},
     "sagn": {"learning_rate": (0.4, 0.8, 1.6), "server_learning_rate": (3.2, 6.4, 12.8)},
     "signsgd_mv": {"learning_rate": (0.001, 0.002, 0.004, 0.008, 0.016), "momentum": (0.0,)},

@@ -136,7 +136,7 @@ def marked(name):
 @pytest.mark.parametrize("name", [marked(name) for name in CATALOGUE])
 def test_center_is_that_of_the_engine_on_the_same_order(name, tmp_path):
     scheme = CATALOGUE[name]
-    servers = 2 if scheme.sync.uses_ps else 1
+    servers = 2 if scheme.sync.uses_ps and not scheme.whole_center else 1
     options = SMALL | {"workers": workers_of(scheme)}
     engine = record(scheme, tmp_path, **{"backend": "threads", "ps": servers} | options | engine_options(scheme))
     group = PlayedRun(scheme, ps=servers, **options)

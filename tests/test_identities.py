@@ -42,6 +42,7 @@ from distsgd.algorithms import (
     KAsync,
     KBatchAsync,
     KBatchSync,
+    Krum,
     KSync,
     LocalSGD,
     Malenia,
@@ -224,6 +225,7 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (SyncSGD(), Scaffold(communication_period=1), TOGETHER),
         (LocalSGD(), FedNova(work=(1.0,)), TOGETHER),
         (SyncSGD(), TrimmedMean(trim=0.0), TOGETHER),
+        (SyncSGD(), Krum(chosen=3), TOGETHER),
         (SyncSGD(), EFSGD(share=1.0), TOGETHER),
         (SyncSGD(), EF21SGDM(share=1.0, momentum=0.0), TOGETHER),
         (DiLoCo(momentum=0.0), SparseLoCo(share=1.0, outer_learning_rate=0.7), TOGETHER),
@@ -659,6 +661,41 @@ def test_a_trimmed_mean_stands_as_many_hostile_workers_as_it_drops(workers, trim
         gradient = group.point(k) - (1 + 0.01 * k)
         group.step(k, -10 * gradient if k < hostile else gradient)
     assert (np.abs(group.center - 1).max() < 0.1) == stands
+
+
+@pytest.mark.parametrize(("workers", "hostile", "stands"), [(5, 1, True), (7, 2, True), (5, 3, False)])
+@pytest.mark.parametrize("chosen", [1, 2])
+def test_krum_stands_a_minority_of_hostile_workers_and_no_majority(workers, hostile, stands, chosen):
+    """Honest workers have ½(x − b)², b near 1; hostile ones send the same gradient, which leads away."""
+    group = Group(Krum(hostile_share=0.29, chosen=chosen), np.array([3.0, -2.0]), workers=workers)
+    for k in list(range(workers)) * 60:
+        gradient = group.point(k) - (1 + 0.01 * k)
+        group.step(k, np.array([5.0, 5.0]) if k < hostile else gradient)
+    assert (np.abs(group.center - 1).max() < 0.1) == stands
+
+
+def test_krum_chooses_the_gradient_with_the_nearest_neighbours():
+    gradients = np.array([[0.0, 0.0], [1.0, 0.0], [1.5, 0.0], [1.0, 1.0], [9.0, 9.0]])
+    # With f = 1, two neighbours count: the sums are 3.25 - 1 = 3.25, 1.25, 1.5, 2.25 and more than 100.
+    for chosen, expected in ((1, [1.0, 0.0]), (2, [1.25, 0.0]), (3, [3.5 / 3, 1 / 3])):
+        group = Group(Krum(learning_rate=1.0, chosen=chosen), np.zeros(2), workers=5)
+        for k, gradient in enumerate(gradients):
+            group.step(k, gradient)
+        np.testing.assert_allclose(-group.center, expected, rtol=1e-6)
+
+
+def test_krum_leaves_out_the_row_of_a_worker_that_is_lost_and_takes_the_last_one_alone():
+    for present, expected in ([1.0, 0.0, 1.0, 1.0], -1.0), ([0.0, 0.0, 0.0, 1.0], -9.0):
+        rows, flags = tf.Variable([[1.0], [3.5], [3.0], [9.0]]), tf.Variable(present)
+        server = Server(center=tf.Variable([0.0]), num_workers=4, gradients=rows, present=flags)
+        scheme = Krum(hostile_share=0.0, learning_rate=1.0)
+        assert scheme.server_update(server, tf.constant([0.0]), tf.constant(0.0)).numpy() == [expected]
+        assert flags.numpy().tolist() == [0.0] * 4
+
+
+def test_krum_needs_the_whole_vector_on_one_ps():
+    with pytest.raises(UserError, match=r"^krum needs the whole vectors on one ps: leave ps out\. Received: ps=2$"):
+        job_of(Krum(), ps=2)
 
 
 def test_a_trimmed_mean_leaves_out_the_row_of_a_worker_that_is_lost():

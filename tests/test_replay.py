@@ -24,6 +24,7 @@ from distsgd.algorithms import (
     FedProx,
     Hogwild,
     KAsync,
+    Krum,
     KSync,
     LocalSGD,
     MultiGPU,
@@ -69,6 +70,7 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "scaffold": Scaffold(server_learning_rate=0.8),
     "fedprox": FedProx(proximity=1.0),
     "trimmed_mean": TrimmedMean(trim=0.4),
+    "krum": Krum(chosen=2),
     "diloco": DiLoCo(inner_optimizer="adamw:weight_decay=2"),  # of less, such a short run shows nothing
     "streaming_diloco": StreamingDiLoCo(communication_period=5, delay=2, inner_optimizer="sgd", learning_rate=0.1),
     "streaming_diloco in fragments": StreamingDiLoCo(
@@ -141,7 +143,7 @@ def test_the_hand_written_gradient_is_the_slope_of_the_loss():
 # Numbers without an effect: of the other form of a scheme, or rounded to a whole number.
 IDLE = {
     **{"dc_asgd": "decay", "ef_sgd with scaled signs": "share", "ef21_sgdm with scaled signs": "share"},
-    **{"fednova": "work", "trimmed_mean": "trim"},
+    **{"fednova": "work", "trimmed_mean": "trim", "krum": "hostile_share"},
 }
 
 

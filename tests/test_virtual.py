@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from distsgd import Scheme
-from distsgd.algorithms import ADAG, AsyncSGD, DeMo, Serial, SyncSGD, SyncSGDLR
+from distsgd.algorithms import ADAG, AsyncSGD, DeMo, Krum, Serial, SyncSGD, SyncSGDLR
 from distsgd.benchmarks.virtual import UNEVEN, LearningCurve, Reached, needed_steps, simulated
 
 SHORT = {"workers": 3, "gradients": 96, "seed": 1, "evaluations": 4}
@@ -40,7 +40,7 @@ class OfTheWholeGradient(Scheme):
         return server.center
 
 
-@pytest.mark.parametrize("kind", [DeMo, dataclass(frozen=True, kw_only=True)(OfTheWholeGradient)])
+@pytest.mark.parametrize("kind", [DeMo, Krum, dataclass(frozen=True, kw_only=True)(OfTheWholeGradient)])
 def test_settings_whose_copies_would_mix_run_one_by_one(kind):
     assert_as_alone(kind, [{"learning_rate": 0.05}, {"learning_rate": 0.01}])
 

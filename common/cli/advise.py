@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ...algorithms import SCHEMES, SyncSGD
 from ..arguments import at_least, at_most, positive
-from ..contract.checks import check_scheme
+from ..contract.checks import fitted as for_tasks
 from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..contract.stability import largest_rate, rate_of
@@ -190,7 +190,7 @@ def predict(question: Question, platform: Platform) -> dict[str, Prediction]:
     def row(scheme: Scheme) -> Prediction | None:
         workers = question.workers if scheme.sync.exchanges else 1
         try:
-            check_scheme(scheme, workers)
+            for_tasks(scheme, workers, question.ps if scheme.sync.uses_ps else 1, "float32")
             if scheme.sync.exchanges:
                 check(scheme, machines, workers)
         except UserError:

@@ -36,6 +36,8 @@ def fitted(scheme: Scheme, workers: int, ps: int, codec: str) -> Scheme:
     check_scheme(scheme, workers)
     if ps > 1 and not scheme.sync.uses_ps:
         raise UserError(f"{scheme.name} has no parameter server: leave ps out. Received: ps={ps}")
+    if ps > 1 and scheme.whole_center:
+        raise UserError(f"{scheme.name} needs the whole vectors on one ps: leave ps out. Received: ps={ps}")
     return rounded(scheme, codec)
 
 

@@ -60,6 +60,7 @@ class Scheme(CheckedCall):
     sends_params: ClassVar[bool] = False  # the message is the worker's parameters: few codecs of `--codec` fit them
     describes_data: ClassVar[bool] = False  # local variables are of the worker's own shard: refuses `participation`
     sends_in_turn: ClassVar[bool] = False  # messages have several vectors in turn: no codec, and no worker falls behind
+    whole_center: ClassVar[bool] = False  # the rules of the server are not elementwise: one ps alone
     sparse: ClassVar[bool] = False  # on a sparse problem, messages hold the coordinates of the batch alone
     default_devices_per_worker: ClassVar[int] = 1  # devices that share a worker's batches, unless the user sets them
 

@@ -413,6 +413,7 @@ TRANSCRIPTIONS = {
     "scaffold": _in_rounds(federated_rules.scaffold, lambda s: True, epsilon="server_learning_rate"),
     "fednova": _in_rounds(federated_rules.fednova, work="work"),
     "trimmed_mean": _in_rounds(federated_rules.trimmed_mean, beta="trim"),
+    "krum": _in_rounds(federated_rules.krum, jumps=True, beta="hostile_share", chosen="chosen"),
     "fedprox": _in_rounds(federated_rules.fedprox, mu="proximity"),
     "bmuf": _in_rounds(
         synchronous_rules.bmuf,
@@ -455,6 +456,7 @@ TRANSCRIPTIONS = {
 PUSH_GRADIENTS = (
     *("async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "ringleader", "malenia", "softsync"),
     *("k_batch_async", "k_batch_sync", "hierarchical", "ssp", "sync_sgd", "k_sync", "k_async", "trimmed_mean"),
+    "krum",
     "demo",
 )
 

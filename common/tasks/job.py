@@ -255,7 +255,7 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
 def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -> Scheme:
     """Return the scheme with the codec of the options; raises `UserError` if these tasks cannot run it."""
     here, uses_ps, wanted = cluster.task, scheme.sync.uses_ps, options.recovery.min_workers
-    scheme = fitted(scheme, cluster.workers, cluster.ps if here is None else 1, options.codec)
+    scheme = fitted(scheme, cluster.workers, cluster.ps if here is None or uses_ps else 1, options.codec)
     if here is not None and bool(here.addresses.ps) != uses_ps:
         need = "needs a ps: give --ps_hosts" if uses_ps else "has no ps: leave --ps_hosts out"
         raise UserError(f"{scheme.name} {need}. Received: {here.addresses.as_dict()}")

@@ -111,6 +111,24 @@ def fednova(
     return path
 
 
+def krum(
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, beta: float, chosen: int, steps: int
+) -> list[np.ndarray]:
+    """Execute θ ← θ − η a; a: the mean of the gradients with the least sums of squared distances.
+
+    The sums are over the W − f − 2 nearest other gradients, one at least, with f = ⌊β W⌋.
+    """
+    theta, path, near = start.copy(), [], max(1, workers - int(beta * workers + 1e-9) - 2)
+    for t in range(steps):
+        g = np.array([gradient(theta, k, t) for k in range(workers)])
+        scores = [
+            np.sort([np.sum((g[k] - g[j]) ** 2) for j in range(workers) if j != k])[:near].sum() for k in range(workers)
+        ]
+        theta = theta - eta * np.mean(g[np.argsort(scores, kind="stable")[:chosen]], axis=0)
+        path.append(theta.copy())
+    return path
+
+
 def trimmed_mean(
     start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, beta: float, steps: int
 ) -> list[np.ndarray]:
