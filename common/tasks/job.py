@@ -271,6 +271,8 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         )
     if not uses_ps and (options.stop_at_version is not None or options.stop_at_accuracy is not None):
         raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
+    if scheme.sync.gossips and options.schedule:
+        raise UserError(f"{scheme.name} cannot follow a schedule, as its workers meet their neighbours: leave it out")
     if scheme.sync.gossips and options.ema_decay is not None:
         raise UserError(
             f"{scheme.name} has no center in each round, whose average could be kept: leave ema_decay out. Received: "
