@@ -99,9 +99,8 @@ class LocalVariables:
     def view(self, now: Now, **known: Any) -> Any:
         """Return a worker as its scheme sees it."""
         own = {name: self.row(name, now.worker) for name in self.all}
-        numbers = {"round": tf.cast(now.round, tf.int64), "step": tf.cast(now.step, tf.int64)}
-        known = {"steps": tf.cast(now.length, tf.float32), **numbers, **self.known, **known}
-        return Worker(index=now.worker, **own, **known)
+        own |= {"round": tf.cast(now.round, tf.int64), "step": tf.cast(now.step, tf.int64)}
+        return Worker(index=now.worker, **own, **{"steps": tf.cast(now.length, tf.float32), **self.known, **known})
 
     def local_step(self, scheme: Scheme, now: Now, gradient: Tensor, loss: Any) -> None:
         """Make one local step, with the scheme at this step's learning rates."""
@@ -261,8 +260,7 @@ class Operations:
 
     def postponed_step(self, now: Now) -> None:
         """Make the local step with the gradient that was kept."""
-        gradient = self.local.row("_postponed", now.worker).read_value()
-        self.local.local_step(self.scheme_at(now.step), now, gradient, None)
+        self.local.local_step(self.scheme_at(now.step), now, tf.gather(self.local.kept["_postponed"], now.worker), None)
 
     def use_reply(self, now: Now) -> None:
         """Let a worker pull: it uses the last reply."""
@@ -328,8 +326,7 @@ class Operations:
         """Call the scheme's `server_update` on each slice, with the learning rates of an average worker."""
         updates = self.scheme.updates_per_round(self.workers) / self.scheme.period
         rule = self.scheme_at(tf.cast(now.version, tf.float32) / updates).server_update
-        parts = zip(self.servers, message, strict=True)
-        self._reply([server.call(rule, part, now, k) for server, part in parts])
+        self._reply([server.call(rule, part, now, k) for server, part in zip(self.servers, message, strict=True)])
 
     def _received(self, now: Now) -> list[Message]:
         """Return a worker's message as the servers receive it: encoded and decoded slices, each with all scalars."""
