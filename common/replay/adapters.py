@@ -309,7 +309,7 @@ USUAL: dict[str, Argument] = {
     "send": lambda run, s: run.send,
 }
 
-OUTER: dict[str, Argument] = {"epsilon": "outer_learning_rate", "mu": "momentum"}
+OUTER: dict[str, Any] = {"epsilon": "outer_learning_rate", "mu": "momentum"}
 
 TRANSCRIPTIONS = {
     "serial": Transcription(_serial, "alone"),
