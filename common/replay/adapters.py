@@ -123,8 +123,7 @@ def _sends(rule: Callable[..., Centers]) -> bool:
 
 def _arguments(rule: Callable[..., Centers], run: RecordedRun, given: Mapping[str, Argument]) -> dict[str, Any]:
     """Return the keyword arguments of a rule for a run."""
-    usual = {name: argument for name, argument in USUAL.items() if name in signature(rule).parameters}
-    found = usual | dict(given)
+    found = {name: argument for name, argument in USUAL.items() if name in signature(rule).parameters} | dict(given)
     return {
         name: getattr(run.hyperparameters, value) if isinstance(value, str) else value(run, run.hyperparameters)
         for name, value in found.items()
