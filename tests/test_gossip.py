@@ -1,5 +1,6 @@
 """Gossip: workers that hear their neighbours alone, in a group, on processes, and in virtual time."""
 
+import json
 import shutil
 
 import numpy as np
@@ -10,9 +11,10 @@ from distsgd.common import Group, Platform, Recovery, UserError
 from distsgd.common.contract import Gossip
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.record import checkpoint
+from distsgd.common.record.saved_runs import picture, read_run
 from distsgd.common.sync.topology import DRAWN, GRAPHS, Topology
 from distsgd.common.virtual_time.schedule import EventLoop
-from runs import Harness, record
+from runs import DIGITS, Harness, record
 
 FEW, RATE = {"batch_size": 8, "hidden": (8,)}, 0.25
 
@@ -24,6 +26,24 @@ def played(topology, workers, steps, move, start=(1.0, -2.0, 0.5)):
         for k in range(workers):
             group.step(k, move(k, t, np.asarray(group.point(k), np.float64)))
     return group
+
+
+def distances(backend, run_dir):
+    """The recorded consensus distance by version of the center, of a run of four workers on a ring."""
+    record(DPSGD(), run_dir, backend=backend, workers=4, steps=40, evaluate_every=10, test=DIGITS.test, **FEW)
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return {row["version"]: row["consensus"] for row in rows if row["kind"] == "center" and row["version"]}
+
+
+def test_the_consensus_distance_is_recorded_at_each_evaluation_and_drawn(tmp_path):
+    simulated = distances("simulation", tmp_path / "simulation")
+    live = distances("threads", tmp_path / "threads")
+    assert sorted(live) == [10, 20, 30, 40]
+    assert min(live.values()) > 0
+    for version, distance in live.items():
+        assert simulated[version] == pytest.approx(distance, rel=1e-3)
+    axes = picture([read_run(tmp_path / "threads")]).axes
+    assert "consensus distance" in axes[1].get_ylabel()
 
 
 @pytest.mark.parametrize("topology", GRAPHS)

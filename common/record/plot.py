@@ -107,6 +107,7 @@ def draw(runs: Sequence[Drawn], x: str = "seconds") -> Any:
     rows = [row for run in runs for row in run.rows]
     panels: list[Callable[[Any, Sequence[Drawn], str], None]] = []
     panels += [_draw_losses] * any("loss" in row or "test_loss" in row for row in rows)
+    panels += [_draw_consensus] * any("consensus" in row for row in rows)
     panels += [_draw_figures] * (len(runs) == 1 and bool(_figures_of_script(runs[0])))
     panels += [_draw_errors] * any(accuracy_of(row) is not None for row in rows)
     panels = panels or [_draw_losses]
@@ -160,6 +161,16 @@ def _draw_errors(axes: Any, runs: Sequence[Drawn], x: str) -> None:
     axes.set(ylabel="test error of the center, %" if are_shares else "test accuracy of the center")
     if are_shares:
         _show_differences(axes)
+
+
+def _draw_consensus(axes: Any, runs: Sequence[Drawn], x: str) -> None:
+    """Draw the mean squared distance of workers that gossip from their mean."""
+    for run, style in zip(runs, _styles(runs), strict=True):
+        if rows := [row for row in run.centers if row.get("consensus")]:
+            values = [row["consensus"] for row in rows]
+            axes.plot(_positions(run, rows, x), values, label=f"{run.label or 'workers'}: {values[-1]:.3g}", **style)
+    axes.set(ylabel="consensus distance of the workers")
+    _show_differences(axes)
 
 
 def _draw_figures(axes: Any, runs: Sequence[Drawn], x: str) -> None:

@@ -74,8 +74,6 @@ class ParameterServer:
         self.membership = members = Slots(transactions, self.devices, self.initial_state, scheme.sync.waits)
         self.copies = LocalCopies(transactions, journal, members)
         center.apart = not in_process
-        if multiples is not None:
-            center.snapshots = SnapshotBuffer(multiples, center.slices, members.states)
 
         # The interface of synchronization rules, see `sync.store`.
         self.lock, self.exclusive, self.holds = transactions.lock, transactions.exclusive, transactions.holds
@@ -95,6 +93,9 @@ class ParameterServer:
         with tf.device(self.devices[0]):
             own = scheme.sync.variables(self)
             self.variables = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in own.items()})
+        self.consensus = self.variables.consensus if scheme.sync.gossips else None
+        if multiples is not None:
+            center.snapshots = SnapshotBuffer(multiples, center.slices, members.states, self.consensus)
         center.keep(lambda part: scheme.sync.slice_variables(self, part))
         self.initialize = tf.group(*(v.initializer for v in tf.compat.v1.global_variables()))
         single = journal.saved | members.saved
@@ -221,14 +222,18 @@ class ParameterServer:
             return self.read_version()
 
     def snapshot(self) -> dict[str, Any]:
-        """Read under one lock: version (`at`), state (mean over the workers), the slices of `vectors`, `refused`."""
+        """Read under one lock: version (`at`), state (mean over the workers), the slices of `vectors`, `refused`.
+
+        Of workers that gossip also the `consensus` distance.
+        """
         center = self.center
         names = ["center"] if center.ema_decay is None else ["center", "average"]
         with self.transactions.clean():
             version, vectors = self.read_version(), {name: center.sent(center.read(name)) for name in names}
             with tf.device(self.devices[0]):
                 state, refused = tf.reduce_mean(self.states, 0), self.journal.refused.read_value()
-        return {"at": version, "state": state, "vectors": vectors, "refused": refused}
+                more = {} if self.consensus is None else {"consensus": self.consensus.read_value()}
+        return {"at": version, "state": state, "vectors": vectors, "refused": refused, **more}
 
 
 def _of_sync(scheme: Scheme, own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, list[Any]]:

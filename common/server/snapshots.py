@@ -32,15 +32,18 @@ class SnapshotBuffer:
         multiples: the versions of which snapshots are taken.
         slices: slices of the center.
         states: states of the workers, [W, S].
+        consensus: the consensus distance of workers that gossip, a scalar; None for others.
 
     Attributes:
         centers: for each slice, the values that are evaluated, [number, n].
         passed: for each slice, the time of the write of each row, seconds since 1970, [number]; else `NEVER`.
         center_states: the mean of `states` over the workers, [number, S].
+        distances: the consensus distances, [number].
     """
 
-    def __init__(self, multiples: Multiples, slices: Sequence[Any], states: Any):
+    def __init__(self, multiples: Multiples, slices: Sequence[Any], states: Any, consensus: Any = None):
         self.multiples, self.slices, self.states, self.device = multiples, slices, states, slices[0].device
+        self.consensus = consensus
         self.never = np.full(multiples.number, NEVER)
         self.centers, self.passed = [], []
         for part in slices:
@@ -50,6 +53,7 @@ class SnapshotBuffer:
                 self.passed.append(tf.Variable(passed, name=f"snapshots_passed_{part.index}"))
         with tf.device(self.device):
             self.center_states = tf.Variable(self._with_first(states.initial_value[0]), name="snapshots_states")
+            self.distances = tf.Variable(tf.zeros([multiples.number]), name="snapshots_consensus")
 
     def _with_first(self, row: Any) -> Any:
         return tf.concat([row[None], tf.zeros([self.multiples.number - 1, row.shape[0]])], 0)
@@ -81,6 +85,8 @@ class SnapshotBuffer:
             if self.center_states.shape[1]:
                 state = tf.reduce_mean(self.states, 0) if state is None else state
                 Row(self.center_states, rows).write(state[None][:times])
+            if self.consensus is not None:
+                Row(self.distances, rows).write(tf.fill([times], self.consensus.read_value()))
         for part, centers, passed in zip(self.slices, self.centers, self.passed, strict=True):
             with tf.device(part.device):
                 evaluated = part.center if part.average is None else part.average
@@ -88,9 +94,13 @@ class SnapshotBuffer:
                 Row(passed, rows).write(tf.fill([times], tf.timestamp()))
 
     def read(self) -> dict[str, Any]:
-        """Return all rows: `centers` [number, P], `states` [number, S], `passed` [number], and the time, `now`."""
+        """Return all rows: `centers` [number, P], `states` [number, S], `passed` [number], and the time, `now`.
+
+        Of workers that gossip also `consensus` [number].
+        """
         with tf.device(self.device):
             now, states = tf.timestamp(), self.center_states.read_value()
+            more = {} if self.consensus is None else {"consensus": self.distances.read_value()}
         passed = tf.reduce_min(tf.stack([variable.read_value() for variable in self.passed]), 0)
         centers: Sequence[Any] = [variable.read_value() for variable in self.centers]
-        return {"centers": tf.concat(centers, 1), "states": states, "passed": passed, "now": now}
+        return {"centers": tf.concat(centers, 1), "states": states, "passed": passed, "now": now, **more}

@@ -18,6 +18,7 @@ from ..messages.ops import building, is_finite
 from ..messages.stand_in import Row
 from ..server.center import Center
 from ..spec import hostile_workers
+from ..sync.gossip import consensus
 from ..tasks.job import Job
 from ..worker.flat_model import FlatModel
 from ..worker.replica import Replica, Shard
@@ -351,6 +352,8 @@ class Executor:
         found = {"at": self.center.read_version(), "center": self.part.center.read_value()}
         if self.part.average is not None:
             found["average"] = self.part.average.read_value()
+        if self.center.scheme.sync.gossips:
+            found["consensus"] = consensus(self.workers.tables["params"].read_value())
         return found | {"state": tf.reduce_mean(self.workers.shared.read_value(), 0)}
 
 

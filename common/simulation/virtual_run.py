@@ -22,7 +22,7 @@ from ..reports import Report
 from ..server.trace import ROW, UNKNOWN
 from ..tasks.curvature import probe
 from ..tasks.job import Job
-from ..tasks.observer import Evaluation, Figures
+from ..tasks.observer import Evaluation, Figures, distance_of
 from ..tasks.results import hand_over, result_of, unwritten, write_center, write_initial, write_model
 from ..virtual_time.forecast import steady_staleness
 from ..virtual_time.platform import Platform
@@ -141,7 +141,7 @@ class SimulatedRun:
         seen = self.log.tally
         steps = self.figures.steps(seen.rounds)
         self.metrics = {"version": int(snapshot["at"]), **self.figures.of(seen), "steps": steps, **more}
-        self.metrics |= self.evaluation(snapshot)
+        self.metrics |= distance_of(snapshot) | self.evaluation(snapshot)
         event = {"event": "center", "virtual": seconds, **self.metrics}
         hand_over(self.job.run_dir if self.job.shows_centers else None, _vectors(snapshot), self.report, **event)
         if self.summaries:
@@ -175,7 +175,7 @@ class SimulatedRun:
 
 
 def _vectors(snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in snapshot.items() if name != "at"}
+    return {name: value for name, value in snapshot.items() if name not in ("at", "consensus")}
 
 
 def evaluation_points(events: np.ndarray, seconds: float, number: int) -> Iterator[tuple[int, float]]:

@@ -85,6 +85,11 @@ class Figures:
         return {"bytes_pushed": int(pushed), "bytes_pulled": int(begun + pulled)}
 
 
+def distance_of(snapshot: Mapping[str, Any]) -> dict[str, float]:
+    """Return the consensus distance of a snapshot by its name, (1/W) Σ |x_i - mean|²; nothing if none was collected."""
+    return {"consensus": float(snapshot["consensus"])} if "consensus" in snapshot else {}
+
+
 @dataclass(frozen=True)
 class EvaluationPoint:
     """A center at one time of the run.
@@ -224,7 +229,7 @@ class Observer:
         return snapshot
 
     def _point(self, snapshot: Snapshot, when: float) -> EvaluationPoint:
-        figures = {"version": int(snapshot["at"]), **self.figures.of(self.seen)}
+        figures = {"version": int(snapshot["at"]), **self.figures.of(self.seen), **distance_of(snapshot)}
         if "center" not in snapshot:
             return EvaluationPoint(when, figures, {})
         center = snapshot.get("average", snapshot["center"])
@@ -274,7 +279,8 @@ class Observer:
         for row, version, tally in zip(rows, versions, tallies, strict=True):
             when = max([taken["passed"][row] + ago, *(when for other, when in known.items() if other < version)])
             when = min([when, *(when for other, when in known.items() if other > version)])
-            figures = {"version": version, **self.figures.of(tally)}
+            own = {name: taken[name][row] for name in ("consensus",) if name in taken}
+            figures = {"version": version, **self.figures.of(tally), **distance_of(own)}
             vectors = {"center": taken["centers"][row], "state": taken["states"][row]}
             points.append(EvaluationPoint(float(when), figures, vectors))
         return points
