@@ -156,6 +156,17 @@ def test_a_message_takes_the_links_of_both_ends_and_the_latency():
     assert loop.run().seconds == pytest.approx(0.010 + 2 * 0.001 + 0.005)
 
 
+def test_latencies_between_neighbours_vary_as_those_of_other_messages_do():
+    ends = {}
+    for sigma in (0.0, 0.5):
+        machines = Platform(step_ms=1.0, latency="10ms", latency_sigma=sigma)
+        sizes = {"message_bytes": 0, "reply_bytes": 0}
+        loop = EventLoop(DPSGD(), machines, workers=8, rounds=Rounds.even(200, 1), seed=1, **sizes)
+        ends[sigma] = loop.run().seconds
+    assert ends[0.0] == pytest.approx(200 * 0.011)
+    assert 1.2 * ends[0.0] < ends[0.5] < 2.5 * ends[0.0]  # each round waits for the later of two messages
+
+
 @pytest.mark.thorough
 def test_a_resumed_run_is_that_of_the_equations(tmp_path):
     """Each worker has its own parameters in the checkpoint, taken in a round after which their mean was collected."""

@@ -38,7 +38,7 @@ MOST_SIGMA = 4.0  # the largest sigma of a lognormal: half of its values are bel
 
 Draw = Callable[[np.ndarray], np.ndarray]  # uniform numbers [W, n] for indices [n]
 
-PURPOSES = ("step", "speed", "link", "message", "reply", "crash", "repair", "reduction")
+PURPOSES = ("step", "speed", "link", "message", "reply", "crash", "repair", "reduction", "gossip")
 
 
 def uniforms(seed: int, purpose: str, workers: Sequence[int] | np.ndarray, indices: Any) -> np.ndarray:
