@@ -15,7 +15,7 @@ def ended(monkeypatch):
     """Runs that end at once, with a warning: with the error in this list, if there is one."""
     errors, shown = [], []
 
-    def run(job, config, verbose, model):
+    def run(job, config, verbose, model, callbacks):
         shown.append(verbose)
         result = {"outcome": "completed", "exit_code": 0, "recovery": {"warnings": ["slow disk"]}}
         record = SimpleNamespace(task=None, rows=[{}], finish=lambda error: result)
