@@ -37,6 +37,22 @@ def test_the_time_of_a_step_of_two_layers_is_that_worked_out_by_hand(changes, ra
     assert utilisation(TWO, replace(BIT, **changes), rate) == pytest.approx(5 / period)
 
 
+@pytest.mark.parametrize("periods", [1, 2, 6, 12, 50])
+@pytest.mark.parametrize("period", [1, 10])
+def test_no_delay_hides_that_a_link_is_too_slow(periods, period):
+    sent = replace(BIT, period=period, delay=periods * period)
+    assert utilisation(TWO, sent, 0.2 / period) == pytest.approx(0.5)  # 10 s of messages for 5 s of computing
+    assert needed_rate(TWO, sent, 0.9) >= 0.9 * 0.4 / period * (1 - 1e-5)
+
+
+@pytest.mark.parametrize("delay", [4, 20])
+def test_a_reply_that_comes_later_than_its_step_is_waited_for(delay):
+    latency = 10.0 * (delay + 1)  # P1 ends at 5 k; its reply, of no length, is needed τ + 1 steps later, by F1
+    sent = replace(BIT, delay=delay, latency=latency)
+    # From the end of a step: the latency, then that step of which F1 needs the reply; τ + 1 steps in all.
+    assert utilisation(TWO, sent, math.inf) == pytest.approx(5 * (delay + 1) / (latency + 5))
+
+
 def test_a_model_of_one_layer_overlaps_nothing():
     step = LayeredStep(layers=1, seconds=2.0, parameters=8.0)
     assert utilisation(step, BIT, 2.0) == pytest.approx(2 / 6)
@@ -111,7 +127,8 @@ def test_the_command_draws_the_curves_and_names_what_is_out_of_reach(tmp_path, c
         ("diloco --utilisation 1", "below 1"),
         ("diloco --utilisation 0.5,x", "numbers between commas"),
         ("diloco --bits 1,2,3", "two for messages and replies"),
-        ("diloco --fragments 99", "at most the number of layers"),
+        ("diloco:communication_period=100 --fragments 99", "at most the number of layers"),
+        ("all_reduce --fragments 3", "at most 1, the period"),
         ("diloco --plot a.pdf", "must end in"),
         ("diloco --parameters 0", "takes a number with k, M, G"),
     ],

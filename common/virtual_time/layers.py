@@ -25,7 +25,7 @@ from ..arguments import at_least, fraction, not_negative, one_of, positive
 from ..contract.scheme import Scheme
 from ..errors import UserError
 
-CYCLES = 12  # periods that are simulated; the second half of them is measured
+CYCLES = 12  # times that a message comes back as its reply; the second half of them is measured
 
 FASTEST = 1e18  # bits per second: a utilisation that such a link does not reach is out of reach
 
@@ -68,7 +68,7 @@ class Exchange:
 
     Attributes:
         period: local steps between two messages of a layer, H.
-        fragments: the layers are cut into so many fragments, F, which are sent in turn, H/F steps apart.
+        fragments: the layers are cut into so many fragments, F, which are sent in turn, H/F steps apart; at most H.
         pattern: `strided` if fragment p has the layers p, p + F, p + 2 F, ..., `sequential` if they are consecutive.
         buckets: number of messages of a fragment; by default one for each layer. A message of several layers is ready
             with the last of them in the backward pass, and needed by the first of them in the forward pass.
@@ -97,6 +97,10 @@ class Exchange:
         at_least(0, delay=self.delay)
         if self.buckets is not None:
             at_least(1, buckets=self.buckets)
+        if self.fragments > self.period:
+            raise UserError(
+                f"fragments are sent one in a step: at most {self.period}, the period. Received: {self.fragments}"
+            )
         one_of(get_args(Pattern), pattern=self.pattern)
         positive(bits_up=self.bits_up, bits_down=self.bits_down)
         not_negative(latency=self.latency)
@@ -174,9 +178,11 @@ def utilisation(step: LayeredStep, exchange: Exchange, rate: float) -> float:
     """
     exchange.check(step.layers)
     worker = _Worker(step, exchange, rate)
-    ends = [worker.after(exchange.period) for _ in range(CYCLES)]
-    half = CYCLES // 2
-    return half * exchange.period * step.seconds / (ends[-1] - ends[-1 - half])
+    periods = CYCLES // 2 * (1 + exchange.delay // exchange.period)  # a delay of several lets their lengths differ
+    start = worker.after(periods * exchange.period)
+    seconds = (worker.after(periods * exchange.period) - start) / periods
+    # A delay hides for many periods that a link falls behind, but no period is shorter than its messages in the end.
+    return exchange.period * step.seconds / max(seconds, step.layers * max(worker.occupied))
 
 
 class _Worker:
