@@ -7,6 +7,7 @@ import itertools
 import re
 import signal
 from io import BytesIO
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ from distsgd.common.record import checkpoint
 from distsgd.common.record.array_files import sliced, whole, write_array
 from distsgd.common.record.faults import Faults
 from distsgd.common.record_format import read_config
+from distsgd.common.server.answers import NONE
 from distsgd.common.tasks.options import Recovery
+from distsgd.common.tasks.worker_calls import WorkerCalls
 from doubles import PausingAEASGD, PausingAsyncSGD, PausingSyncSGD, Stumbles
 from runs import patience, record, wait_until
 
@@ -196,6 +199,11 @@ def test_a_restarted_worker_begins_with_new_local_state(going):
     run = going(AEAMSGD(communication_period=2), steps=800, workers=3, recovery=OFTEN, wait_seconds=60)
     run.send("worker-1", signal.SIGKILL)
     assert run.survived()["restarts"] == {"worker-1": 1}
+
+
+def test_a_worker_whose_copy_was_deleted_after_its_join_keeps_its_new_local_state():
+    deleted = SimpleNamespace(index=1, copy_of=lambda worker: (NONE, b""))  # any further call would raise
+    WorkerCalls.restore_copy(deleted, layout=None)
 
 
 # Messages that are not finite.

@@ -126,9 +126,10 @@ class WorkerCalls(Calls, WorkerRequests):
         self._write_copy(rounds, copy)
 
     def restore_copy(self, layout: Layout) -> None:
-        """Restore the local state from its copy."""
+        """Restore the local state from its copy, unless the chief has deleted the copies since this worker joined."""
         _, copy = self.copy_of(self.index)
-        self._set_local(apart(layout.typed(unpacked(copy)), self.local_places))
+        if copy:
+            self._set_local(apart(layout.typed(unpacked(copy)), self.local_places))
 
     @property
     def local_places(self) -> dict[str, list[Any]]:
