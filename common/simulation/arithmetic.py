@@ -255,6 +255,8 @@ class Arithmetic:
         merging = self.executor.merging
         for some in np.split(workers, range(self.width, len(workers), self.width)):
             self.executor.call(merging.on_reply, some, self._when(self.last[some]), number=self._number(some))
+        if self.scheme.sync.gossips:
+            self.executor.call(merging.collect)
 
     def _merge(self, part: slice) -> None:
         """Execute the actions on the center in this part of the program."""

@@ -54,16 +54,10 @@ class Merging:
         in_sets = scheme.sync.exchanges and scheme.sync.set_size(center.num_workers) is not None
         self.drops = Do.LEAVE in kinds
         self.counts_late = scheme.sync.late == "count"
-        in_order = in_sets and not self.counts_late  # the messages of a set are computed between it and the one before
-        self.adopts_later = (
-            in_order and not scheme.sync.gossips and self.part.pulled_centers is None and not workers.model.state_size
-        )
-        self.adds_at_once = (
-            in_order
-            and not scheme.sync.gossips
-            and type(scheme).weighted is Scheme.weighted
-            and type(scheme.codec) is Codec
-        )
+        # The messages of a set are computed between it and the one before, and have one reply.
+        in_order = in_sets and not self.counts_late and not scheme.sync.gossips
+        self.adopts_later = in_order and self.part.pulled_centers is None and not workers.model.state_size
+        self.adds_at_once = in_order and type(scheme).weighted is Scheme.weighted and type(scheme.codec) is Codec
         places = 0 if self.adds_at_once else places
         self.inbox, self.outbox = (
             tf.nest.map_structure(lambda u, rows=rows: tf.Variable(tf.zeros([*rows, *u.shape])), self.part.no_message)
@@ -71,6 +65,7 @@ class Merging:
         )
         rows = [center.num_workers] if scheme.sync.gossips else []  # a reply for each worker
         self.reply = tf.Variable(tf.zeros([*rows, size]), name="reply")
+        self.consensus = tf.Variable(0.0, name="consensus")  # the distance of workers that gossip, as in `Gossip`
         self.kinds = sorted(kind for kind in kinds if kind in self._actions())
 
     def store(self, places: Any, messages: Any, accepted: Any) -> None:
@@ -183,13 +178,10 @@ class Merging:
         """Let these workers, [number], adopt the reply to their set."""
         workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 3])
         before = self.workers.load(workers)
-        gossips = self.scheme.sync.gossips
-        reply = Row(self.reply, workers).read_value() if gossips else self.reply.read_value()
+        reply = (Row(self.reply, workers) if self.scheme.sync.gossips else self.reply).read_value()
         adopted = self.workers.adopted(before, workers, when, reply)
         self.workers.store(workers, before, adopted)
         self.workers.share_state(workers)
-        if gossips:
-            self.part.center.assign(tf.reduce_mean(self.workers.tables["params"].read_value(), 0))
         if self.counts_late:
             Row(self.center.pulled, workers).assign(tf.fill(tf.shape(workers), self.center.read_version()))
         pulled_centers = self.part.pulled_centers
@@ -197,6 +189,12 @@ class Merging:
             ones = tf.ones_like(tf.cast(workers, tf.float32))
             Row(pulled_centers, workers).assign(ones[:, None] * self.part.center.read_value())
         return tf.size(workers)
+
+    def collect(self) -> Any:
+        """Take the mean of workers that gossip as the center, once all have adopted the replies to their set."""
+        params = self.workers.tables["params"].read_value()
+        self.part.center.assign(tf.reduce_mean(params, 0))
+        return self.consensus.assign(consensus(params))
 
 
 def _slot(worker: Any) -> Any:
@@ -353,7 +351,7 @@ class Executor:
         if self.part.average is not None:
             found["average"] = self.part.average.read_value()
         if self.center.scheme.sync.gossips:
-            found["consensus"] = consensus(self.workers.tables["params"].read_value())
+            found["consensus"] = self.merging.consensus.read_value()
         return found | {"state": tf.reduce_mean(self.workers.shared.read_value(), 0)}
 
 
