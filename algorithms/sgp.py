@@ -45,6 +45,3 @@ class SGP(Scheme):
 
     def message(self, worker):
         return worker.params.read_value()
-
-    def on_reply(self, worker, reply):
-        worker.params.assign(reply)

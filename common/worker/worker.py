@@ -300,11 +300,13 @@ def local_state(worker: DenseWorker) -> dict[str, list[Any]]:
     """Return the local state to save, which joining does not restore: variables in buckets or slices, by name.
 
     It has the variables of worker, codec and model. Parameters are left out if they equal the center whenever all
-    workers have ended a round. Without a barrier of all workers, a worker has an older center: it saves that together
-    with other local state, and joins with the newest center if it has no other local state.
+    workers have ended a round; those of workers that gossip do not. Without a barrier of all workers, a worker has an
+    older center: it saves that together with other local state, and joins with the newest center if it has no other
+    local state.
     """
     scheme, center, workers = worker.scheme, worker.ps.center, worker.views[0].num_workers
-    adopts = type(scheme).on_reply is Scheme.on_reply and "push" not in scheme.events and not scheme.exchange_first
+    adopts = type(scheme).on_reply is Scheme.on_reply and not scheme.sync.gossips
+    adopts = adopts and "push" not in scheme.events and not scheme.exchange_first
     is_center = worker.is_center or (adopts and center.replies_center and type(scheme.reply_codec) is Codec)
     own = {name: [getattr(view, name) for view in worker.views] for name in worker.slots}
     params = {"params": own.pop("params")}
