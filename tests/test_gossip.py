@@ -6,15 +6,16 @@ import shutil
 import numpy as np
 import pytest
 
-from distsgd.algorithms import DPSGD, Serial
+from distsgd.algorithms import DPSGD, SGP, Serial
 from distsgd.common import Group, Platform, Recovery, UserError
 from distsgd.common.contract import Gossip
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.record import checkpoint
 from distsgd.common.record.saved_runs import picture, read_run
+from distsgd.common.simulation.arithmetic import Arithmetic
 from distsgd.common.sync.topology import DRAWN, GRAPHS, Topology
 from distsgd.common.virtual_time.schedule import EventLoop
-from runs import DIGITS, Harness, record
+from runs import DIGITS, Harness, job_of, record
 
 FEW, RATE = {"batch_size": 8, "hidden": (8,)}, 0.25
 
@@ -98,9 +99,24 @@ def test_one_worker_is_serial_sgd():
 
 
 def test_after_the_rounds_that_are_drawn_matchings_repeat():
-    weights = Gossip(topology="random-matching").weights(5)
-    assert weights.shape == (DRAWN, 5, 5)
-    np.testing.assert_allclose(weights[7], Topology("random-matching").weights(5, 7), rtol=1e-6)
+    rule = Gossip(topology="random-matching")
+    for number in (7, 7 + DRAWN):
+        np.testing.assert_allclose(rule.weights(5, number), Topology("random-matching").weights(5, 7), rtol=1e-6)
+    assert rule.links(5).weights.shape == (DRAWN, 5, 1)
+
+
+@pytest.mark.parametrize("workers", [1, 4, 8])
+@pytest.mark.parametrize("topology", GRAPHS)
+def test_the_links_of_a_worker_are_its_row_and_its_column_of_each_matrix(topology, workers):
+    if (topology, workers) == ("torus", 1):
+        workers = 6
+    rule = Gossip(topology=topology)
+    for worker in range(workers):
+        heard, hearing = rule.links(workers).of(worker)
+        for number in range(min(5, len(heard))):
+            matrix = rule.weights(workers, number) * (1 - np.eye(workers))
+            np.testing.assert_allclose(heard[number], matrix[worker], rtol=1e-6)
+            np.testing.assert_allclose(hearing[number], matrix[:, worker], rtol=1e-6)
 
 
 # Processes, threads and virtual time.
@@ -167,17 +183,46 @@ def test_latencies_between_neighbours_vary_as_those_of_other_messages_do():
     assert 1.2 * ends[0.0] < ends[0.5] < 2.5 * ends[0.0]  # each round waits for the later of two messages
 
 
+class Mixed(SGP):
+    """Keeps a half of its own parameters, so that the simulation needs those after the local step."""
+
+    def on_reply(self, worker, reply):
+        worker.params.assign((worker.params + reply) / 2)
+
+
+def test_a_simulation_collects_the_mean_of_the_workers_between_their_rounds_alone():
+    job = job_of(Mixed(), 4, model="mlp:hidden=8", steps=6)
+    sizes = {"message_bytes": 0, "reply_bytes": 0}
+    trace = EventLoop(job.scheme, Platform(), workers=4, rounds=job.plan.rounds(0), seed=0, **sizes).run().trace
+    arithmetic, found = Arithmetic(job, trace), []
+    for events in (8, 9):  # the second is within the third round, whose local steps have been made
+        arithmetic.run(events)
+        found.append(arithmetic.snapshot())
+    arithmetic.close()
+    before, within = found
+    assert before["at"] == within["at"] == 2
+    np.testing.assert_array_equal(before["center"], within["center"])
+    assert before["consensus"] == within["consensus"] > 0
+
+
+@pytest.mark.parametrize("kind", [DPSGD, SGP])
+def test_a_checkpoint_has_the_parameters_of_each_worker(kind):
+    with Harness(kind(), workers=2) as harness:
+        assert "params" in harness.worker(1).calls.local_places
+
+
 @pytest.mark.thorough
-def test_a_resumed_run_is_that_of_the_equations(tmp_path):
+@pytest.mark.parametrize("kind", [DPSGD, SGP])
+def test_a_resumed_run_is_that_of_the_equations(kind, tmp_path):
     """Each worker has its own parameters in the checkpoint, taken in a round after which their mean was collected."""
     how = {"recovery": Recovery(checkpoint_steps=40, keep_checkpoints=99), "workers": 3, "backend": "threads", **FEW}
-    record(DPSGD(), tmp_path / "whole", steps=1500, **how)
+    record(kind(), tmp_path / "whole", steps=1500, **how)
     shutil.copytree(tmp_path / "whole", tmp_path / "again", ignore=shutil.ignore_patterns("result.json", "*.lock"))
     _, *later = checkpoint.found(tmp_path / "again")
     assert later
     for path in later:
         checkpoint.discard(path)
-    again = record(DPSGD(), tmp_path / "again", steps=1500, **how)
+    again = record(kind(), tmp_path / "again", steps=1500, **how)
     assert 0 < again.result["recovery"]["resumed_from"] < 1500
     assert again.result["recovery"]["warnings"] == []
     assert again.error() < 1e-5

@@ -67,11 +67,9 @@ def _drawn_in_step(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int, 
 
 def _mixing(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int], np.ndarray]:
     """Return the mixing matrix of a round, [W, W], as a function of its number."""
-    from ..sync.topology import DRAWN, Topology  # not at the top: few algorithms have a graph
+    from ..sync.topology import Topology  # not at the top: few algorithms have a graph
 
-    graph = Topology(scheme.topology)
-    repeats = graph.period(run.workers) or DRAWN
-    return lambda number: graph.weights(run.workers, number % repeats)
+    return lambda number: Topology(scheme.topology).of_run(run.workers, number)
 
 
 def _in_order(

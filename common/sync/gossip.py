@@ -5,14 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..lazy import tf
 from .collective import Collective
 from .store import Message, Store, Tensor, WorkerSlot
-from .topology import DRAWN, Topology
+from .topology import Topology
+
+
+class Links(NamedTuple):
+    """The links of all workers in consecutive rounds. Each worker hears at most D others in a round.
+
+    A worker that hears fewer has itself, with the weight zero, in the other places.
+    """
+
+    others: np.ndarray  # [rounds, W, D], int32
+    weights: np.ndarray  # of their messages, [rounds, W, D], float32
+
+    def of(self, worker: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the weights of what a worker hears, and what the others give to what it sends, [rounds, W] each."""
+        heard = np.zeros(self.weights.shape[:2], np.float32)
+        np.put_along_axis(heard, self.others[:, worker], self.weights[:, worker], 1)
+        return heard, np.where(self.others == worker, self.weights, 0).sum(2)
 
 
 @dataclass(frozen=True)
@@ -41,13 +57,17 @@ class Gossip(Collective):
         """Raise `UserError` if there is no such graph of so many workers."""
         Topology(self.topology).weights(workers)
 
-    def weights(self, workers: int) -> np.ndarray:
-        """Return the mixing matrices of consecutive rounds, [rounds, W, W], float32, after which they repeat."""
-        return _weights(self.topology, workers)
+    def weights(self, workers: int, number: int) -> np.ndarray:
+        """Return the mixing matrix of the round of this number, [W, W]."""
+        return Topology(self.topology).of_run(workers, number)
+
+    def links(self, workers: int) -> Links:
+        """Return the links of consecutive rounds, after which they repeat."""
+        return _links(self.topology, workers)
 
     def traffic(self, workers: int) -> tuple[float, float]:
         """Return the vectors that a worker sends in a round, and receives: those of its neighbours, in the mean."""
-        links = np.count_nonzero(self.weights(workers)) / len(self.weights(workers)) / workers - 1
+        links = np.count_nonzero(self.weights(workers, 0)) / workers - 1  # each round has as many
         return links, links
 
     def variables(self, ps: Store) -> Mapping[str, Tensor]:
@@ -76,28 +96,29 @@ class Gossip(Collective):
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Return the mean of the neighbours' messages and its own, weighted by the matrix of this round."""
-        weights = tf.constant(self.weights(ps.num_workers))
-        linked = self.weights(ps.num_workers) > 0  # [rounds, W, W]
-        now, me, mail = weights[slot.round % len(linked)], slot.index, slot.mail
+        me, mail = slot.index, slot.mail
+        heard, hearing = self.links(ps.num_workers).of(me)  # [rounds, W] each
+        number = slot.round % len(heard)
+        gives, gets = tf.constant(hearing)[number], tf.constant(heard)[number]
         others = [k for k in range(ps.num_workers) if k != me]
         shared = mail.transport.share(mail.with_times(message.vector, slot.times)) if others else None
         for k in others:
-            _if_linked(linked[:, k, me], now[k, me], lambda k=k: _then(mail.send, k, shared), lambda: ())
+            _if_linked(hearing[:, k] > 0, gives[k], lambda k=k: _then(mail.send, k, shared), lambda: ())
         own = message.vector
         # Differences, not W_ii m_i: in float32 the weights sum to one only nearly, which would add up over the rounds.
         reply, readies = own, [slot.times[1]]
         for k in others:
 
-            def heard(k: int = k) -> tuple[Tensor, Tensor]:
+            def receive(k: int = k) -> tuple[Tensor, Tensor]:
                 times: list[Tensor] = []
                 theirs = mail.receive(k, own.shape[0], times)
-                return now[me, k] * (theirs - own), times[0][1]
+                return gets[k] * (theirs - own), times[0][1]
 
             def silence() -> tuple[Tensor, Tensor]:
                 return tf.zeros_like(own), slot.times[1]
 
-            if linked[:, me, k].any():
-                part, ready = _if_linked(linked[:, me, k], now[me, k], heard, silence)
+            if heard[:, k].any():
+                part, ready = _if_linked(heard[:, k] > 0, gets[k], receive, silence)
                 reply, readies = reply + part, [*readies, ready]
         released = tf.reduce_max(tf.stack(readies))  # by the last message of a neighbour
         mail.note(tf.concat([slot.times, [released]], 0))
@@ -105,13 +126,15 @@ class Gossip(Collective):
 
     def replies(self, number: Tensor, messages: Tensor) -> Tensor:
         """Return the replies to the messages of all workers in the round of this number, [W, P], as in `exchange`."""
-        weights = tf.constant(self.weights(messages.shape[0]))
+        links = self.links(messages.shape[0])
 
-        def reply(one: tuple[Tensor, Tensor]) -> Tensor:
-            return one[1] + tf.reduce_sum(one[0][:, None] * (messages - one[1]), 0)
+        def reply(one: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+            others, weights, own = one
+            return own + tf.reduce_sum(weights[:, None] * (tf.gather(messages, others) - own), 0)
 
-        now = weights[tf.cast(number, tf.int32) % weights.shape[0]]
-        return tf.map_fn(reply, (now, messages), fn_output_signature=tf.float32)
+        now = tf.cast(number, tf.int32) % len(links.others)
+        of_round = tf.constant(links.others)[now], tf.constant(links.weights)[now]
+        return tf.map_fn(reply, (*of_round, messages), fn_output_signature=tf.float32)
 
     def every(self, last: int | None, snapshots: tuple[int, int] | None) -> int:
         """Return the number of rounds between two collections.
@@ -161,10 +184,20 @@ def consensus(workers: Tensor) -> Tensor:
 
 
 @cache
-def _weights(topology: str, workers: int) -> np.ndarray:
-    graph = Topology(topology)
-    period = graph.period(workers) or DRAWN
-    return np.array([graph.weights(workers, number) for number in range(period)], np.float32)
+def _links(topology: str, workers: int) -> Links:
+    """Return the links of a graph, one matrix after the other: those of all rounds together may have no room."""
+    graph, each = Topology(topology), np.arange(workers)
+    others, weights = [], []
+    for number in range(graph.cycle(workers)):
+        matrix = graph.of_run(workers, number) * (each[:, None] != each)
+        rows, columns = np.nonzero(matrix)
+        counts = np.bincount(rows, minlength=workers)
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)  # among those of its row
+        most = max(1, int(counts.max()))
+        others.append(np.tile(each[:, None], most).astype(np.int32))
+        weights.append(np.zeros((workers, most), np.float32))
+        others[-1][rows, place], weights[-1][rows, place] = columns, matrix[rows, columns]
+    return Links(np.array(others), np.array(weights))
 
 
 def _if_linked(linked: np.ndarray, weight: Tensor, then: Any, otherwise: Any) -> Any:

@@ -86,6 +86,14 @@ class Topology:
             return None
         return _distances(workers) if self.text == "one-peer" else 1
 
+    def of_run(self, workers: int, round: int) -> np.ndarray:
+        """Return the mixing matrix of a round of a run, as `weights`; random ones repeat after `cycle` rounds."""
+        return self.weights(workers, round % self.cycle(workers))
+
+    def cycle(self, workers: int) -> int:
+        """Return the number of rounds after which a run repeats its matrices."""
+        return self.period(workers) or DRAWN
+
 
 def spectral_gap(weights: np.ndarray) -> float:
     """Return 1 - |λ2| of a mixing matrix [W, W], with its second largest eigenvalue by absolute value.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 import numpy as np
 
 from ..contract.scheme import Scheme
+from ..sync.gossip import Gossip
 from .network import Network
 from .server import RoundTimings, SimulatedServer
 
@@ -34,14 +35,16 @@ class Neighbours:
         end_round: Callable[[int, int], None],
     ):
         self.server, self.timings, self.network, self.end_round = server, timings, network, end_round
-        rule: Any = scheme.sync  # a `Gossip`
-        self.message_bytes, self.links = message_bytes, rule.weights(server.workers) > 0
-        self.sent: dict[int, dict[int, int]] = {}  # when each worker has sent its message, by round
+        self.message_bytes, self.rule = message_bytes, cast(Gossip, scheme.sync)
+        # For each round that not all workers have done: its links, and when each worker has sent its message.
+        self.rounds: dict[int, tuple[np.ndarray, dict[int, int]]] = {}
 
     def send(self, worker: int, now: int) -> None:
         """Send the message of a worker to its neighbours, and let those continue that now have all that they need."""
         number = self.server.recorded[worker]
-        links, sent = self.links[number % len(self.links)], self.sent.setdefault(number, {})
+        if number not in self.rounds:
+            self.rounds[number] = self.rule.weights(self.server.workers, number) > 0, {}
+        links, sent = self.rounds[number]
         self.timings.arrived[worker] = sent[worker] = now
         for other in np.flatnonzero(links[:, worker] | (np.arange(len(links)) == worker)).tolist():
             heard = [k for k in np.flatnonzero(links[other]).tolist() if k != other]
@@ -52,7 +55,7 @@ class Neighbours:
                 self.server.gossip(other, at)
                 self.end_round(other, at)
         if len(sent) == len(links):
-            del self.sent[number]
+            del self.rounds[number]
 
     def _hop(self, links: np.ndarray, one: int, other: int, number: int, gets: int) -> int:
         """Return the time of a message; a link carries the messages of a round to or from all neighbours together."""
