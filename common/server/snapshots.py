@@ -38,7 +38,7 @@ class SnapshotBuffer:
         centers: for each slice, the values that are evaluated, [number, n].
         passed: for each slice, the time of the write of each row, seconds since 1970, [number]; else `NEVER`.
         center_states: the mean of `states` over the workers, [number, S].
-        distances: the consensus distances, [number].
+        distances: the consensus distances of workers that gossip, [number].
     """
 
     def __init__(self, multiples: Multiples, slices: Sequence[Any], states: Any, consensus: Any = None):
@@ -53,7 +53,8 @@ class SnapshotBuffer:
                 self.passed.append(tf.Variable(passed, name=f"snapshots_passed_{part.index}"))
         with tf.device(self.device):
             self.center_states = tf.Variable(self._with_first(states.initial_value[0]), name="snapshots_states")
-            self.distances = tf.Variable(tf.zeros([multiples.number]), name="snapshots_consensus")
+            if consensus is not None:
+                self.distances = tf.Variable(tf.zeros([multiples.number]), name="snapshots_consensus")
 
     def _with_first(self, row: Any) -> Any:
         return tf.concat([row[None], tf.zeros([self.multiples.number - 1, row.shape[0]])], 0)

@@ -85,9 +85,14 @@ class Figures:
         return {"bytes_pushed": int(pushed), "bytes_pulled": int(begun + pulled)}
 
 
-def distance_of(snapshot: Mapping[str, Any]) -> dict[str, float]:
-    """Return the consensus distance of a snapshot by its name, (1/W) Σ |x_i - mean|²; nothing if none was collected."""
-    return {"consensus": float(snapshot["consensus"])} if "consensus" in snapshot else {}
+def distance_of(found: Mapping[str, Any], row: Any = ()) -> dict[str, float]:
+    """Return the consensus distance by its name, (1/W) Σ |x_i - mean|²; nothing of workers that do not gossip.
+
+    Args:
+        found: a snapshot, or all snapshots.
+        row: the index of one of all.
+    """
+    return {"consensus": float(found["consensus"][row])} if "consensus" in found else {}
 
 
 @dataclass(frozen=True)
@@ -279,8 +284,7 @@ class Observer:
         for row, version, tally in zip(rows, versions, tallies, strict=True):
             when = max([taken["passed"][row] + ago, *(when for other, when in known.items() if other < version)])
             when = min([when, *(when for other, when in known.items() if other > version)])
-            own = {name: taken[name][row] for name in ("consensus",) if name in taken}
-            figures = {"version": version, **self.figures.of(tally), **distance_of(own)}
+            figures = {"version": version, **self.figures.of(tally), **distance_of(taken, row)}
             vectors = {"center": taken["centers"][row], "state": taken["states"][row]}
             points.append(EvaluationPoint(float(when), figures, vectors))
         return points
