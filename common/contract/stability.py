@@ -32,10 +32,15 @@ def largest_rate(scheme: Scheme, workers: int, staleness: float, curvature: floa
     """
     if scheme.name in STEPS:
         step = STEPS[scheme.name](scheme, workers, staleness)
-        return 2 * math.sin(math.pi / (4 * staleness + 2)) / (step * curvature)
+        return _limit(staleness) / (step * curvature)
     if scheme.name in ("aeasgd", "easgd"):
         return _elastic(scheme, workers) / curvature
     return None
+
+
+def _limit(late: float) -> float:
+    """Return the s h below which steps of size s along gradients that are `late` updates old are stable on ½hx²."""
+    return 2 * math.sin(math.pi / (4 * late + 2))
 
 
 def rate_of(scheme: Any) -> float:
@@ -86,7 +91,7 @@ def diverging_rate(scheme: Any, workers: int, curvature: float) -> float | None:
         curvature: h.
     """
     late = staleness_of(scheme, workers)
-    limit = 2 * math.sin(math.pi / (4 * late + 2))
+    limit = _limit(late)
     if getattr(scheme, "inner_optimizer", "sgd") != "sgd" or getattr(scheme, "server_learning_rate", None) is not None:
         return None
     if scheme.name in AT_ONE_CENTER:
