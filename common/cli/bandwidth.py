@@ -21,11 +21,10 @@ from ..record.plot import figure_class, lines_of
 from ..timeline.picture import FORMATS
 from ..virtual_time.layers import Exchange, LayeredStep, Pattern, exchange_of, needed_rate, utilisation
 from ..virtual_time.platform import nanoseconds
+from ..virtual_time.schedule import SECOND
 from . import flags
 from .machines import number_of_parameters
 from .simulate import scheme_of
-
-SECOND = 10**9  # nanoseconds
 
 GIGABIT = 10**9
 
@@ -126,9 +125,7 @@ class LinkQuestion:
         if self.over != "as-here":
             given["uses_ps"] = self.over == "ps"
         latency = nanoseconds("latency", self.latency) / SECOND
-        found = replace(found, buckets=self.buckets, pattern=self.pattern, latency=latency, **given)
-        found.check(self.layers)
-        return found
+        return replace(found, buckets=self.buckets, pattern=self.pattern, latency=latency, **given)
 
 
 def _numbers(name: str, text: str) -> list[float]:

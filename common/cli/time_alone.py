@@ -9,8 +9,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from ..arguments import at_least
-from ..contract.checks import check_scheme
-from ..contract.rounding import rounded
+from ..contract.checks import fitted
 from ..contract.scheme import Scheme
 from ..files import dumps
 from ..record.display import Page
@@ -56,9 +55,8 @@ def main(scheme_type: type[Scheme], arguments: Sequence[str]) -> int:
     """Simulate the time of a run of an algorithm, and print its figures; return the exit code."""
     kinds = {f"hyperparameters of {scheme_type.name}": scheme_type, "model and tasks": Timing, "machines": Platform}
     scheme, timing, platform = flags.read(f"run.sh simulate {scheme_type.name}", ABOUT, arguments, kinds)
-    check_scheme(scheme, timing.workers)
     figures = forecast(
-        rounded(scheme, timing.codec),
+        fitted(scheme, timing.workers, timing.ps, timing.codec),
         platform,
         workers=timing.workers,
         parameters=number_of_parameters(timing.parameters),
