@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -69,9 +70,15 @@ def point(printed: float) -> int:
     return int(np.abs(GRID - printed).argmin())
 
 
+@cache
+def curve(step: LayeredStep, sent: Exchange) -> list[float]:
+    """Return the utilisation at each point of the grid."""
+    return [utilisation(step, sent, rate) for rate in GIGABIT * GRID]
+
+
 def first_points(step: LayeredStep, sent: Exchange) -> Iterator[int]:
     """Yield the first point of the grid that reaches each utilisation."""
-    reached = [utilisation(step, sent, rate) for rate in GIGABIT * GRID]
+    reached = curve(step, sent)
     for wanted in UTILISATIONS:
         yield next((i for i, found in enumerate(reached) if found >= wanted), len(GRID))
 
@@ -99,7 +106,7 @@ def _draw(numbers: Numbers) -> Any:
         layers, rows = TABLE[size]
         step = step_of(size)
         for i, (method, printed) in enumerate(rows.items()):
-            line = [100 * utilisation(step, exchange(method, layers), rate) for rate in GIGABIT * GRID]
+            line = np.multiply(100, curve(step, exchange(method, layers)))
             axes.plot(GRID, line, color=f"C{i}", lw=1.2, label=method)
             for wanted, ours, theirs in zip(UTILISATIONS, numbers["points"][f"{size} {method}"], printed, strict=True):
                 filled = f"C{i}" if ours == point(theirs) else "none"
