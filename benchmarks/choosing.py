@@ -30,7 +30,7 @@ from rich.console import Console
 from ..common.arguments import check_known
 from ..common.cli import flags
 from ..common.errors import UserError
-from .plots import bare
+from .plots import bare, colour
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "choosing.md", ROOT / "docs" / "not-converging.md"
@@ -49,11 +49,6 @@ AXES = {
     "updates": "updates of the center",
 }
 
-COLOURS = {  # the same in all pictures of the two pages
-    "sync_sgd": "#0072B2", "async_sgd": "#D55E00", "local_sgd": "#009E73", "diloco": "#882255",
-    "sparseloco": "#E69F00", "agn": "#CC79A7", "scaffold": "#56B4E9", "trimmed_mean": "#117733",
-    "serial": "0.3", "ef_sgd": "#332288", "downpour_easy": "#999933",
-}  # fmt: skip
 STYLES = ".-", "s--", "^:"  # of several runs of an algorithm
 
 HIGHEST = 3  # times the first loss: the picture ends there
@@ -154,7 +149,7 @@ def _drawn(curves: Sequence[Curve], title: str, xlabel: str) -> Any:
     seen: list[str] = []
     for label, x, loss in curves:
         name = re.split(r"\W", label)[0]
-        axes.plot(x, loss, STYLES[seen.count(name)], color=COLOURS.get(name, "0.6"), lw=1.5, ms=3, label=label)
+        axes.plot(x, loss, STYLES[seen.count(name)], color=colour(name), lw=1.5, ms=3, label=label)
         seen.append(name)
     lengths = [x[-1] for _, x, _ in curves]
     wide = max(lengths) > WIDE * min(lengths) > 0

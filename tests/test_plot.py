@@ -83,6 +83,25 @@ def test_runs_of_one_algorithm_share_a_colour_and_differ_in_dashes():
     assert len({*map(colour, SCHEMES), colour("mine")}) == 9
 
 
+@pytest.mark.parametrize(
+    "compared",
+    [
+        "sync_sgd local_sgd diloco async_sgd downpour all_reduce agn",
+        "sync_sgd local_sgd diloco sparseloco ef_sgd",
+        "sync_sgd local_sgd diloco scaffold",
+        "sync_sgd async_sgd trimmed_mean",
+        "serial sync_sgd async_sgd",
+        "serial hogwild async_sgd downpour",
+        "async_sgd ringmaster delay_adaptive",
+        "all_reduce d_psgd sgp noloco gasloc",
+        "all_reduce diloco streaming_diloco",
+    ],
+)
+def test_algorithms_that_are_often_compared_differ_in_colour(compared: str):
+    names = compared.split()
+    assert len(set(map(colour, names))) == len(names)
+
+
 def test_axes_stay_readable_with_zeros_negative_numbers_and_without_any():
     losses, errors = axes_of(Drawn(CONFIG, changed(test_loss=-1.0, test_accuracy=1.0)))
     assert (losses.get_yscale(), errors.get_yscale()) == ("linear", "symlog")

@@ -7,6 +7,7 @@ import logging
 import math
 import textwrap
 import threading
+import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from io import BytesIO
@@ -22,6 +23,7 @@ MOST_WORKERS = 10  # with curves of their own
 
 # Told apart by colour-blind readers (Okabe and Ito, and two of Tol's).
 PALETTE = "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#882255", "#117733"
+FIRST_SUM = 12283  # of the checksums of names: with this one, algorithms that are often compared differ in colour
 GREY = "0.6"
 LINES = "-", "--", "-.", ":"  # of the first, second, ... run of one colour
 
@@ -57,10 +59,13 @@ class Drawn(NamedTuple):
 
 
 def colour(algorithm: str) -> str:
-    """Return the colour of an algorithm, the same in every picture; black for one that is not in the catalogue."""
+    """Return the colour of an algorithm, the same in every picture; black for one that is not in the catalogue.
+
+    It depends on the name alone: a new algorithm changes no other's. Some algorithms share a colour.
+    """
     from ...algorithms import SCHEMES
 
-    return PALETTE[list(SCHEMES).index(algorithm) % len(PALETTE)] if algorithm in SCHEMES else "k"
+    return PALETTE[zlib.crc32(algorithm.encode(), FIRST_SUM) % len(PALETTE)] if algorithm in SCHEMES else "k"
 
 
 def accuracy_of(metrics: dict[str, Any]) -> float | None:
