@@ -30,7 +30,7 @@ from .claims_variants import VARIANTS
 DECISIVE = (  # sources on which a run depends
     "algorithms", "common/contract", "common/messages", "common/sync", "common/replay/reference",
     "common/replay/recorded.py",
-    "common/replay/adapters.py", "common/virtual_time", "common/data/text.py",
+    "common/replay/adapters.py", "common/replay/with_codec.py", "common/virtual_time", "common/data/text.py",
     "common/data/models.py", "benchmarks/claims_tasks.py", "benchmarks/claims_runs.py",
     "benchmarks/claims_variants.py",
 )  # fmt: skip

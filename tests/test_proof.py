@@ -11,10 +11,11 @@ from distsgd.algorithms import SCHEMES, AsyncSGD
 from distsgd.common import UserError
 from distsgd.common.cli.main import dispatch
 from distsgd.common.contract.rounding import only_takes_gradients
-from distsgd.common.replay.adapters import PUSH_GRADIENTS, TRANSCRIPTIONS
+from distsgd.common.replay.adapters import TRANSCRIPTIONS
 from distsgd.common.replay.comparison import CERTAIN, judge
 from distsgd.common.replay.recorded import Hyperparameters
 from distsgd.common.replay.replay import read, replay
+from distsgd.common.replay.with_codec import PUSH_GRADIENTS
 from runs import change, record
 
 SMALL = ["--steps", "40", "--model", "mlp:hidden=8", "--seed", "3", "--backend", "threads"]

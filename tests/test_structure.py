@@ -68,7 +68,8 @@ def test_files_and_classes_are_short():
 
 
 def test_distributed_sgd_stays_on_one_page():
-    assert lines_of((ROOT / "common" / "group.py").read_text()) <= 300
+    files = ROOT / "common" / "group.py", ROOT / "common" / "group_variables.py"
+    assert sum(lines_of(file.read_text()) for file in files) <= 320
 
 
 def test_no_two_modules_and_no_two_classes_of_common_share_a_name():

@@ -17,11 +17,12 @@ from ..errors import UserError, first_line
 from ..files import with_tuples
 from ..record_format import read_config
 from ..spec import parse
-from .adapters import TRANSCRIPTIONS, compressed
+from .adapters import TRANSCRIPTIONS
 from .comparison import NO_ROOM, Verdict, judge
 from .problem_runs import of_problem
 from .recorded import RecordedRun, read_run
 from .scripted import recorded_gradients
+from .with_codec import compressed
 
 
 def replay(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Verdict:

@@ -1,0 +1,151 @@
+"""The variables of a run in one process: those of the workers, and those of the parameter servers (see `group`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .contract.fragments import Fragments
+from .contract.scheme import Scheme
+from .contract.views import Server, Tensor, Worker
+from .lazy import tf
+from .messages.message import as_message, sent_by
+from .messages.stand_in import Row
+from .sync.store import Message
+from .turns import Now
+
+
+def as_variable(value: Any, name: str) -> Any:
+    """Return a variable of TensorFlow with this first value."""
+    return tf.Variable(value, trainable=False, name=name)
+
+
+class LocalVariables:
+    """The variables of all workers.
+
+    Args:
+        scheme: the algorithm.
+        center: the first center [P].
+        sizes: sizes of the slices of the center: the codec has variables for each.
+        known: what all workers know: `num_workers`, `shapes`, `uniform`.
+        variable: makes a variable of a value and a name.
+    """
+
+    def __init__(
+        self, scheme: Scheme, center: Tensor, sizes: Sequence[int], known: Mapping[str, Any], variable: Callable
+    ):
+        def rows(values: Mapping[str, Any]) -> dict[str, Tensor]:
+            return {name: variable(tf.stack([value] * known["num_workers"]), name) for name, value in values.items()}
+
+        self.scheme, self.known, self.sizes = scheme, known, sizes
+        self.all = rows({"params": center, **scheme.local_variables(center)})
+        self.codecs = [rows(scheme.codec.local_variables(tf.zeros([n]))) for n in sizes]
+        vectors = {"gradient_sum": scheme.uses_gradient_sum, "_postponed": scheme.exchange_first}
+        vectors["gradient"] = scheme.period == 1 and not scheme.exchange_first
+        self.kept = rows({name: tf.zeros_like(center) for name, needed in vectors.items() if needed})
+        self.kept |= rows({"loss": tf.constant(0.0)})
+        self.brings_loss = False  # True if the last step had a loss
+
+    def row(self, name: str, k: Any) -> Row:
+        """Return a variable of worker k."""
+        return Row((self.all if name in self.all else self.kept)[name], k)
+
+    def start(self, k: Any, center: Tensor) -> None:
+        """Let worker k start from this center."""
+        for name, value in {"params": center, **self.scheme.local_variables(center)}.items():
+            self.row(name, k).assign(value)
+        for rows, n in zip(self.codecs, self.sizes, strict=True):
+            for name, value in self.scheme.codec.local_variables(tf.zeros([n])).items():
+                Row(rows[name], k).assign(value)
+
+    def view(self, now: Now, **known: Any) -> Any:
+        """Return a worker as its scheme sees it."""
+        own = {name: self.row(name, now.worker) for name in self.all}
+        own |= {"round": tf.cast(now.round, tf.int64), "step": tf.cast(now.step, tf.int64)}
+        return Worker(index=now.worker, **own, **{"steps": tf.cast(now.length, tf.float32), **self.known, **known})
+
+    def local_step(self, scheme: Scheme, now: Now, gradient: Tensor, loss: Any) -> None:
+        """Make one local step, with the scheme at this step's learning rates."""
+        scheme.local_step(self.view(now), gradient)
+        self.brings_loss, begins = loss is not None, tf.equal(now.step, now.first)
+        sums = {"gradient_sum": gradient, "loss": float("nan") if loss is None else loss}
+        for name in sums.keys() & self.kept.keys():
+            total = self.row(name, now.worker)
+            total.assign(tf.where(begins, 0.0, total.read_value()) + sums[name])
+        if "gradient" in self.kept:
+            self.row("gradient", now.worker).assign(gradient)
+
+    def message(self, scheme: Scheme, now: Now, mean: Callable[[Any], Tensor]) -> Message:
+        """Build the message of a round: a vector [P], and the scalars that the scheme sends with it."""
+        names = {"gradient", "gradient_sum"} & self.kept.keys()
+        known = {name: self.row(name, now.worker).read_value() for name in names}
+        if self.brings_loss and not scheme.exchange_first and not scheme.overlap:
+            known["loss"] = self.row("loss", now.worker).read_value() / tf.cast(now.length, tf.float32)
+        return as_message(scheme.name, scheme.scalars, scheme.message(self.view(now, mean=mean, **known)))
+
+    def message_up_to(self, means: Sequence[Tensor], scheme: Scheme, now: Now) -> Any:
+        """Return the message with these means over the workers; `MeanUnknown` if it takes another, and undo it."""
+        before = [(row, row.read_value()) for row in (self.row(name, now.worker) for name in self.all)]
+        known = iter(means)
+
+        def mean(vector: Any) -> Tensor:
+            for value in known:
+                return value
+            raise MeanUnknown(vector)
+
+        try:
+            return self.message(scheme, now, mean)
+        except MeanUnknown as unknown:
+            for row, value in before:
+                row.assign(value)
+            return unknown
+
+
+class GlobalVariables:
+    """The variables of one parameter server: its slice [n] of the center, and the scheme's for it.
+
+    Args:
+        scheme: the algorithm.
+        center, fragments: the slice, a variable; and its function `Server.fragments`.
+        workers: number of workers, W.
+        variable: makes a variable of a value and a name.
+    """
+
+    def __init__(self, scheme: Scheme, center: Any, fragments: Fragments, workers: int, variable: Callable):
+        self.scheme, self.workers, self.center, self.fragments = scheme, workers, center, fragments
+        initial, numbers = center.read_value(), scheme.worker_numbers()
+        pulled = {"pulled_center": initial} if scheme.keeps_pulled_centers else {}  # that each worker pulled last
+        self.own = {name: variable(value, name) for name, value in scheme.global_variables(initial).items()}
+        self.of_workers = {name: tf.stack([row] * workers) for name, row in scheme.worker_rows(initial).items()}
+        self.of_workers |= {name: tf.fill([workers], float(number)) for name, number in numbers.items()}
+        self.of_workers = {name: variable(value, name) for name, value in self.of_workers.items()}
+        self.pulled = {name: variable(tf.stack([row] * workers), name) for name, row in pulled.items()}
+        self.set = Message(variable(tf.zeros_like(initial), "set"), ())  # sum of the messages of a set
+        if scheme.scalars:
+            self.set = Message(self.set.vector, variable(tf.zeros([len(scheme.scalars)]), "set_scalars"))
+
+    def note_pull(self, k: Any) -> None:
+        """Note that worker k pulls the present center."""
+        for rows in self.pulled.values():
+            Row(rows, k).assign(self.center.read_value())
+
+    def call(self, rule: Callable[..., Any], message: Message, now: Now, k: Any) -> Tensor:
+        """Call `server_update` or `weighted` of the scheme for a message of worker k, or with k=None for a mean.
+
+        For worker k the rule sees the row and the number of this worker; for a mean, those of all workers.
+        """
+        seen, pulled, sent = self.of_workers, {}, sent_by(self.scheme.scalars, message.scalars)
+        if k is not None:
+            seen = {name: Row(rows, k) for name, rows in seen.items()}
+            pulled = {name: Row(rows, k).read_value() for name, rows in self.pulled.items()}
+        known = {"num_workers": self.workers, "sender": k, "sent": sent, "completes": tf.equal(now.completes, 1)}
+        server = Server(center=self.center, fragments=self.fragments, **self.own, **seen, **known, **pulled)
+        staleness = tf.cast(0 if k is None else now.staleness, tf.float32)
+        return tf.convert_to_tensor(rule(server, message.vector, staleness))
+
+
+class MeanUnknown(Exception):
+    """A message needs the mean of a vector over all workers."""
+
+    def __init__(self, vector: Any):
+        self.vector = tf.cast(vector, tf.float32)

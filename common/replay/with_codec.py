@@ -1,0 +1,64 @@
+"""Replay of runs whose messages a codec has compressed: the equations of a scheme with the transcription of a codec."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from inspect import signature
+
+import numpy as np
+
+from ..errors import UserError
+from ..spec import parse
+from .recorded import Centers, Hyperparameters, RecordedRun, Transcription
+from .reference.codecs import CODECS, bf16
+from .reference.codecs import Run as CodecRun
+from .reference.sending import compressing, pushed, whole
+
+# Workers use a reply only as the point of the next gradient, and send only that gradient, which a codec may round, like
+# the reply. Rules of other messages have an argument `send`.
+PUSH_GRADIENTS = (
+    *("async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "ringleader", "malenia", "softsync"),
+    *("k_batch_async", "k_batch_sync", "hierarchical", "ssp", "sync_sgd", "k_sync", "k_async", "trimmed_mean"),
+    "krum",
+    "demo",
+)
+
+
+def compressed(name: str, equations: Transcription, codec: str, seed: int) -> Transcription:
+    """Return the transcription of the algorithm `name` with messages that a codec has compressed.
+
+    Args:
+        name: the algorithm.
+        equations: its transcription.
+        codec: the codec of the run, `NAME:key=value[,...]`.
+        seed: seed of the run.
+
+    Raises:
+        UserError: the codec is unknown, or the equations have none for their messages.
+    """
+    if codec == equations.codec:
+        return equations
+    kind, options = parse("codec", codec, CODECS)
+    if name not in PUSH_GRADIENTS and not equations.sends:
+        raise UserError(f"the equations of {name} have no codec: replay a run without. Received: codec={codec}")
+    of_run = CODECS[kind](**options)
+    memory = options.get("memory", signature(CODECS[kind]).parameters["memory"].default) == "yes"
+    reply = bf16 if kind == "bf16" else whole
+
+    def execute(run: RecordedRun, hyperparameters: Hyperparameters) -> Centers:
+        if run.joins.any() or run.earlier_step_targets:
+            raise UserError(f"a worker of {name} was started again, and has lost what its codec would send later")
+        sizes = [len(part) for part in np.array_split(run.start, run.ps)]
+        rounding = of_run(CodecRun(sizes, run.shapes, lambda k, t: _random(seed, len(run.start), k, t)))
+        send = compressing(rounding, run.workers, memory)
+        sending = {"send": send} if equations.sends else {"gradient": pushed(run.gradient, send, reply)}
+        return equations.execute(replace(run, **sending), hyperparameters)
+
+    return replace(equations, execute=execute, codec=codec)
+
+
+def _random(seed: int, size: int, k: int, t: int) -> np.ndarray:
+    """Return the random numbers of the message of worker k in its round t."""
+    from ..contract.seeded import OF_CODEC, uniform_numbers  # not at the top: few codecs are random
+
+    return uniform_numbers(seed, size, OF_CODEC, k, t)
