@@ -95,6 +95,9 @@ def test_runs_of_one_algorithm_share_a_colour_and_differ_in_dashes():
         "async_sgd ringmaster delay_adaptive",
         "all_reduce d_psgd sgp noloco gasloc",
         "all_reduce diloco streaming_diloco",
+        "sync_sgd k_sync async_sgd",
+        "sync_sgd local_sgd ssp async_sgd downpour_easy",
+        "async_sgd easgd aeasgd",
     ],
 )
 def test_algorithms_that_are_often_compared_differ_in_colour(compared: str):
