@@ -51,6 +51,7 @@ from .sparseloco import SparseLoCo as SparseLoCo
 from .sparta import Sparta as Sparta
 from .all_reduce import AllReduce as AllReduce
 from .d_psgd import DPSGD as DPSGD
+from .dsgd_tracking import DSGDTracking as DSGDTracking
 from .sgp import SGP as SGP
 from .noloco import NoLoCo as NoLoCo
 from .gasloc import GASLoC as GASLoC

@@ -28,6 +28,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "sync_sgd": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "all_reduce": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "d_psgd": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
+    "dsgd_tracking": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "sgp": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "noloco": {"learning_rate": INNER, "outer_learning_rate": OUTER},
     "gasloc": {"learning_rate": INNER, "outer_learning_rate": OUTER},

@@ -97,7 +97,8 @@ class Operations:
         parts = parts or [self.local.row("params", 0)]  # without a ps, the parameters of worker 0 are the center
         of_parts = zip(parts, fragments_of(self.sizes), strict=True)
         self.servers = [GlobalVariables(self.scheme, *of_part, self.workers, variable) for of_part in of_parts]
-        self.reply = variable(tf.stack([center] * self.workers) if self.sync.gossips else center, "reply")
+        own = tf.tile(center[None], [self.workers, self.scheme.vectors])  # of each worker, without a center
+        self.reply = variable(own if self.sync.gossips else center, "reply")
         self.times = variable(tf.zeros([self.workers, len(Now._fields)], tf.int32), "times")  # of messages without a ps
 
     def scheme_at(self, step: Any) -> Scheme:

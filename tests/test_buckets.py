@@ -54,6 +54,7 @@ def test_each_scheme_of_the_catalogue_declares_elementwise_correctly():
     assert {name for name, kind in SCHEMES.items() if not kind().elementwise} == {
         "async_diloco",
         "des_loc",  # scalars beside the vector
+        "dsgd_tracking",  # two vectors in a message
         "diloco",
         "ef21_sgdm",
         "ef_sgd",

@@ -6,9 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
-from distsgd.algorithms import DPSGD, SGP, Serial
+from distsgd.algorithms import DPSGD, SGP, DSGDTracking, Serial
 from distsgd.common import Group, Platform, Recovery, UserError
-from distsgd.common.contract import Gossip
+from distsgd.common.contract import Barrier, Gossip
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.record import checkpoint
 from distsgd.common.record.saved_runs import picture, read_run
@@ -20,9 +20,9 @@ from runs import DIGITS, Harness, job_of, record
 FEW, RATE = {"batch_size": 8, "hidden": (8,)}, 0.25
 
 
-def played(topology, workers, steps, move, start=(1.0, -2.0, 0.5)):
+def played(topology, workers, steps, move, start=(1.0, -2.0, 0.5), kind=DPSGD):
     """The group after so many steps of each worker, whose gradient is `move(k, t, x)`."""
-    group = Group(DPSGD(learning_rate=RATE, topology=topology), np.array(start), workers=workers)
+    group = Group(kind(learning_rate=RATE, topology=topology), np.array(start), workers=workers)
     for t in range(steps):
         for k in range(workers):
             group.step(k, move(k, t, np.asarray(group.point(k), np.float64)))
@@ -69,6 +69,52 @@ def test_the_mean_of_the_workers_is_all_reduce_where_all_losses_have_one_curvatu
         theta = theta - RATE * np.mean(theta - targets, axis=0)
     np.testing.assert_allclose(group.center, theta, rtol=1e-5, atol=1e-6)
     assert np.std([group.params(k) for k in range(4)], axis=0).min() > 0.01
+
+
+@pytest.mark.parametrize("topology", GRAPHS)
+def test_with_tracking_each_worker_averages_its_parameters_and_its_estimate_of_the_gradient(topology):
+    workers, steps, rng = 8, 6, np.random.default_rng(0)
+    noise = rng.normal(size=(steps, workers, 3))
+    group = played(topology, workers, steps, lambda k, t, x: x + noise[t, k], kind=DSGDTracking)
+    x = np.tile([1.0, -2.0, 0.5], (workers, 1))
+    y = before = x + noise[0]
+    for t in range(steps):
+        weights = Topology(topology).weights(workers, t)
+        x, y = weights @ (x - RATE * y), weights @ y - before
+        if t + 1 < steps:
+            before = x + noise[t + 1]
+            y = y + before
+    np.testing.assert_allclose([group.params(k) for k in range(workers)], x, rtol=1e-5, atol=1e-6)
+
+
+CURVATURES, MINIMA = np.linspace(0.2, 1.0, 5)[:, None], np.random.default_rng(5).normal(size=(5, 3))
+
+
+@pytest.mark.parametrize("topology", ["ring", "exponential"])
+def test_where_losses_differ_tracking_ends_at_the_minimum_and_plain_gossip_beside_it(topology):
+    """At rest d_psgd has x = W x − η a (x − b), in which each worker is pulled to its own minimum b."""
+    ends = {
+        kind: played(topology, 5, 150, lambda k, t, x: CURVATURES[k] * (x - MINIMA[k]), kind=kind)
+        for kind in (DPSGD, DSGDTracking)
+    }
+    minimum = (CURVATURES * MINIMA).sum(0) / CURVATURES.sum()
+    apart = np.eye(5) - Topology(topology).weights(5) + RATE * np.diag(CURVATURES[:, 0])
+    beside = np.linalg.solve(apart, RATE * CURVATURES * MINIMA)
+    workers = {kind: np.array([end.params(k) for k in range(5)]) for kind, end in ends.items()}
+    np.testing.assert_allclose(workers[DPSGD], beside, atol=1e-5)
+    np.testing.assert_allclose(workers[DSGDTracking], np.tile(minimum, (5, 1)), atol=1e-5)
+    assert np.abs(beside.mean(0) - minimum).max() > 0.01
+
+
+class TwoOfSync(DSGDTracking):
+    """Sends two vectors to a barrier."""
+
+    sync = Barrier()
+
+
+def test_several_vectors_in_a_message_need_gossip():
+    with pytest.raises(UserError, match="need sync = Gossip"):
+        Group(TwoOfSync(), np.zeros(3), workers=2)
 
 
 def test_a_ring_at_rest_comes_together_by_the_second_eigenvalue_of_its_matrix():
@@ -123,16 +169,19 @@ def test_the_links_of_a_worker_are_its_row_and_its_column_of_each_matrix(topolog
 
 
 @pytest.mark.parametrize(
-    ("topology", "backend", "workers", "steps"),
+    ("kind", "topology", "backend", "workers", "steps"),
     [
-        ("ring", "threads", 4, 12),
-        ("random-matching", "simulation", 5, 12),
-        pytest.param("one-peer", "processes", 4, 40, marks=pytest.mark.slow),
-        pytest.param("random-matching", "processes", 3, 40, marks=pytest.mark.slow),
+        (DPSGD, "ring", "threads", 4, 12),
+        (DPSGD, "random-matching", "simulation", 5, 12),
+        (DSGDTracking, "ring", "threads", 4, 12),
+        (DSGDTracking, "one-peer", "simulation", 5, 12),
+        pytest.param(DPSGD, "one-peer", "processes", 4, 40, marks=pytest.mark.slow),
+        pytest.param(DPSGD, "random-matching", "processes", 3, 40, marks=pytest.mark.slow),
+        pytest.param(DSGDTracking, "ring", "processes", 4, 40, marks=pytest.mark.slow),
     ],
 )
-def test_a_run_is_that_of_the_equations(topology, backend, workers, steps, tmp_path):
-    scheme = DPSGD(topology=topology)
+def test_a_run_is_that_of_the_equations(kind, topology, backend, workers, steps, tmp_path):
+    scheme = kind(topology=topology)
     run = record(scheme, tmp_path, workers=workers, backend=backend, steps=steps, **FEW)
     assert run.error() < 1e-5
     assert run.result["updates"] == steps
@@ -205,14 +254,14 @@ def test_a_simulation_collects_the_mean_of_the_workers_between_their_rounds_alon
     assert before["consensus"] == within["consensus"] > 0
 
 
-@pytest.mark.parametrize("kind", [DPSGD, SGP])
+@pytest.mark.parametrize("kind", [DPSGD, DSGDTracking, SGP])
 def test_a_checkpoint_has_the_parameters_of_each_worker(kind):
     with Harness(kind(), workers=2) as harness:
         assert "params" in harness.worker(1).calls.local_places
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", [DPSGD, SGP])
+@pytest.mark.parametrize("kind", [DPSGD, DSGDTracking, SGP])
 def test_a_resumed_run_is_that_of_the_equations(kind, tmp_path):
     """Each worker has its own parameters in the checkpoint, taken in a round after which their mean was collected."""
     how = {"recovery": Recovery(checkpoint_steps=40, keep_checkpoints=99), "workers": 3, "backend": "threads", **FEW}

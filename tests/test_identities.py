@@ -31,6 +31,7 @@ from distsgd.algorithms import (
     DiLoCo,
     Downpour,
     DownpourEasy,
+    DSGDTracking,
     DynSGD,
     FedBuff,
     FedNova,
@@ -131,6 +132,7 @@ ONE_WORKER = [
     FedNova(learning_rate=ETA, communication_period=4),
     TrimmedMean(learning_rate=ETA),
     AllReduce(learning_rate=ETA),
+    DSGDTracking(learning_rate=ETA),
     SGP(learning_rate=ETA),
     GASLoC(inner_optimizer="sgd", learning_rate=ETA, outer_learning_rate=1.0, momentum=0.0),
     NoLoCo(inner_optimizer="sgd", learning_rate=ETA, outer_learning_rate=1.0, consensus_rate=1.0, momentum=0.0),
@@ -166,6 +168,7 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (SyncSGD(), SyncSGDLR(learning_rates=(0.2 / 3,) * 3, reduction="sum"), TOGETHER),
         (SyncSGD(), AllReduce(), TOGETHER),
         (AllReduce(), SGP(topology="complete"), TOGETHER),
+        (AllReduce(), DSGDTracking(topology="complete"), TOGETHER),
         (DiLoCo(), GASLoC(topology="complete"), TOGETHER),
         (
             SlowMo(inner_optimizer="adamw", learning_rate=0.002, slow_momentum=0.5, slow_learning_rate=0.7),

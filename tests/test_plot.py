@@ -93,7 +93,7 @@ def test_runs_of_one_algorithm_share_a_colour_and_differ_in_dashes():
         "serial sync_sgd async_sgd",
         "serial hogwild async_sgd downpour",
         "async_sgd ringmaster delay_adaptive",
-        "all_reduce d_psgd sgp noloco gasloc",
+        "all_reduce d_psgd dsgd_tracking sgp noloco gasloc",
         "all_reduce diloco streaming_diloco",
         "sync_sgd k_sync async_sgd",
         "sync_sgd local_sgd ssp async_sgd downpour_easy",

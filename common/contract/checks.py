@@ -78,6 +78,11 @@ def _check_messages(scheme: Scheme) -> None:
     if scheme.scalars and (not sync.uses_ps or scheme.sparse):
         why = "without a ps" if not sync.uses_ps else "of a scheme with sparse = True"
         raise UserError(f"{name}: messages {why} are vectors alone. Received: scalars={scheme.scalars}")
+    if scheme.vectors != 1 and not (sync.gossips and scheme.vectors > 1 and not scheme.elementwise):
+        raise UserError(
+            f"{name}: messages of several vectors need sync = Gossip() and rules that are not elementwise. Received: "
+            f"vectors={scheme.vectors}, sync={type(sync).__name__}(), elementwise={scheme.elementwise}"
+        )
     if scheme.uses_gradient_sum and scheme.exchange_first:
         raise UserError(
             f"{name}: a message sent before the steps of its round has no sum of their gradients. Received: "

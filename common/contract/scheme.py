@@ -57,6 +57,7 @@ class Scheme(CheckedCall):
     # Worker threads may take gradients at the shared center itself instead of a copy (large models). Only for schemes
     # whose workers do nothing but push gradients.
     in_place: ClassVar[bool] = False
+    vectors: ClassVar[int] = 1  # of which a message is the concatenation, and so is its reply; several only in gossip
     sends_params: ClassVar[bool] = False  # the message is the worker's parameters: few codecs of `--codec` fit them
     describes_data: ClassVar[bool] = False  # local variables are of the worker's own shard: refuses `participation`
     sends_in_turn: ClassVar[bool] = False  # messages have several vectors in turn: no codec, and no worker falls behind
@@ -232,6 +233,8 @@ class Scheme(CheckedCall):
 
     def message(self, worker: Worker) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
         """Return the vector to push, [P]; with `scalars`, also a number for each of their names. Default: the gradient.
+
+        With `vectors`, return so many of them joined, [vectors P].
 
         For example::
 

@@ -358,6 +358,7 @@ TRANSCRIPTIONS = {
     "k_async": Transcription(_k_async, "synchronous"),
     "all_reduce": Transcription(lambda run, s: _sync_sgd(run), "synchronous"),
     "d_psgd": _in_rounds(gossip_rules.d_psgd, lambda s: True, weights=_mixing),
+    "dsgd_tracking": _in_rounds(gossip_rules.dsgd_tracking, lambda s: True, weights=_mixing),
     "sgp": _in_rounds(gossip_rules.sgp, lambda s: True, weights=_mixing),
     "noloco": _in_rounds(gossip_rules.noloco, lambda s: True, weights=_mixing, gamma="consensus_rate", **OUTER),
     "gasloc": _in_rounds(gossip_rules.gasloc, lambda s: True, weights=_mixing, **OUTER),

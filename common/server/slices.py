@@ -67,7 +67,9 @@ class Slice(SimpleNamespace):
             num_workers=num_workers,
             ema_decay=ema_decay,
         )
-        self.no_message = Message(zeros(initial.shape[0]), zeros(len(scheme.scalars)) if scheme.scalars else ())
+        self.no_message = Message(
+            zeros(scheme.vectors * initial.shape[0]), zeros(len(scheme.scalars)) if scheme.scalars else ()
+        )
         rows, own = (first_values(build, self.initial) for build in (scheme.worker_rows, scheme.global_variables))
         numbers = scheme.worker_numbers()
         check_variables(scheme.name, {}, own, rows, numbers)

@@ -31,12 +31,12 @@ class Traffic:
     def message(self) -> float:
         """Bytes of one message as it leaves a worker."""
         scalars = len(self.scheme.scalars) * len(self.sizes)  # each slice gets all scalars
-        return self.codec.bytes(self.sizes) + FLOAT_BYTES * (scalars + self.state_size)
+        return self.scheme.vectors * self.codec.bytes(self.sizes) + FLOAT_BYTES * (scalars + self.state_size)
 
     @property
     def reply(self) -> float:
         """Bytes of one reply."""
-        return self.scheme.reply_codec.for_workers(self.workers).bytes(self.sizes)
+        return self.scheme.vectors * self.scheme.reply_codec.for_workers(self.workers).bytes(self.sizes)
 
     @property
     def center(self) -> float:

@@ -161,7 +161,7 @@ class BatchedWorkers:
             variable = ShadowVariable(lambda: read.append(True) or start)
             slots = {name: ShadowVariable.of(value) for name, value in self.scheme.local_variables(start).items()}
             view = self.view({"params": variable, "slots": slots}, 0, tf.ones([3]))
-            self.scheme_at(tf.constant(0.0)).on_reply(view, start)
+            self.scheme_at(tf.constant(0.0)).on_reply(view, tf.tile(start, [self.scheme.vectors]))
         return variable.changed and not read
 
     def gradient(self, variables: Values, view: Any, batch: Any) -> tuple[Any, Any]:

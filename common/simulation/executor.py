@@ -64,7 +64,7 @@ class Merging:
             for rows in ([], [places])
         )
         rows = [center.num_workers] if scheme.sync.gossips else []  # a reply for each worker
-        self.reply = tf.Variable(tf.zeros([*rows, size]), name="reply")
+        self.reply = tf.Variable(tf.zeros([*rows, scheme.vectors * size]), name="reply")
         self.consensus = tf.Variable(0.0, name="consensus")  # the distance of workers that gossip, as in `Gossip`
         self.kinds = sorted(kind for kind in kinds if kind in self._actions())
 

@@ -28,6 +28,24 @@ def d_psgd(
     return path
 
 
+def dsgd_tracking(
+    start: np.ndarray, gradient: Gradient, workers: int, *, weights: Mixing, eta: float, steps: int
+) -> list[np.ndarray]:
+    """Execute x ← W (x − η y);  y ← W y + g(x) − g'; g' ← g(x), from y_i = g'_i = g_i(x_i); returns the means of x.
+
+    `weights` returns W of a step.
+    """
+    x, path = np.tile(start, (workers, 1)), []
+    y = before = np.array([gradient(own, k, 0) for k, own in enumerate(x)])
+    for t in range(steps):
+        x = weights(t) @ (x - eta * y)
+        path.append(x.mean(axis=0))
+        if t + 1 < steps:
+            now = np.array([gradient(own, k, t + 1) for k, own in enumerate(x)])
+            y, before = weights(t) @ y + now - before, now
+    return path
+
+
 def sgp(
     start: np.ndarray, gradient: Gradient, workers: int, *, weights: Mixing, eta: float, steps: int
 ) -> list[np.ndarray]:

@@ -1,0 +1,55 @@
+"""Gradient tracking: gossip in which each worker follows the mean gradient of all, not its own, to the exact minimum.
+
+    worker i, each step     y_i ← y_i + g_i(x_i) − g'_i,  g'_i ← g_i(x_i)    g' and y begin at zero
+                            send x_i − η y_i and y_i to the neighbours,  wait for theirs
+                            x_i ← Σ_j W_ij (x_j − η y_j),  y_i ← Σ_j W_ij y_j
+    center                  θ ← the mean of all x_i, collected for evaluations and for the result
+
+W is the mixing matrix of the graph, doubly stochastic. Its columns sum to one, so that the mean of the y_i is always
+that of the latest gradients, and the y_i approach it: at the minimum, where the mean is zero, no worker moves.
+
+Use: as `d_psgd`, where the shards of the workers differ: at a constant rate `d_psgd` then ends beside the minimum, each
+worker pulled to that of its own shard; not for equal shards, where the second vector of a message brings nothing.
+Reference: Pu and Nedić, *Distributed Stochastic Gradient Tracking Methods*, Mathematical Programming 2021,
+arXiv:1805.11454, section 1.2 (DSGT); Koloskova, Lin and Stich, *An Improved Analysis of Gradient Tracking for
+Decentralized Machine Learning*, NeurIPS 2021, arXiv:2202.03836.
+Departures: none. Graphs that change from round to round are later than the first paper.
+Limits: on the complete graph all x_i are equal, and it is `all_reduce`; with one worker serial SGD. On each graph the
+mean of the workers moves by the mean of their gradients, as with `d_psgd`. A lost worker stops the run.
+"""
+
+from dataclasses import dataclass
+
+from ..common.contract import Gossip, Graph, Rate, Scheme, tf
+
+
+@dataclass(frozen=True, kw_only=True)
+class DSGDTracking(Scheme):
+    """Gossip: each worker follows the mean gradient of all, which it estimates with its neighbours."""
+
+    paper = "Pu & Nedić 2021"
+    sends_params = True
+    vectors = 2
+
+    learning_rate: Rate = 0.2
+    """Step size η of each worker."""
+    topology: Graph = "ring"
+    """Graph of the workers: ring, torus, hypercube, exponential, one-peer, random-matching, complete, or file:PATH with
+    the mixing matrix."""
+
+    @property
+    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Gossip(topology=self.topology)
+
+    def local_variables(self, params):
+        return {"mean_gradient": 0 * params, "last_gradient": 0 * params}
+
+    def message(self, worker):
+        followed = worker.mean_gradient + worker.gradient - worker.last_gradient
+        worker.last_gradient.assign(worker.gradient)
+        return tf.concat([worker.params - self.learning_rate * followed, followed], 0)
+
+    def on_reply(self, worker, reply):
+        params, mean_gradient = tf.split(reply, 2)
+        worker.params.assign(params)
+        worker.mean_gradient.assign(mean_gradient)
