@@ -6,14 +6,16 @@ import shutil
 import numpy as np
 import pytest
 
-from distsgd.algorithms import DPSGD, SGP, DSGDTracking, Serial
+from distsgd.algorithms import DPSGD, SCHEMES, SGP, DSGDTracking, Serial
 from distsgd.common import Group, Platform, Recovery, UserError
 from distsgd.common.contract import Barrier, Gossip
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.record import checkpoint
 from distsgd.common.record.saved_runs import picture, read_run
+from distsgd.common.replay.replay import replay
 from distsgd.common.simulation.arithmetic import Arithmetic
 from distsgd.common.sync.topology import DRAWN, GRAPHS, Topology
+from distsgd.common.tasks.results import write_graph
 from distsgd.common.virtual_time.schedule import EventLoop
 from runs import DIGITS, Harness, job_of, record
 
@@ -187,6 +189,26 @@ def test_a_run_is_that_of_the_equations(kind, topology, backend, workers, steps,
     assert run.result["updates"] == steps
     assert len(run.order) == steps * workers
     assert np.linalg.norm(run.center - run.start) > 0.01
+
+
+@pytest.mark.parametrize("backend", ["threads", "simulation"])
+def test_a_replay_reads_the_matrix_in_the_folder_of_the_run_not_the_file_that_it_had(backend, tmp_path):
+    graph, again = tmp_path / "graph.txt", tmp_path / "again"
+    np.savetxt(graph, Topology("ring").weights(3) * 0.9 + 0.1 * np.eye(3))
+    record(DPSGD(topology=f"file:{graph}"), tmp_path / "run", workers=3, backend=backend, steps=12, **FEW)
+    shutil.copytree(tmp_path / "run", again)
+    graph.unlink()
+    assert replay(again, SCHEMES).agrees
+    np.savetxt(again / "topology.txt", np.eye(3))  # also within one process
+    assert not replay(again, SCHEMES).agrees
+
+
+def test_a_run_is_not_resumed_with_another_matrix(tmp_path):
+    graph = tmp_path / "graph.txt"
+    np.savetxt(tmp_path / "topology.txt", np.eye(2))
+    np.savetxt(graph, np.full((2, 2), 0.5))
+    with pytest.raises(UserError, match="another mixing matrix"):
+        write_graph(tmp_path, f"file:{graph}", 2)
 
 
 @pytest.mark.thorough

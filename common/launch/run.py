@@ -21,7 +21,7 @@ from ..record.keras_callbacks import EVALUATED
 from ..record.run_directory import RunRecord, load_center
 from ..simulation.virtual_run import simulate
 from ..tasks.job import Job, checkpoints_of
-from ..tasks.results import write_data
+from ..tasks.results import write_data, write_graph
 from ..worker.flat_model import FlatModel, unused_optimizer
 from .launcher import launch
 from .supervisor import OnEvent
@@ -73,6 +73,8 @@ def run(
                 bus.publish({"event": "warning", "message": message})
             if job.cluster.task is not None and verbose:
                 display.task(job.cluster.task, job.cluster.wait_seconds)
+            if job.cluster.evaluates:
+                write_graph(job.run_dir, getattr(job.scheme.sync, "topology", ""), job.cluster.workers)
             start(job, bus.publish, model)
         if job.cluster.evaluates:
             write_data(job.run_dir, config, job.train, job.test)

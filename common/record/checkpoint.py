@@ -25,6 +25,7 @@ from typing import Any
 from ..errors import UserError
 from ..files import PART, cannot_write_into, copy, delete, flush, open_in_place, own_folder, refuse_link, writing
 from ..record_format import INITIAL, NUMBERS, open_to_read, read_text, stored_arrays
+from ..sync.topology import GRAPH
 from .array_files import write_array
 
 FORMAT = 2
@@ -296,6 +297,6 @@ def take_over(source: Path, run_dir: Path) -> list[str]:
 def take_over_record(source: Path, run_dir: Path) -> None:
     """Copy the files of the record of a run, except those that the new folder has."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    for name in ("config.json", "counts.json", "events.bin", "metrics.jsonl", INITIAL):
+    for name in ("config.json", "counts.json", "events.bin", "metrics.jsonl", INITIAL, GRAPH):
         if (source / name).exists() and not (run_dir / name).exists():
             copy(source / name, run_dir / name)

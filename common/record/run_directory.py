@@ -10,6 +10,7 @@ runs/<algorithm>/<time>-<id>/
                     the last ones, and counts.json)
     trace.npz       every event on the parameter server, in order (not with record="off")
     initial.npz     the center before the first update (not with record="off"); data.npz: data that have no NumPy recipe
+    topology.txt    the mixing matrix of workers that gossip, if it is from a file
     rounds.npz      every round: begun, ready, arrived, released, replied (not with record="off")
     center.npz      the center as one flat vector; model.keras: the same as a Keras model
     logs/           the output of each task
@@ -31,6 +32,7 @@ from ..errors import CannotWrite, DistsgdError, Interrupted, UserError
 from ..files import Lock, cannot_write_into, dumps, finite, replacing, write_json
 from ..record_format import DATA, INITIAL, read_arrays, read_config, read_json, short
 from ..reports import OF_LATER_JOIN
+from ..sync.topology import GRAPH
 from ..worker.flat_model import FlatModel
 from . import checkpoint
 from .cpu import CpuRecord
@@ -143,7 +145,7 @@ class RunRecord:
                     f"the run directory already holds a run without checkpoints: choose another. Received: {run_dir}"
                 )
             else:
-                for name in (INITIAL, DATA):  # of a run that failed here
+                for name in (INITIAL, DATA, GRAPH):  # of a run that failed here
                     (run_dir / name).unlink(missing_ok=True)
             if not is_part:
                 write_json(run_dir / "config.json", config)

@@ -17,6 +17,7 @@ from ..errors import UserError, first_line
 from ..files import with_tuples
 from ..record_format import read_config
 from ..spec import parse
+from ..sync.topology import FILE, GRAPH
 from .adapters import TRANSCRIPTIONS
 from .comparison import NO_ROOM, Verdict, judge
 from .problem_runs import of_problem
@@ -51,7 +52,7 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
     equations = dict(TRANSCRIPTIONS)
     if name in equations:
         equations[name] = compressed(name, equations[name], config["codec"], config["seed"])
-    given = _hyperparameters(config, schemes[name]) if name in schemes else None
+    given = _hyperparameters(run_dir, config, schemes[name]) if name in schemes else None
     if config["record"] == "gradients":
         known, are_moves = recorded_gradients(run_dir, config)
         if given is not None and are_moves:
@@ -83,9 +84,11 @@ def _unnamed(run_dir: Path, error: UserError) -> UserError:
     )
 
 
-def _hyperparameters(config: Mapping[str, Any], kind: type[Scheme]) -> dict[str, Any]:
+def _hyperparameters(run_dir: Path, config: Mapping[str, Any], kind: type[Scheme]) -> dict[str, Any]:
     """Return the hyperparameters of a run, with the defaults of the algorithm."""
     name, given = kind.name, with_tuples(config["hyperparameters"])
+    if "topology" in given and (run_dir / GRAPH).exists():  # the file that the run had may have changed
+        given["topology"] = f"{FILE}{run_dir / GRAPH}"
     known = {own.name for own in fields(kind)}
     if unknown := sorted(set(given) - known):
         raise UserError(f"{name} has no hyperparameter {unknown[0]!r}. {nearest(unknown[0], list(known))}")

@@ -63,7 +63,7 @@ class Gossip(Collective):
 
     def links(self, workers: int) -> Links:
         """Return the links of consecutive rounds, after which they repeat."""
-        return _links(self.topology, workers)
+        return _links(self.topology, workers, Topology(self.topology).written())
 
     def traffic(self, workers: int) -> tuple[float, float]:
         """Return the vectors that a worker sends in a round, and receives: those of its neighbours, in the mean."""
@@ -184,7 +184,7 @@ def consensus(workers: Tensor) -> Tensor:
 
 
 @cache
-def _links(topology: str, workers: int) -> Links:
+def _links(topology: str, workers: int, written: int | None) -> Links:
     """Return the links of a graph, one matrix after the other: those of all rounds together may have no room."""
     graph, each = Topology(topology), np.arange(workers)
     others, weights = [], []

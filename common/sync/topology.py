@@ -21,6 +21,7 @@ graphs; Boyd et al. 2006, Randomized Gossip Algorithms, for pairs.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,6 +35,8 @@ from ..files import reason_of
 from ..record_format import open_to_read
 
 FILE = "file:"
+
+GRAPH = "topology.txt"  # in a run directory: the matrix that the run read from a file
 
 DRAWN = 1024  # rounds after which the matchings that a run draws repeat
 
@@ -67,7 +70,7 @@ class Topology:
         period = self.period(workers)
         if period is not None:
             round, seed = round % period, 0
-        return _weights(self.text, workers, round, seed)
+        return _weights(self.text, workers, round, seed, self.written())
 
     def neighbours(self, worker: int, workers: int, round: int = 0, seed: int = 0) -> list[int]:
         """Return the other workers that `worker` hears in a round, in ascending order; raises `UserError`."""
@@ -78,6 +81,13 @@ class Topology:
         """Return the other workers that hear `worker` in a round, in ascending order; raises `UserError`."""
         hearing = np.flatnonzero(self.weights(workers, round, seed)[:, worker])
         return [int(k) for k in hearing if k != worker]
+
+    def written(self) -> int | None:
+        """Return the time in nanoseconds at which the file of the matrix was written, by which it is read again."""
+        try:
+            return os.stat(self.text.removeprefix(FILE)).st_mtime_ns if self.text.startswith(FILE) else None
+        except OSError:  # reading the file tells why
+            return None
 
     def period(self, workers: int) -> int | None:
         """Return the number of rounds after which the matrices repeat; None if they are random."""
@@ -160,7 +170,7 @@ GRAPHS: dict[str, Callable[[int, int, int], np.ndarray]] = {
 
 
 @lru_cache(maxsize=64)  # the periods of the usual graphs
-def _weights(text: str, workers: int, round: int, seed: int) -> np.ndarray:
+def _weights(text: str, workers: int, round: int, seed: int, written: int | None) -> np.ndarray:
     if text.startswith(FILE):
         weights = _from_file(text.removeprefix(FILE), workers)
     else:

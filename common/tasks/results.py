@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from ..data.recipes import RECIPES
-from ..errors import CannotWrite
+from ..errors import CannotWrite, UserError
 from ..files import PART, replacing, writing
 from ..record.event_log import Tally
 from ..record.keras_callbacks import EVALUATED
 from ..record.round_log import Shares
 from ..record_format import DATA, INITIAL, PARTS
 from ..reports import Report
+from ..sync.topology import FILE, GRAPH, Topology
 from ..waiting import POLL_SECONDS
 from ..worker.flat_model import FlatModel
 
@@ -96,6 +97,26 @@ def write_data(run_dir: Path, config: Mapping[str, Any], train: Any, test: Any) 
     if whole and sum(array.nbytes for array in arrays) <= MOST_BYTES:
         with replacing(run_dir / DATA) as file:
             np.savez(file, **dict(zip(PARTS, arrays, strict=True)))
+
+
+def write_graph(run_dir: Path, graph: str, workers: int) -> None:
+    """Write the mixing matrix of workers that gossip if it is from a file, which may change after the run.
+
+    Raises:
+        UserError: a run that is resumed here had another matrix.
+        CannotWrite: it cannot be written.
+    """
+    if not graph.startswith(FILE):
+        return
+    path, weights = run_dir / GRAPH, Topology(graph).weights(workers)
+    if not path.exists():
+        with replacing(path) as file:
+            np.savetxt(file, weights, fmt="%.17g")
+    elif not np.array_equal(Topology(f"{FILE}{path}").weights(workers), weights):
+        raise UserError(
+            f"{run_dir} holds checkpoints of a run with another mixing matrix, which is in its {GRAPH}: resume with "
+            f"that, or choose another run directory. Received: {graph}"
+        )
 
 
 def write_model(run_dir: Path, model: FlatModel, arrays: Mapping[str, Any]) -> None:
