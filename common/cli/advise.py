@@ -15,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ...algorithms import SCHEMES, SyncSGD
-from ..arguments import at_least, at_most, positive
+from ..arguments import at_most
 from ..contract.checks import fitted as for_tasks
+from ..contract.hyperparameters import Count, Natural, Positive, check_fields
 from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..contract.stability import largest_rate, rate_of
@@ -56,37 +57,32 @@ MOST_STEPS = 2 * 10**6  # of all workers in a round: the time of each is drawn
 class Question:
     """The model to train, the number of machines, and hyperparameters."""
 
-    workers: int = 16
+    workers: Natural = 16
     """Number of worker tasks."""
-    ps: int = 1
+    ps: Natural = 1
     """Number of parameter server tasks."""
     parameters: str | None = None
     """Number of parameters of the model, as in 25M. Default: 1M, or with --like that of the run."""
-    layers: int | None = None
+    layers: Natural | None = None
     """Number of layers of the model, each of which algorithms without a ps send as soon as its gradient is known, on
     equal machines. Default: they send a vector at once, as in a run."""
-    communication_period: int | None = None
+    communication_period: Natural | None = None
     """Local steps between two exchanges, for all algorithms with such a period. Default: that of each algorithm, and
     longer ones if messages take more than half of the time."""
     settings: str = ""
     """Hyperparameters of some algorithms instead of their defaults, as in diloco:communication_period=100."""
     codec: str = "float32"
     """Compression of messages, as in training; algorithms with a codec of their own keep it."""
-    curvature: float = 1.0
+    curvature: Positive = 1.0
     """Largest curvature of the loss, h, which limits the learning rates."""
-    seed: int = 0
+    seed: Count = 0
     """Random seed of the simulated times."""
     like: Path | None = None
     """Folder of a recorded run: predict for machines fitted to its rounds. Flags of machines override the fit."""
 
     def __post_init__(self):
-        at_least(1, workers=self.workers, ps=self.ps)
+        check_fields(self)
         at_most(MOST_WORKERS, workers=self.workers, ps=self.ps)
-        positive(curvature=self.curvature)
-        for name in ("communication_period", "layers"):
-            if getattr(self, name) is not None:
-                at_least(1, **{name: getattr(self, name)})
-        at_least(0, seed=self.seed)
         _ = self.size
         for scheme in self.schemes.values():
             if scheme.period > MOST_STEPS // self.workers:

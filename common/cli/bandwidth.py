@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from rich.table import Table
 
-from ..arguments import at_least, below_one, positive
+from ..arguments import below_one, positive
+from ..contract.hyperparameters import Natural, Positive, check_fields
 from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..errors import UserError
@@ -53,9 +54,9 @@ class LinkQuestion:
     """Number of parameters of the model, as in 25M."""
     layers: int = 24
     """Number of layers of the model, all of the same size."""
-    step_ms: float = 100.0
+    step_ms: Positive = 100.0
     """Milliseconds of a local step that waits for no message."""
-    workers: int = 2
+    workers: Natural = 2
     """Number of worker tasks."""
     over: Literal["collective", "ps", "as-here"] = "as-here"
     """Path of messages: a reduction among the workers (collective), or parameter servers with faster links (ps);
@@ -85,12 +86,11 @@ class LinkQuestion:
     """Print the bandwidths in bits per second as JSON, instead of the table; null where no link is enough."""
 
     def __post_init__(self):
-        at_least(1, workers=self.workers)
-        positive(step_ms=self.step_ms)
         if not self.algorithms:
             raise UserError("bandwidth needs an algorithm, as in: bandwidth diloco --parameters 1B --layers 24")
-        if self.plot is not None and self.plot.suffix not in FORMATS:
-            raise UserError(f"plot must end in {' or '.join(FORMATS)}. Received: {self.plot}")
+        check_fields(self)
+        if self.plot is not None:
+            check_format("plot", self.plot)
         _ = self.fractions, self.both_bits
 
     @property

@@ -16,9 +16,10 @@ from typing import Any
 from rich.console import Console
 
 from ...algorithms import SCHEMES
-from ..arguments import at_least, nearest, spelt
+from ..arguments import nearest, spelt
 from ..cluster.cluster import Cluster
 from ..cluster.fingerprint import class_digest
+from ..contract.hyperparameters import Natural, check_fields
 from ..contract.scheme import Scheme
 from ..errors import DistsgdError, Interrupted, UserError
 from ..files import dumps, replacing
@@ -47,11 +48,14 @@ HOW = "as in: sweep downpour --learning-rate 0.05,0.1,0.2 --seeds 3"
 class SweepOptions:
     """The options of a sweep itself."""
 
-    seeds: int = 1
+    seeds: Natural = 1
     """Number of runs of each setting, with the seeds from --seed on."""
-    parallel: int | None = None
+    parallel: Natural | None = None
     """Number of runs at the same time; the default is the number of cores divided by that of the tasks of a run."""
 
+
+    def __post_init__(self):
+        check_fields(self)
 
 def main(arguments: list[str]) -> int:
     """Train with each combination of values, print a table and write a plot; return the exit code."""
@@ -113,7 +117,6 @@ def _trials(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[list[Trial
         return read_flags(f"run.sh sweep {scheme_type.name}", scheme_type, words, {"sweep": SweepOptions})
 
     how, *_ = read(words)
-    at_least(1, seeds=how.seeds, parallel=1 if how.parallel is None else how.parallel)
     if "seed" in axes and how.seeds > 1:
         raise UserError(f"--seeds and several values of --seed exclude each other. Received: --seeds {how.seeds}")
     found = []

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from rich.filesize import decimal
 from rich.table import Table
 
-from ..arguments import at_least
 from ..contract.checks import fitted
+from ..contract.hyperparameters import Count, Natural, check_fields
 from ..contract.scheme import Scheme
 from ..files import dumps
 from ..record.display import Page
@@ -30,25 +30,22 @@ class Timing:
 
     parameters: str
     """Number of parameters of the model, as in 25M. No gradients are computed."""
-    workers: int = 16
+    workers: Natural = 16
     """Number of worker tasks."""
-    ps: int = 1
+    ps: Natural = 1
     """Number of ps tasks."""
-    layers: int | None = None
+    layers: Natural | None = None
     """Number of layers of the model: a layer is sent as soon as its gradient is known. Default: a vector is sent at
     once, as in a run."""
     codec: str = "float32"
     """Compression of messages, as in training."""
-    seed: int = 0
+    seed: Count = 0
     """Random seed of the simulated times."""
     json: bool = False
     """Print the figures as JSON, instead of a table."""
 
     def __post_init__(self):
-        at_least(1, workers=self.workers, ps=self.ps)
-        at_least(0, seed=self.seed)
-        if self.layers is not None:
-            at_least(1, layers=self.layers)
+        check_fields(self)
 
 
 def main(scheme_type: type[Scheme], arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""Types of hyperparameters, with the constraint on the value, which is checked when a scheme is made.
+"""Types of hyperparameters and options, with the constraint on the value, which is checked when an object is made.
 
     period: Period = 10         # 0 is refused: "period must be at least 1. Received: period=0"
 
@@ -35,8 +35,10 @@ Decay = Annotated[float, below_one]
 """Weight of the past in a moving average, from 0 to less than 1."""
 Graph = Annotated[str, lambda **given: _check_graph(*given.values())]
 """Name of a graph of workers, see `sync.topology`."""
-Period = Annotated[int, functools.partial(at_least, 1)]
+Natural = Annotated[int, functools.partial(at_least, 1)]
 """A whole number from one."""
+Period = Natural
+"""A number of local steps, from one."""
 Count = Annotated[int, functools.partial(at_least, 0)]
 """A whole number from zero."""
 
@@ -50,21 +52,21 @@ def unstable_above(limit: float, workers: int, **value: float) -> list[str]:
     return [f"{above}: lower it. Received: {name}={received:g}"]
 
 
-def check_hyperparameters(scheme: Any) -> None:
+def check_fields(checked: Any) -> None:
     """Raise `UserError` for the first field of a dataclass whose value is not of its annotated type.
 
     A custom type is `Annotated[int, refuse]`, where `refuse(name=value)` raises. Values of a plain `int` or `float` are
     not checked.
     """
-    kinds = _kinds(type(scheme))
-    for field in fields(scheme):
-        _check(field.name, kinds.get(field.name), getattr(scheme, field.name))
+    kinds = _kinds(type(checked))
+    for field in fields(checked):
+        _check(field.name, kinds.get(field.name), getattr(checked, field.name))
 
 
 @functools.cache
-def _kinds(scheme: type) -> dict[str, Any]:
+def _kinds(checked: type) -> dict[str, Any]:
     try:
-        return get_type_hints(scheme, include_extras=True)
+        return get_type_hints(checked, include_extras=True)
     except NameError:  # a class made inside a function may use types that are not visible here
         return {}
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 from ..errors import UserError
 from ..lazy import tf
 from ..spec import parse
-from .hyperparameters import Decay, NotNegative, Positive, check_hyperparameters
+from .hyperparameters import Decay, NotNegative, Positive, check_fields
 from .optimizers import adam, adamw, orthogonal, sgd
 from .views import Tensor, Worker
 
@@ -27,7 +27,7 @@ class InnerSGD:
     elementwise: ClassVar[bool] = True  # as in `Scheme`
 
     def __post_init__(self) -> None:
-        check_hyperparameters(self)
+        check_fields(self)
 
     def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
         """Return the initial values of the optimizer's variables on a worker, by name."""

@@ -26,7 +26,7 @@ from ..arguments import CheckedCall
 from ..messages.codec import Codec
 from ..sync.asynchronous import Async
 from ..sync.synchronization import Synchronization
-from .hyperparameters import check_hyperparameters
+from .hyperparameters import check_fields
 from .rounds import Event, Rounds
 from .views import Server, Tensor, Worker
 
@@ -86,7 +86,7 @@ class Scheme(CheckedCall):
             cls.idea = cls.__doc__.strip().splitlines()[0].rstrip(".")
 
     def __post_init__(self) -> None:
-        check_hyperparameters(self)
+        check_fields(self)
 
     @property
     def period(self) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
-from ..arguments import CheckedCall, at_least, at_most, close_to, fraction, nearest, not_negative, one_of, positive
-from ..contract.hyperparameters import meanings
+from ..arguments import CheckedCall, at_least, at_most, close_to, nearest, positive
+from ..contract.hyperparameters import Count, Fraction, Natural, NotNegative, Positive, check_fields, meanings
 from ..contract.rounding import codec_of
 from ..data.examples import USUAL_BATCH
 from ..data.skew import parsed
@@ -24,6 +25,10 @@ RESTART_CHECKPOINT_SECONDS = 10.0
 MAX_SEED = 2**32 - 1  # the largest seed that NumPy and Keras accept
 
 MAX_STEPS = 10**12  # of a worker: more than any run does, and within the range of every counter
+
+Seed = Annotated[int, partial(at_least, 0), partial(at_most, MAX_SEED)]
+
+Share = Annotated[float, positive, partial(at_most, 1)]
 
 OnNan = Literal["stop", "drop"]
 
@@ -53,17 +58,17 @@ class Recovery(CheckedCall):
         {}
     """
 
-    checkpoint_steps: int | None = None
+    checkpoint_steps: Natural | None = None
     """Updates of the center between two checkpoints."""
-    checkpoint_seconds: float | None = None
+    checkpoint_seconds: Positive | None = None
     """Seconds between two checkpoints; the default is 60, or 10 if tasks may be restarted."""
-    keep_checkpoints: int = 3
+    keep_checkpoints: Natural = 3
     """Number of the newest checkpoints to keep. A run in the same run directory resumes from the newest."""
     resume: Path | None = None
     """Run directory whose newest checkpoint to resume from; `latest` is the newest run in runs/."""
-    max_restarts: int = 0
+    max_restarts: Count = 0
     """Maximum number of restarts of killed tasks, all tasks together."""
-    min_workers: int | None = None
+    min_workers: Natural | None = None
     """Number of workers with which the run continues if the others do not come back; the default is all."""
     on_nan: OnNan = "stop"
     """Reaction to a message that is not finite: stop the run, or drop the message. It never reaches the center."""
@@ -71,15 +76,7 @@ class Recovery(CheckedCall):
     def __post_init__(self):
         if self.resume is not None:
             object.__setattr__(self, "resume", named(Path(self.resume)))  # Python users give a text
-        at_least(1, keep_checkpoints=self.keep_checkpoints)
-        at_least(0, max_restarts=self.max_restarts)
-        one_of(("stop", "drop"), on_nan=self.on_nan)
-        if self.checkpoint_steps is not None:
-            at_least(1, checkpoint_steps=self.checkpoint_steps)
-        if self.checkpoint_seconds is not None:
-            positive(checkpoint_seconds=self.checkpoint_seconds)
-        if self.min_workers is not None:
-            at_least(1, min_workers=self.min_workers)
+        check_fields(self)
 
     @property
     def seconds(self) -> float:
@@ -99,13 +96,13 @@ class RunOptions:
         UserError: an option is out of range.
     """
 
-    epochs: int = 1
+    epochs: Natural = 1
     """Passes over the training data."""
-    steps: int | None = None
+    steps: Natural | None = None
     """Local steps of each worker, instead of epochs."""
-    batch_size: int = USUAL_BATCH
+    batch_size: Natural = USUAL_BATCH
     """Examples of one local step."""
-    seed: int = 0
+    seed: Seed = 0
     """Random seed for initial weights, data sharding and batch order."""
     skew: str | None = None
     """Unequal distribution of labels over the workers: dirichlet:alpha=0.1 (each worker draws its own proportions, and
@@ -113,16 +110,16 @@ class RunOptions:
     run_dir: Path | None = None
     """Folder for the results of the run; the default is a new one in runs/, to which runs/latest then points. In a
     folder that holds checkpoints, such as `latest`, the run resumes from them."""
-    clip_norm: float | None = None
+    clip_norm: Positive | None = None
     """Maximum norm of a gradient, taken as one vector; longer ones are scaled down to it."""
-    l2: float = 0.0
+    l2: NotNegative = 0.0
     """Coefficient of the term l2/2 ‖x‖² that is added to the loss."""
-    participation: float | None = None
+    participation: Share | None = None
     """Share of the clients that take part in a round, as in 0.1: the data belong to workers/0.1 clients, and in each
     round each worker trains on the shard of another one, by a seeded draw (synchronous algorithms)."""
     hostile: str | None = None
     """Attack on the run, as in sign-flip:2: the last 2 workers compute with the negative of their gradients."""
-    ema_decay: float | None = None
+    ema_decay: Fraction | None = None
     """Evaluate an exponential moving average of the center, with this decay, instead of the center."""
     codec: str = "float32"
     """Compression of messages: bf16 (half of the bytes), int8, int4, fp4, qsgd, topk, randomk, sign or dct; with
@@ -138,11 +135,11 @@ class RunOptions:
     probe: bool = True
     """Measure the largest curvature of the loss before the run, and warn of a learning rate that is too large for
     it."""
-    stop_at_version: int | None = None
+    stop_at_version: Natural | None = None
     """End the run after this number of updates of the center; a few more may be applied meanwhile."""
-    stop_at_accuracy: float | None = None
+    stop_at_accuracy: Fraction | None = None
     """End the run when the center has this accuracy on the test data."""
-    evaluate_every: int | None = None
+    evaluate_every: Natural | None = None
     """Evaluate the center every N updates. The ps takes snapshots at the multiples of N, and they are evaluated after
     the training. If they need more than 256 MB, or are more than 1000, the evaluator uses the first center that it
     reads at or after each multiple. Between multiples the center is evaluated as often as that slows no worker."""
@@ -156,36 +153,15 @@ class RunOptions:
     """Checkpoints, restarts and other reactions to faults."""
 
     def __post_init__(self):
-        at_least(1, epochs=self.epochs, batch_size=self.batch_size)
-        at_least(0, seed=self.seed)
-        at_most(MAX_SEED, seed=self.seed)
+        check_fields(self)
         if self.skew is not None:
             parsed(self.skew)
-        if self.steps is not None:
-            at_least(1, steps=self.steps)
         if self.run_dir is not None:
             if not str(self.run_dir):
                 raise UserError("run_dir must not be empty; leave it out for a fresh folder in runs/")
             object.__setattr__(self, "run_dir", newest(Path(self.run_dir)))
-        if self.clip_norm is not None:
-            positive(clip_norm=self.clip_norm)
-        not_negative(l2=self.l2)
-        if self.participation is not None:
-            positive(participation=self.participation)
-            at_most(1, participation=self.participation)
         hostile_workers(self.hostile)
-        if self.ema_decay is not None:
-            fraction(ema_decay=self.ema_decay)
         codec_of(self.codec)
-        one_of(get_args(TransportName), transport=self.transport)
-        one_of(get_args(Kernels), kernels=self.kernels)
-        if self.stop_at_version is not None:
-            at_least(1, stop_at_version=self.stop_at_version)
-        if self.stop_at_accuracy is not None:
-            fraction(stop_at_accuracy=self.stop_at_accuracy)
-        if self.evaluate_every is not None:
-            at_least(1, evaluate_every=self.evaluate_every)
-        one_of(("full", "off"), record=self.record)
         if not isinstance(self.recovery, Recovery):
             raise UserError(
                 f"recovery must be a Recovery, as in recovery=Recovery(max_restarts=5). Received: {self.recovery!r}"
@@ -231,9 +207,10 @@ def takes_options(function: Function) -> Function:
     """Name each option in the signature and, for `{options}`, in the docstring of a function that ends in **options."""
     parameters = dict(inspect.signature(function).parameters)
     parameters.popitem()
+    kinds = get_type_hints(RunOptions)
     for option in fields(RunOptions):
         parameters[option.name] = inspect.Parameter(
-            option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type
+            option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=kinds[option.name]
         )
     function.__signature__ = inspect.Signature([*parameters.values()])  # pyright: ignore[reportFunctionMemberAccess]
     meant = "\n        ".join(f"{name}: {meaning}" for name, meaning in meanings(RunOptions).items())
