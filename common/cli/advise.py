@@ -23,6 +23,7 @@ from ..contract.scheme import Scheme
 from ..contract.stability import largest_rate, rate_of
 from ..errors import UserError
 from ..record.display import Page
+from ..record.tables import columns
 from ..virtual_time.forecast import Forecast, forecast
 from ..virtual_time.platform import NETWORKS, Machines, Platform
 from ..virtual_time.schedule import check
@@ -306,10 +307,8 @@ def _reason(name: str, order: Sequence[str], rows: Mapping[str, Prediction]) -> 
 
 
 def _table(rows: Mapping[str, Prediction]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("algorithm", no_wrap=True)
-    for title in ("updates/s", "gradients/s", "computing", "staleness", "bytes/s", "rate"):
-        table.add_column(title, justify="right", no_wrap=True)
+    numbers = ("updates/s", "gradients/s", "computing", "staleness", "bytes/s", "rate")
+    table = columns("algorithm", *numbers, right=numbers)
     for name, row in rows.items():
         run, mark = row.run, "" if row.stable else "?" if row.limit is None else "! "
         table.add_row(

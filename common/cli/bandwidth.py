@@ -18,8 +18,8 @@ from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..files import dumps, replacing
 from ..record.display import Page
-from ..record.plot import figure_class, lines_of
-from ..timeline.picture import FORMATS
+from ..record.plot import bare, check_format, figure_class, lines_of, save
+from ..record.tables import columns
 from ..virtual_time.layers import Exchange, LayeredStep, Pattern, exchange_of, needed_rate, utilisation
 from ..virtual_time.platform import nanoseconds
 from ..virtual_time.schedule import SECOND
@@ -172,11 +172,9 @@ def _on_grid(rate: float, grid: bool) -> float:
 
 
 def _table(question: LinkQuestion, found: Mapping[str, list[float]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    table.title = "Gbit/s of a worker's link, each way, by the time that the worker computes"
-    table.add_column("algorithm", overflow="fold")
-    for each in question.fractions:
-        table.add_column(f"{100 * each:g}%", justify="right", no_wrap=True)
+    shares = [f"{100 * each:g}%" for each in question.fractions]
+    title = "Gbit/s of a worker's link, each way, by the time that the worker computes"
+    table = columns("algorithm", *shares, right=shares, title=title)
     for text, rates in found.items():
         table.add_row(text, *(f"{rate / GIGABIT:.3g}" if math.isfinite(rate) else "none" for rate in rates))
     return table

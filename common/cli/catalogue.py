@@ -8,7 +8,6 @@ import os
 import shlex
 import sys
 
-from rich.table import Table
 from rich.text import Text
 
 from ...algorithms import SCHEMES
@@ -16,6 +15,7 @@ from ..arguments import spelt
 from ..contract.hyperparameters import meanings
 from ..contract.scheme import Scheme
 from ..record.display import Page
+from ..record.tables import columns
 from . import flags
 from .flags import Parser, shown
 
@@ -23,9 +23,7 @@ from .flags import Parser, shown
 def catalogue(arguments: list[str]) -> int:
     """Print the algorithms as a table; return the exit code."""
     Parser("run.sh list", "Show the catalogue.").values(arguments)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("algorithm", "", "idea", "paper"):
-        table.add_column(column)
+    table = columns("algorithm", "", "idea", "paper")
     for name, scheme in SCHEMES.items():
         table.add_row(name, timing(scheme), scheme.idea, scheme.paper)
     page = Page(highlight=False)
@@ -71,9 +69,7 @@ def explain(scheme: type[Scheme], alias: str = "") -> None:
 
     found = hyperparameters(scheme)
     if found:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("hyperparameter", "default", "meaning"):
-            table.add_column(column)
+        table = columns("hyperparameter", "default", "meaning")
         for name, (default, meaning) in found.items():
             table.add_row("--" + name.replace("_", "-"), Text(default), Text(meaning))
         console.print()

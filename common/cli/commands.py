@@ -20,6 +20,8 @@ from ..errors import UserError
 from ..files import replacing
 from ..lazy import require_tensorflow
 from ..record.latest import named
+from ..record.plot import check_format, save
+from ..record.tables import aligned
 from ..record_format import read_config
 from ..replay.comparison import Verdict
 from ..replay.replay import replay
@@ -161,9 +163,7 @@ def _replay_one(run_dir: Path) -> int:
         unchecked.append(f"how {codec} rounds: the rounding of single messages is not recorded")
     if unchecked:
         lines["not checked"] = "; ".join(unchecked)
-    width = max(map(len, lines))
-    for name, value in lines.items():
-        print(f"{name:<{width}}  {value}")  # noqa: T201
+    print(aligned(lines))  # noqa: T201
     return 0 if verdict.agrees else 1 if verdict.differs else 2
 
 

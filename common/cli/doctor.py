@@ -16,6 +16,7 @@ from typing import Any
 from ..kernels import LEAST, choose, cpu_name
 from ..messages.segments import allowed, needed
 from ..record.cpu import usable_cores
+from ..record.tables import aligned
 from .flags import Parser
 
 PACKAGES = ("distsgd", "tensorflow", "keras", "numpy")
@@ -41,12 +42,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     as_json = parser.values(arguments).json
     found = look()
-    if as_json:
-        print(json.dumps(found))  # noqa: T201
-    else:
-        width = max(map(len, found))
-        for name, value in found.items():
-            print(f"{name:<{width}}  {value}")  # noqa: T201
+    print(json.dumps(found) if as_json else aligned(found))  # noqa: T201
     return 0
 
 

@@ -18,6 +18,7 @@ from ..kernels import set_here
 from ..lazy import tf
 from ..messages.codec import FLOAT_BYTES
 from ..record.cpu import usable_cores
+from ..record.tables import figures
 from ..tasks.job import Job
 from ..worker.flat_model import FlatModel
 from .imports import import_tensorflow
@@ -147,7 +148,6 @@ def _bytes_of(variables: Callable[[Any], Mapping[str, Any]], size: int) -> int:
 
 def size_table(found: Mapping[str, Any]) -> Table:
     """Return the figures of a run as a table."""
-    table = Table(title=f"{found['algorithm']}: not started", show_header=False, title_justify="left")
     up, down = found["bytes_pushed_per_round"], found["bytes_pulled_per_round"]
     tasks = f"{found['ps']} ps + {found['workers']} workers" if found["ps"] else f"{found['workers']} workers, no ps"
     on_server = f", ps {decimal(found['memory_of_the_server'])} in all" if found["ps"] else ""
@@ -164,6 +164,4 @@ def size_table(found: Mapping[str, Any]) -> Table:
         steps, workers = found["steps_per_worker"], found["workers"]
         step = f"{steps:,} steps of {1e3 * seconds / steps:,.2f} ms"
         rows["seconds"] = f"at least {seconds:,.2f}: {step}, {workers} workers on {found['cores']} cores"
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table
+    return figures(f"{found['algorithm']}: not started", rows)

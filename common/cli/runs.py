@@ -18,8 +18,8 @@ from ..record.latest import ROOT, named
 from ..record.metrics import shown
 from ..record.plot import AXES
 from ..record.saved_runs import COLUMNS, SavedRun, chosen, differences, picture, printable, read_run, runs_in
-from ..record.summary import formatted, summary_rows
-from ..timeline.picture import FORMATS
+from ..record.summary import summary_rows
+from ..record.tables import columns, formatted
 from .flags import Parser, one_of, plain
 
 WIDTH = 200  # columns of a table that is not as wide as the terminal
@@ -56,9 +56,8 @@ def list_runs(arguments: list[str]) -> int:
 
 def _listed(runs: Sequence[SavedRun], root: Path) -> Table:
     """Return a table with a row for each run."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("run", "outcome", "workers", "updates", "test loss", "accuracy", "seconds", "data, model"):
-        table.add_column(name, justify="left" if name in ("run", "outcome", "data, model") else "right")
+    numbers = ("workers", "updates", "test loss", "accuracy", "seconds")
+    table = columns("run", "outcome", *numbers, "data, model", right=numbers)
     for run in runs:
         values = run.values
         table.add_row(
@@ -121,10 +120,7 @@ def _named(options: Namespace) -> list[SavedRun]:
 
 def _beside(runs: Sequence[SavedRun]) -> Table:
     """Return a table with a column for each run: settings that differ, and results."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for run in runs:
-        table.add_column(Text(run.config["algorithm"]), overflow="fold")
+    table = columns("", *(escape(run.config["algorithm"]) for run in runs))
     rows = {name.replace("_", " "): values for name, values in differences(runs).items()}
     results = [_results(run) for run in runs]
     for name in dict.fromkeys(name for result in results for name in result):

@@ -19,7 +19,7 @@ from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..files import dumps
 from ..launch.client import keep_warm
-from ..record.summary import formatted
+from ..record.tables import columns, formatted
 from ..spec import parse
 from ..tasks.job import checked
 from . import flags, time_alone
@@ -123,10 +123,8 @@ def scheme_of(text: str) -> Scheme:
 
 def table(names: Sequence[str], results: Sequence[dict[str, Any]]) -> Table:
     """Build a table with one line for each run."""
-    shown = Table(box=None, padding=(0, 0, 0, 1), pad_edge=False, title="in virtual time", title_justify="left")
-    shown.add_column("algorithm", overflow="fold")
-    for name in ("updates", "seconds", "per s", "staleness", "compute", "a worker", "loss"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    numbers = ("updates", "seconds", "per s", "staleness", "compute", "a worker", "loss")
+    shown = columns("algorithm", *numbers, right=numbers, title="in virtual time", padding=(0, 0, 0, 1))
     for name, result in zip(names, results, strict=True):
         seconds, updates, spent = result["seconds_training"], result["updates"], result["round"]
         moved = (result["bytes_pushed"] + result["bytes_pulled"]) / result["workers"]

@@ -12,8 +12,8 @@ from typing import Any
 from rich.table import Table
 
 from ..contract.scheme import Scheme
-from ..record.plot import figure_class
-from ..record.summary import formatted
+from ..record.plot import bare, figure_class
+from ..record.tables import formatted
 from .flag_groups import Options
 
 LOG_RATIO = 4.0  # an axis is logarithmic if its largest value is this many times its smallest

@@ -12,6 +12,7 @@ from ..contract.checks import fitted
 from ..contract.hyperparameters import Count, Natural, check_fields
 from ..contract.scheme import Scheme
 from ..files import dumps
+from ..record import tables
 from ..record.display import Page
 from ..virtual_time.forecast import Forecast, forecast
 from ..virtual_time.platform import Platform
@@ -70,7 +71,6 @@ def main(scheme_type: type[Scheme], arguments: Sequence[str]) -> int:
 
 def _table(scheme: Scheme, timing: Timing, figures: Forecast) -> Table:
     title = f"{scheme.name}: {timing.workers} workers, {timing.parameters} parameters, in virtual time"
-    table = Table(title=title, show_header=False, title_justify="left")
     seconds = scheme.updates_per_round(timing.workers) / figures.updates
     spent = {"compute": figures.compute, "waiting": figures.waiting, "communication": figures.communication}
     rows = {
@@ -80,6 +80,4 @@ def _table(scheme: Scheme, timing: Timing, figures: Forecast) -> Table:
         "a worker": f"{decimal(int(figures.sent))}/s sent, {decimal(int(figures.received))}/s received",
         "staleness": f"mean {figures.staleness:.3g}",
     }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table
+    return tables.figures(title, rows)

@@ -23,6 +23,7 @@ from ..lazy import require_tensorflow
 from ..record.loggers import LOGGERS
 from ..record.run_directory import RunRecord
 from ..record.summary import summary
+from ..record.tables import aligned
 from ..tasks.job import Job, describe, make_job
 from ..training import try_on_a_batch
 from .config_file import FLAG, read_config_file, split_config, with_settings
@@ -158,10 +159,7 @@ def begin(config: dict[str, Any], run_dir: Path, output: Output, told: str = "")
     if told and not output.quiet:
         print(told, file=sys.stderr, flush=True)  # noqa: T201
     if output.verbose:
-        settings = flat({**config, "run_dir": str(run_dir)})
-        width = max(map(len, settings))
-        for name, value in settings.items():
-            print(f"{name:<{width}}  {value}", file=sys.stderr)  # noqa: T201
+        print(aligned(flat({**config, "run_dir": str(run_dir)})), file=sys.stderr)  # noqa: T201
 
 
 def prepared(scheme: Scheme, options: Options) -> tuple[Job, dict[str, Any], Any]:

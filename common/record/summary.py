@@ -12,6 +12,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from .metrics import others, shown
+from .tables import figures, formatted
 
 OF_DATA = ("test accuracy", "test loss", "examples/s")
 
@@ -20,10 +21,7 @@ UNEVEN = 0.001  # shares of workers that differ by less are not shown
 
 def summary(result: dict[str, Any]) -> Table:
     """Return the result of a run as a table."""
-    table = Table(title=f"{result['algorithm']}: {result['outcome']}", show_header=False, title_justify="left")
-    for name, value in summary_rows(result).items():
-        table.add_row(name, value)
-    return table
+    return figures(f"{result['algorithm']}: {result['outcome']}", summary_rows(result))
 
 
 def summary_html(result: dict[str, Any], picture: Path) -> str:
@@ -87,8 +85,3 @@ def _round(spent: dict[str, Any] | None) -> str | None:
         return None
     parts = [f"{spent[name]:.0%} {name}" for name in ("compute", "waiting", "communication") if spent[name] is not None]
     return f"{1000 * spent['seconds']:.1f} ms: {', '.join(parts)}"
-
-
-def formatted(value: float | None, form: str) -> str:
-    """Format a number; "-" if it is unknown."""
-    return "-" if value is None else format(value, form)
