@@ -9,6 +9,7 @@ from typing import Any
 
 from ..common.contract.scheme import Scheme
 from ..common.messages.cut import even_sizes
+from ..common.record.plot import save
 from ..common.server.traffic import Traffic
 from ..common.timeline.lanes import Tracks, lanes_of, within
 from ..common.timeline.picture import draw
@@ -82,7 +83,7 @@ def _shown(scheme: Scheme) -> float:
 def timeline(scheme: Scheme, file: Path) -> Forecast:
     """Draw the first rounds; return the figures of the whole simulated run."""
     schedule, traffic = schedule_of(scheme)
-    draw([tracks_of(scheme, schedule)], file, file.suffix, end=_shown(scheme))
+    save(draw([tracks_of(scheme, schedule)], end=_shown(scheme)), file, dpi=130)
     return figures(schedule, scheme, traffic, WORKERS)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.record.plot import GREY, colour, lines_of
+from ..common.record.plot import GREY, bare, colour, lines_of
 
 Outcome = dict[str, Any]
 
@@ -60,12 +60,6 @@ def draw(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
 def title_of(figure: Any, text: str) -> None:
     """Write a title above a figure, on as many lines as its width demands."""
     figure.suptitle(textwrap.fill(text, round(13 * figure.get_figwidth())), fontsize=9)
-
-
-def bare(axes: Any) -> None:
-    """Draw a faint grid, and only the needed parts of a frame."""
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def to_target(outcomes: Sequence[Outcome]) -> Any:

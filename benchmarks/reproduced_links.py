@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..common.cli.bandwidth import GIGABIT, GRID
-from ..common.record.plot import figure_class
+from ..common.record.plot import bare, figure_class
 from ..common.virtual_time.layers import Exchange, LayeredStep, utilisation
 from .reproduced_experiment import Experiment, Numbers
 
@@ -113,8 +113,7 @@ def _draw(numbers: Numbers) -> Any:
                 axes.plot(GRID[point(theirs)], 100 * wanted, "o", mec=f"C{i}", mfc=filled, ms=6)
         axes.set(xscale="log", xlabel="Gbit/s", title=f"{size}, {layers} layers, {FITTED[size]} s a step")
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+        bare(axes)
         if size == "1B":
             axes.set_ylabel("time computing (%)")
             axes.legend(loc="lower right", fontsize=8)

@@ -1,6 +1,7 @@
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # some tests compare bits of runs in this process and in others
@@ -42,7 +43,7 @@ def children() -> set[int]:
 @pytest.fixture(autouse=True)
 def blank_pictures(monkeypatch):
     """Replace the plot of a run, which takes as long as a small run, by an empty file in this process."""
-    monkeypatch.setattr(run_directory, "plot", lambda rows, config, file: None)
+    monkeypatch.setattr(run_directory, "draw", lambda runs: SimpleNamespace(savefig=lambda *_, **__: None))
 
 
 @pytest.fixture(autouse=True)

@@ -129,7 +129,7 @@ def test_the_command_draws_the_curves_and_names_what_is_out_of_reach(tmp_path, c
         ("diloco --bits 1,2,3", "two for messages and replies"),
         ("diloco:communication_period=100 --fragments 99", "at most the number of layers"),
         ("all_reduce --fragments 3", "at most 1, the period"),
-        ("diloco --plot a.pdf", "must end in"),
+        ("diloco --plot a.pdf", "ends in"),
         ("diloco --parameters 0", "takes a number with k, M, G"),
     ],
 )

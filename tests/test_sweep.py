@@ -148,8 +148,8 @@ def test_a_setting_of_which_a_run_diverged_is_not_the_best():
     ]  # fmt: skip
     assert best_of(trials) == {"settings": {"codec": "bf16"}, "test_loss": pytest.approx(0.6)}
     assert best_of(trials[:2]) is None
-    picture("downpour", trials, io.BytesIO())
-    picture("downpour", [trial({}, seed, None, "diverged") for seed in (0, 1)], io.BytesIO())
+    for some in (trials, [trial({}, seed, None, "diverged") for seed in (0, 1)]):
+        picture("downpour", some).savefig(io.BytesIO())
 
 
 @pytest.mark.thorough

@@ -16,7 +16,7 @@ from ..contract.hyperparameters import Natural, Positive, check_fields
 from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..errors import UserError
-from ..files import dumps, replacing
+from ..files import dumps
 from ..record.display import Page
 from ..record.plot import bare, check_format, figure_class, lines_of, save
 from ..record.tables import columns
@@ -157,8 +157,7 @@ def main(arguments: list[str]) -> int:
         page.print(_table(question, found))
         page.print(_notes(question, exchanges))
     if question.plot is not None:
-        with replacing(question.plot) as file:
-            _picture(question, exchanges).savefig(file, format=question.plot.suffix[1:], dpi=120)
+        save(_picture(question, exchanges), question.plot)
         if not question.json:
             print(question.plot)  # noqa: T201
     return 0
@@ -206,8 +205,7 @@ def _picture(question: LinkQuestion, exchanges: Mapping[str, Exchange]) -> Any:
     axes.set(xscale="log", xlabel="bandwidth of a worker's link (Gbit/s each way)", ylabel="time computing (%)")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(0, 102)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    bare(axes)
     axes.legend()
     axes.set_title(
         f"{question.parameters} parameters, {question.layers} layers, {question.step_ms:g} ms a step", fontsize=10

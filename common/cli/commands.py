@@ -28,7 +28,7 @@ from ..replay.replay import replay
 from ..replay.scripted import with_later_joins
 from ..tasks.follow import follow
 from ..timeline.lanes import read_lanes
-from ..timeline.picture import FORMATS, draw
+from ..timeline.picture import draw
 from ..timeline.trace_export import write_trace
 from . import flags
 from .catalogue import aliases, explain
@@ -203,8 +203,8 @@ def timeline(arguments: list[str]) -> int:
     not_negative(begin=options.begin)
     if options.end is not None and not options.end > options.begin:
         raise UserError(f"--end must be later than --begin. Received: {options.begin:g} and {options.end:g} seconds")
-    if options.picture and options.picture.suffix not in FORMATS:
-        raise UserError(f"--picture takes a name that ends in {' or '.join(FORMATS)}. Received: {options.picture}")
+    if options.picture:
+        check_format("--picture", options.picture)
 
     folders = [named(folder) for folder in options.run_dir]
     first = {name for name, scheme in SCHEMES.items() if scheme.exchange_first}
@@ -215,7 +215,6 @@ def timeline(arguments: list[str]) -> int:
         write_trace(runs, target)
     print(output, VIEWERS, *(f"{run.name}: {note}" for run in runs for note in run.notes), sep="\n")  # noqa: T201
     if options.picture:
-        with replacing(options.picture) as file:
-            draw(runs, file, options.picture.suffix, options.begin, options.end)
+        save(draw(runs, options.begin, options.end), options.picture, dpi=130)
         print(options.picture)  # noqa: T201
     return 0

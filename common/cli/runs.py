@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from ..errors import UserError
-from ..files import dumps, replacing
+from ..files import dumps
 from ..record.display import Page
 from ..record.latest import ROOT, named
 from ..record.metrics import shown
-from ..record.plot import AXES
+from ..record.plot import AXES, check_format, save
 from ..record.saved_runs import COLUMNS, SavedRun, chosen, differences, picture, printable, read_run, runs_in
 from ..record.summary import summary_rows
 from ..record.tables import columns, formatted
@@ -108,8 +109,8 @@ def _options(command: str, about: str, arguments: list[str]) -> Namespace:
         help="path of the plot, .png or .svg (default: plot-X.png in the folder of the run; compare-X.png, if several)",
     )
     options = parser.values(arguments)
-    if options.output and options.output.suffix not in FORMATS:
-        raise UserError(f"--output takes a name that ends in {' or '.join(FORMATS)}. Received: {options.output}")
+    if options.output:
+        check_format("--output", options.output)
     return options
 
 
@@ -147,7 +148,6 @@ def _results(run: SavedRun) -> dict[str, str]:
 def _save(figure: Any, runs: Sequence[SavedRun], options: Namespace) -> int:
     """Write the plot and print its path; return the exit code."""
     output = options.output or runs[0].folder / f"{'plot' if len(runs) == 1 else 'compare'}-{options.x}.png"
-    with replacing(output) as file:
-        figure.savefig(file, dpi=120, format=output.suffix[1:])
+    save(figure, output)
     print(output)  # noqa: T201
     return 0

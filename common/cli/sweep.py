@@ -22,11 +22,12 @@ from ..cluster.fingerprint import class_digest
 from ..contract.hyperparameters import Natural, check_fields
 from ..contract.scheme import Scheme
 from ..errors import DistsgdError, Interrupted, UserError
-from ..files import dumps, replacing
+from ..files import dumps
 from ..launch.client import keep_warm
 from ..record import checkpoint
 from ..record.cpu import usable_cores
 from ..record.latest import ROOT
+from ..record.plot import save
 from ..record_format import read_json
 from ..tasks.job import checked
 from ..virtual_time.platform import Platform
@@ -53,9 +54,9 @@ class SweepOptions:
     parallel: Natural | None = None
     """Number of runs at the same time; the default is the number of cores divided by that of the tasks of a run."""
 
-
     def __post_init__(self):
         check_fields(self)
+
 
 def main(arguments: list[str]) -> int:
     """Train with each combination of values, print a table and write a plot; return the exit code."""
@@ -72,8 +73,7 @@ def main(arguments: list[str]) -> int:
     if unfinished := [trial for trial in trials if not trial.result]:
         _train_all(unfinished, len(trials), how.parallel or _fitting(options))
     file = ROOT / name / f"sweep-{_digest([trial.run_dir for trial in trials])}.png"
-    with replacing(file) as opened:
-        picture(name, trials, opened)
+    save(picture(name, trials), file)
     if not options.output.quiet:
         Console().print(table(name, trials))
         print("\n".join([*report(trials), f"plot: {file}"]))  # noqa: T201

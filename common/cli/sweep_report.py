@@ -127,8 +127,8 @@ def _mean(results: Sequence[dict[str, Any]], name: str) -> float | None:
     return fmean(values) if len(values) == len(results) else None
 
 
-def picture(name: str, trials: Sequence[Trial], file: Any) -> None:
-    """Write a PNG of the test losses over the first option with several values; a line for each value of the others."""
+def picture(name: str, trials: Sequence[Trial]) -> Any:
+    """Return a figure of test losses over the first option with several values; a line for each value of the others."""
     axis, *others = [*trials[0].settings] or ["seed"]
     texts = list(dict.fromkeys(trial.settings.get(axis, str(trial.seed)) for trial in trials))
     numbers = numbers_of(texts)
@@ -161,13 +161,12 @@ def picture(name: str, trials: Sequence[Trial], file: Any) -> None:
     axes.set(xlabel=axis.replace("_", " "), ylabel="test loss at the end")
     if others:
         axes.legend()
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    bare(axes)
     seeds, options = len({trial.seed for trial in trials}), trials[0].options
     runs = f"{len(trials)} runs" if seeds == 1 else f"{len(trials)} runs, {seeds} seeds"
     crosses = "; ×: no loss" if any(trial.loss is None for trial in trials) else ""
     axes.set_title(f"sweep of {name} ({options.data or options.dataset}, {runs}{crosses})", fontsize=10)
-    figure.savefig(file, dpi=120)
+    return figure
 
 
 def _lines(trials: Sequence[Trial], names: Sequence[str]) -> dict[str, list[Trial]]:

@@ -11,13 +11,17 @@ import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from io import BytesIO
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import UserError
+from ..files import replacing
 
 Row = dict[str, Any]
+
+FORMATS = (".png", ".svg")
 
 MOST_WORKERS = 10  # with curves of their own
 
@@ -91,9 +95,26 @@ def import_ahead() -> None:
         figure_class()
 
 
-def plot(rows: list[Row], config: dict[str, Any], file: Any) -> None:
-    """Write the picture of a run over time as a PNG."""
-    draw([Drawn(config, rows)]).savefig(file, dpi=120)
+def check_format(name: str, path: Path) -> None:
+    """Raise `UserError` for the path of a picture, given as the option `name`, whose end is none of `FORMATS`."""
+    if path.suffix not in FORMATS:
+        raise UserError(f"{name} takes a name that ends in {' or '.join(FORMATS)}. Received: {path}")
+
+
+def save(figure: Any, path: Path, dpi: int = 120) -> None:
+    """Write a figure to a file, atomically; the end of its name, one of `FORMATS`, is the format.
+
+    Raises:
+        CannotWrite: the file is as it was before.
+    """
+    with replacing(path) as file:
+        figure.savefig(file, dpi=dpi, format=path.suffix[1:])
+
+
+def bare(axes: Any) -> None:
+    """Draw a faint grid, and only the needed parts of a frame."""
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def draw(runs: Sequence[Drawn], x: str = "seconds") -> Any:
@@ -280,8 +301,7 @@ def _finish(axes: Any, x: str, simulated: bool) -> None:
     axes.set(xlabel="virtual seconds" if x == "seconds" and simulated else AXES[x])
     if x != "seconds":
         axes.xaxis.set_major_formatter(EngFormatter("B" if x == "bytes" else ""))
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    bare(axes)
 
 
 def _common_legend(figure: Any) -> None:

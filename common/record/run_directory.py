@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 from ..cluster.task_spec import TaskSpec
 from ..errors import CannotWrite, DistsgdError, Interrupted, UserError
-from ..files import Lock, cannot_write_into, dumps, finite, replacing, write_json
+from ..files import Lock, cannot_write_into, dumps, finite, write_json
 from ..record_format import DATA, INITIAL, read_arrays, read_config, read_json, short
 from ..reports import OF_LATER_JOIN
 from ..sync.topology import GRAPH
@@ -39,7 +39,7 @@ from .cpu import CpuRecord
 from .faults import Faults
 from .latest import ROOT, make_latest
 from .metrics import Metrics, Row, others, worsened
-from .plot import accuracy_of, plot
+from .plot import Drawn, accuracy_of, draw, save
 from .round_log import Shares
 
 RecordMode = Literal["full", "off"]
@@ -261,8 +261,7 @@ class RunRecord:
                 join.finish(error, picture)
             write_json(self.run_dir / "result.json", result)
             if picture and any(row["kind"] == "center" for row in self.rows):
-                with replacing(self.run_dir / "plot.png") as file:
-                    plot(self.rows, self.config, file)
+                save(draw([Drawn(self.config, self.rows)]), self.run_dir / "plot.png")
         except CannotWrite as problem:
             if error is None:
                 with contextlib.suppress(CannotWrite):  # only the plot may have had no room

@@ -10,8 +10,6 @@ import numpy as np
 from ..record.plot import figure_class
 from .lanes import TIMES, Tracks
 
-FORMATS = (".png", ".svg")
-
 # Viridis (van der Walt & Smith 2015, CC0) at 17 points, without its darkest and palest ends.
 SCALE = (
     "#472d7b", "#424086", "#3b528b", "#33638d", "#2c728e", "#26828e", "#21918c",
@@ -29,13 +27,11 @@ FEW = 200  # most rounds with arrows: more would hide the bars
 INCHES_OF_A_LANE, MOST_INCHES = 0.26, 4.0
 
 
-def draw(runs: Sequence[Tracks], file: Any, suffix: str, begin: float = 0.0, end: float | None = None) -> None:
-    """Write a picture of runs above each other, on a common time axis.
+def draw(runs: Sequence[Tracks], begin: float = 0.0, end: float | None = None) -> Any:
+    """Return a picture of runs above each other, on a common time axis.
 
     Args:
         runs: the runs, from top to bottom.
-        file: file to write to.
-        suffix: one of `FORMATS`.
         begin: first second.
         end: last second; by default that of the longest run.
     """
@@ -55,7 +51,7 @@ def draw(runs: Sequence[Tracks], file: Any, suffix: str, begin: float = 0.0, end
         scale = figure.colorbar(ScalarMappable(norm, colours), ax=list(panels), pad=0.01, aspect=30)
         scale.set_label("staleness", fontsize=8)  # the label must fit the height of one lane
     figure.legend(handles=_legend(colours(0.0)), ncols=4, loc="outside upper right", frameon=False, fontsize=8)
-    figure.savefig(file, dpi=130, format=suffix[1:])
+    return figure
 
 
 def _legend(compute: Any) -> list[Any]:
