@@ -20,8 +20,8 @@ use of the reply, so the first message leaves after H/F − τ steps instead of 
 the center. Messages are parameters in float32, or with one fragment in a `--codec`; the paper sends moves in 4 bits.
 Limits: with τ = 0, α = 0 and one fragment it is `diloco`; F fragments send as many parameters in a period, in messages
 that are F times smaller. With α = 0 and one fragment the τ steps change only the moments of the inner optimizer; with
-α = 1 workers never hear of each other. With τ = H and one fragment
-each message holds the parameters of one period before (as in CO2, arXiv:2401.16265), the first one the initial ones.
+α = 1 workers never hear of each other. With τ = H and one fragment each message holds the parameters of one period
+before (as in CO2, arXiv:2401.16265), the first one the initial ones.
 Defaults: α = 0.5 as in the paper, whose period is 100, with τ from 1 to 5 and fragments of three layers.
 """
 
