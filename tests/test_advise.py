@@ -1,6 +1,7 @@
 """Advice before anything is bought: predicted figures, limits in numbers, and a sentence."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -308,3 +309,12 @@ def test_mean_staleness_agrees_in_advice_and_simulation_without_start_up():
     assert steady_staleness(schedule.trace) == 99
     assert forecast(AsyncSGD(), EVEN, workers=100, parameters=10).staleness == 99
     assert steady_staleness({name: column[:0] for name, column in schedule.trace.items()}) is None
+
+
+def test_the_table_breaks_no_name_and_cuts_no_heading_at_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert dispatch(["advise", "--workers", "16", "--uplink", "10Mbit"]) == 0
+    table = capsys.readouterr().out.split("\n\n")[0]
+    assert "…" not in table
+    assert all(re.search(rf"^{name}\b", table, re.MULTILINE) for name in SCHEMES if name != "multi_gpu")
+    assert {"updates/s", "gradients/s", "computing", "staleness", "bytes/s", "rate"} < set(table.split())

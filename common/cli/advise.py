@@ -308,7 +308,7 @@ def _reason(name: str, order: Sequence[str], rows: Mapping[str, Prediction]) -> 
 
 def _table(rows: Mapping[str, Prediction]) -> Table:
     numbers = ("updates/s", "gradients/s", "computing", "staleness", "bytes/s", "rate")
-    table = columns("algorithm", *numbers, right=numbers)
+    table = columns("algorithm", *numbers, right=numbers, padding=(0, 1, 0, 0))
     for name, row in rows.items():
         run, mark = row.run, "" if row.stable else "?" if row.limit is None else "! "
         table.add_row(
