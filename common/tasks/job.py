@@ -41,8 +41,6 @@ from .plan import Plan
 
 CHIEF = 0
 
-LIMITS = ("stop_at_version", "stop_at_accuracy", "evaluate_every")  # in the configuration of a run that has them
-
 
 @dataclass(frozen=True)
 class Script:
@@ -364,24 +362,14 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         **({} if cluster.simulated is None else {"platform": cluster.simulated.described()}),
         "dataset": dataset,
         "model": model,
-        "batch_size": options.batch_size,
         "devices_per_worker": job.devices_per_worker,
-        "clip_norm": options.clip_norm,
-        "l2": options.l2,
-        "participation": options.participation,
-        "hostile": options.hostile,
-        "ema_decay": options.ema_decay,
-        "codec": options.codec,
+        **options.settings,
         **({"transport": job.transport} if not cluster.placement.in_process else {}),
         "kernels": job.kernels.name,
         "steps_per_worker": job.steps,
         **uneven_steps,
         "earlier_step_targets": list(job.earlier_step_targets),
-        "seed": options.seed,
-        "skew": options.skew,
         **uneven,
-        "record": options.record,
-        **{name: value for name in LIMITS if (value := getattr(options, name)) is not None},
     }
 
 

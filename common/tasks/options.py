@@ -44,6 +44,11 @@ KERAS = {
     "optimizer": "the algorithm takes the steps",
 }  # arguments of Keras' `fit` that have another form here
 
+# Options that config.json does not have: it has what follows from them, or they change no result.
+NOT_WRITTEN = {"epochs", "steps", "run_dir", "transport", "kernels", "probe", "tensorboard", "schedule", "recovery"}
+
+LIMITS = {"stop_at_version", "stop_at_accuracy", "evaluate_every"}  # in the configuration of a run that has them
+
 NO_FLAG = {"flag": False}  # metadata of a field that the command line does not offer
 
 
@@ -166,6 +171,12 @@ class RunOptions:
             raise UserError(
                 f"recovery must be a Recovery, as in recovery=Recovery(max_restarts=5). Received: {self.recovery!r}"
             )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that config.json has, by name."""
+        given = {name: value for name, value in vars(self).items() if value is not None or name not in LIMITS}
+        return {name: value for name, value in given.items() if name not in NOT_WRITTEN}
 
     @property
     def every_round(self) -> bool:
