@@ -120,11 +120,6 @@ class StateManager:
             self._thread.join(self.rule.wait_seconds)
         return self.saver.save_last(self._connected)
 
-    @property
-    def saving_seconds(self) -> float:
-        """Seconds that the last checkpoint may take; 0 if none is written."""
-        return self.saver.saving_seconds
-
     def _connected(self) -> StateCalls:
         if self.calls is None:
             wait_seconds = self.rule.wait_seconds

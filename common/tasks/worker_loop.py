@@ -184,7 +184,7 @@ class WorkerLoop:
     @property
     def saving_seconds(self) -> float:
         """Seconds that the last checkpoint may take; 0 if none is written."""
-        return self.state.saving_seconds if self.state is not None else 0.0
+        return self.state.saver.saving_seconds if self.state is not None else 0.0
 
 
 def is_short(began: float, used: float) -> bool:
