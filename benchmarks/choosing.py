@@ -115,7 +115,7 @@ def _output(command: str, folder: Path) -> str:
 def compared(command: str) -> list[str]:
     """Return a label for each run of `simulate --compare`, in their order."""
     found = re.search(r"--compare (\S+)", command)
-    return re.split(r",(?!\w+=)", found[1]) if found else []
+    return flags.listed(found[1]) if found else []
 
 
 def curves(folder: Path, labels: Sequence[str], axis: str) -> list[Curve]:

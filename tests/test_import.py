@@ -15,7 +15,9 @@ import pytest
 from distsgd.algorithms import SCHEMES
 from distsgd.common import Group, UserError
 from distsgd.common.cli.catalogue import explain, hyperparameters
-from distsgd.common.cli.imports import import_schemes, split_imports
+from distsgd.common.cli.flags import taken_out
+from distsgd.common.cli.imports import import_schemes
+from distsgd.common.cli.main import dispatch
 from distsgd.common.cluster.fingerprint import class_digest
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
@@ -108,12 +110,12 @@ def test_an_imported_file_with_a_fault_is_refused_with_its_line(code, message, t
 
 
 def test_import_without_a_file_is_refused():
-    assert split_imports(["--import", "a.py", "x", "--import=b.py", "--json"]) == (
+    assert taken_out("--import", ["--import", "a.py", "x", "--import=b.py", "--json"], "a file") == (
         [Path("a.py"), Path("b.py")],
         ["x", "--json"],
     )
-    with pytest.raises(UserError, match="needs a Python file"):
-        split_imports(["list", "--import"])
+    with pytest.raises(UserError, match="--import needs a Python file"):
+        dispatch(["list", "--import"])
 
 
 @pytest.mark.parametrize("name", ["fair", "own_rule", "means", "own_codec", "uneven"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -95,7 +94,7 @@ class Question:
     @property
     def schemes(self) -> dict[str, Scheme]:
         """The catalogue, with the given hyperparameters."""
-        texts = [text for text in re.split(r",(?!\w+=)", self.settings) if text.strip()]
+        texts = [text for text in flags.listed(self.settings) if text.strip()]
         given = {scheme.name: scheme for scheme in map(scheme_of, texts)}
         period = {} if self.communication_period is None else {"communication_period": self.communication_period}
         return {
@@ -245,7 +244,7 @@ def _ideal(platform: Platform) -> list[str]:
         "service": machines.service > 0 or math.isfinite(machines.ps_rate),
     }
     silent = [name for name, costs in takes.items() if not costs and getattr(platform, name) is None]
-    return ["--" + name.replace("_", "-") for name in silent]
+    return list(map(flags.flag_of, silent))
 
 
 def _exchanging(rows: Mapping[str, Prediction]) -> dict[str, Prediction]:

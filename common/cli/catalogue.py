@@ -71,7 +71,7 @@ def explain(scheme: type[Scheme], alias: str = "") -> None:
     if found:
         table = columns("hyperparameter", "default", "meaning")
         for name, (default, meaning) in found.items():
-            table.add_row("--" + name.replace("_", "-"), Text(default), Text(meaning))
+            table.add_row(flags.flag_of(name), Text(default), Text(meaning))
         console.print()
         console.print(table)
     imported = not scheme.__module__.startswith("distsgd.")

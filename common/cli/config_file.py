@@ -42,7 +42,7 @@ def with_settings(
     """Return the arguments `rest` with the `content` of the file of settings before them, as flags."""
     if (algorithm := content.get("algorithm", scheme_type.name)) != scheme_type.name:
         raise UserError(f"{path} has settings of {algorithm}: use train {FLAG} {path}. Received: {scheme_type.name}")
-    given = {word.removeprefix("--").partition("=")[0].replace("-", "_"): word for word in rest if word[:2] == "--"}
+    given = {flags.field_of(word): word for word in rest if word.startswith("--")}
     values = settings(content)
     for name in given:
         for other in REPLACED.get(name, ()):
@@ -64,20 +64,12 @@ def with_settings(
 
 def split_config(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
     """Return the file of `--config FILE`, that of a run if its folder is given, and the other arguments."""
-    rest, left, found = [], iter(arguments), None
-    for word in left:
-        flag, equals, value = word.partition("=")
-        if flag != FLAG:
-            rest.append(word)
-            continue
-        if not (value := value if equals else next(left, "")):
-            raise UserError(f"{FLAG} needs a file, as in {FLAG} runs/downpour/latest/config.json")
-        if found is not None:
-            raise UserError(f"{FLAG} takes one file. Received: {found} and {value}")
-        found = Path(value)
-    if found is None:
+    files, rest = flags.taken_out(FLAG, arguments, f"a file, as in {FLAG} runs/downpour/latest/config.json")
+    if len(files) > 1:
+        raise UserError(f"{FLAG} takes one file. Received: {files[0]} and {files[1]}")
+    if not files:
         return None, rest
-    folder = named(found)
+    folder = named(files[0])
     return (folder / "config.json" if folder.is_dir() else folder), rest
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -173,7 +173,7 @@ def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:
         raise UserError("--like describes simulated machines: give --backend simulation too")
     if platform != USUAL_MACHINES and options.backend != "simulation":
         other = next(name for name, value in vars(platform).items() if value != getattr(USUAL_MACHINES, name))
-        raise UserError(f"--{other.replace('_', '-')} describes simulated machines: give --backend simulation too")
+        raise UserError(f"{flags.flag_of(other)} describes simulated machines: give --backend simulation too")
     how: dict[str, Any] = {"wait_seconds": options.wait_seconds, "devices_per_worker": options.devices_per_worker}
     if (cluster := find_task(options, uses_ps, how)) is not None:
         return cluster
@@ -243,13 +243,11 @@ def commands(name: str, options: Any, arguments: Sequence[str], script: Sequence
     cluster = find_task(options, True, {})
     if cluster is None or cluster.task is None:
         raise UserError("--print-commands needs the addresses: --ps_hosts=host:port,... --worker_hosts=host:port,...")
-    own = {field.name: field.default for field in fields(TaskFlags)}
-    kept, words = [], iter(arguments)
+    own, kept, words = flags.names(TaskFlags), [], iter(arguments)
     for word in words:
-        flag, equals, _ = word.removeprefix("--").replace("-", "_").partition("=")
-        if word.startswith("--") and flag in own:
-            if not equals and not isinstance(own[flag], bool):
-                next(words, None)  # its value
+        if flags.field_of(word) in own:
+            if flags.takes_value(TaskFlags, word):
+                next(words, None)
         else:
             kept.append(word)
     return discovery.commands(cluster.task, [*flags.PROGRAM.split(), name, *kept], script)

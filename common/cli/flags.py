@@ -131,10 +131,43 @@ def names(kind: type) -> list[str]:
     return [option.name for option in _options(kind)]
 
 
+def flag_of(name: str) -> str:
+    """Return the flag of a field, `--run-dir` for `run_dir`."""
+    return "--" + name.replace("_", "-")
+
+
+def field_of(word: str) -> str:
+    """Return the name of the field of a flag, `run_dir` for `--run-dir=x`; an empty text for any other word."""
+    return word[2:].partition("=")[0].replace("-", "_") if word.startswith("--") else ""
+
+
+def listed(text: str) -> list[str]:
+    """Return the values between commas; a comma before `key=` is inside one, as in `synthetic:test=50,classes=5`."""
+    return re.split(r",(?!\w+=)", text)
+
+
 def takes_value(kind: type, word: str) -> bool:
     """Return True for a flag of the dataclass, `--run-dir`, whose value is the next word."""
-    name = word.removeprefix("--").replace("-", "_")
-    return word.startswith("--") and any(option.name == name and option.kind is not bool for option in _options(kind))
+    name = "" if "=" in word else field_of(word)
+    return any(option.name == name and option.kind is not bool for option in _options(kind))
+
+
+def taken_out(flag: str, arguments: Iterable[str], wanted: str) -> tuple[list[Path], list[str]]:
+    """Return the paths of `--flag PATH` or `--flag=PATH`, and the other arguments.
+
+    Raises:
+        UserError: the flag has no value; the message says what is `wanted`.
+    """
+    paths, rest, left = [], [], iter(arguments)
+    for word in left:
+        name, equals, value = word.partition("=")
+        if name != flag:
+            rest.append(word)
+        elif value := value if equals else next(left, ""):
+            paths.append(Path(value))
+        else:
+            raise UserError(f"{flag} needs {wanted}")
+    return paths, rest
 
 
 def in_file(text: str | None) -> bool:
@@ -152,16 +185,16 @@ def words_of(values: Mapping[str, Any], kind: type) -> list[str]:
     """Return the flags by which `read` gives these fields of a dataclass; those of default values are left out."""
     found: list[str] = []
     for option in _options(kind):
-        given, flag = values.get(option.name, option.default), option.name.replace("_", "-")
+        given, flag = values.get(option.name, option.default), flag_of(option.name)
         given = tuple(given) if isinstance(given, list) else given
         if given == option.default and type(given) is type(option.default):
             continue
         if option.kind is bool and isinstance(given, bool):
-            found.append(f"--{flag}" if given else f"--no-{flag}")
+            found.append(flag if given else f"--no-{flag[2:]}")
         elif isinstance(given, tuple):
-            found += [f"--{flag}", *map(str, given)]
+            found += [flag, *map(str, given)]
         else:
-            found.append(f"--{flag}={given}")
+            found.append(f"{flag}={given}")
     return found
 
 
@@ -194,7 +227,7 @@ def _default(value: object) -> str:
 
 def _add(section: Any, name: str, kind: Any, default: Any, help: str) -> None:
     """Add one flag; a flag that is not given leaves no value, so that the dataclass supplies its default."""
-    flag = "--" + name.replace("_", "-")
+    flag = flag_of(name)
     options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": help}
     if kind is bool:
         # A flag inverts its default.
@@ -310,7 +343,7 @@ class Parser(argparse.ArgumentParser):
             raise UserError(f"{command} does not take {word!r}. See {command} --help")
         known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
         flag = word.partition("=")[0]
-        meant = KERAS.get(flag[2:].replace("-", "_"))
+        meant = KERAS.get(field_of(flag))
         instead = f"In this package {meant}." if meant else nearest(flag, known, f"See {command} --help")
         raise UserError(f"unknown option {flag} of {command}. {instead}")
 

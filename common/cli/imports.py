@@ -27,22 +27,6 @@ from ..replay.recorded import Transcription
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 
-def split_imports(arguments: list[str]) -> tuple[list[Path], list[str]]:
-    """Return the files of `--import FILE` or `--import=FILE`, and the other arguments."""
-    files, rest = [], []
-    left = iter(arguments)
-    for argument in left:
-        flag, equals, value = argument.partition("=")
-        if flag != "--import":
-            rest.append(argument)
-            continue
-        value = value if equals else next(left, "")
-        if not value:
-            raise UserError("--import needs a Python file that defines a scheme, as in --import my_scheme.py")
-        files.append(Path(value))
-    return files, rest
-
-
 def import_schemes(path: Path, known: Mapping[str, type[Scheme]]) -> dict[str, type[Scheme]]:
     """Import the schemes that a file defines, by name; they are pickled by value for other processes.
 

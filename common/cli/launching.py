@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
     if not Path(path).is_file():
         raise UserError(f"there is no script of this name. Received: {path}")
     for word in words:
-        if word.startswith("--") and word[2:].partition("=")[0].replace("-", "_") in flags.names(LaunchOptions):
+        if flags.field_of(word) in flags.names(LaunchOptions):
             note = f"{word} stands after the script, so the script gets it: options of launch stand before the script"
             print(f"note: {note}", file=sys.stderr)  # noqa: T201
     if options.machines.print_commands:

@@ -26,7 +26,7 @@ from . import advise, bandwidth, completion, doctor, flags, launching, runs, sim
 from .catalogue import aliases, catalogue, without_alias
 from .commands import docs, evaluate, explanation, measure, mutants, replay_run, test, timeline
 from .flag_groups import Options
-from .imports import import_schemes, import_transcriptions, split_imports
+from .imports import import_schemes, import_transcriptions
 from .train import run_algorithm, train_by_file
 from .tutorials import main as tutorials
 
@@ -125,7 +125,8 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 def dispatch(arguments: list[str]) -> int:
     """Run the command that the arguments name; return its exit code."""
-    files, arguments = split_imports(arguments)
+    wanted = "a Python file that defines a scheme, as in --import my_scheme.py"
+    files, arguments = flags.taken_out("--import", arguments, wanted)
     for file in files:
         SCHEMES.update(import_schemes(file, SCHEMES))
         TRANSCRIPTIONS.update(import_transcriptions(file))
@@ -143,7 +144,7 @@ def dispatch(arguments: list[str]) -> int:
         return run_algorithm(SCHEMES[command], rest)
     otherwise = "See --help"
     if flag := spelt(word, flags.names(Options)):
-        otherwise = f"It is an option, as in: downpour --{flag.replace('_', '-')} ..."
+        otherwise = f"It is an option, as in: downpour {flags.flag_of(flag)} ..."
     raise UserError(f"unknown algorithm or command {word!r}. {nearest(word, known, otherwise)}")
 
 

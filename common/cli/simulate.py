@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,7 +84,7 @@ def _simulated(scheme: Scheme, options: Options) -> tuple[Scheme, Options]:
 
 def compare(options: SimulationOptions) -> int:
     """Simulate several algorithms on the same machines, each in its own run directory; print a table of the results."""
-    names = [text.strip() for text in re.split(r",(?!\w+=)", options.compare)]
+    names = [text.strip() for text in flags.listed(options.compare)]
     schemes = [scheme_of(text) for text in names]
     _simulated(schemes[0], options)
     if options.dry_run:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -84,22 +83,18 @@ def main(arguments: list[str]) -> int:
 
 
 def split(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the flags with several values, `--learning-rate 0.1,0.2`, by name, and the other words.
-
-    A comma before `key=` separates the options of one value, as in `synthetic:features=50,classes=5`.
-    """
+    """Return the flags with several values, `--learning-rate 0.1,0.2`, by name, and the other words."""
     fixed = {name for kind in (Platform, TaskFlags) for name in flags.names(kind)}  # lists of addresses and factors
     known = {*flags.names(scheme_type), *flags.names(Options)} - fixed
     axes: dict[str, list[str]] = {}
     rest, left = [], iter(words)
     for word in left:
-        flag, equals, value = word.partition("=")
-        name = flag.removeprefix("--").replace("-", "_")
-        if not (flag.startswith("--") and name in known):
+        name, (_, equals, value) = flags.field_of(word), word.partition("=")
+        if name not in known:
             rest.append(word)
             continue
         given = [word] if equals else [word, *itertools.islice(left, 1)]
-        values = re.split(r",(?!\w+=)", value if equals else given[-1])
+        values = flags.listed(value if equals else given[-1])
         if len(values) > 1 and all(values):
             axes[name] = list(dict.fromkeys(values))
         else:
@@ -110,7 +105,7 @@ def split(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[dict[str, li
 def _trials(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[list[Trial], SweepOptions, Options]:
     """Return the runs of a sweep, all checked, with the results of those that are finished; and the options."""
     axes, rest = split(scheme_type, words)
-    first = [f"--{flag(name)}={values[0]}" for name, values in axes.items()]
+    first = [f"{flags.flag_of(name)}={values[0]}" for name, values in axes.items()]
     words = expanded(scheme_type, options_of(scheme_type), [*rest, *first])  # a file of settings is read once
 
     def read(words: Sequence[str]) -> list[Any]:
@@ -122,7 +117,7 @@ def _trials(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[list[Trial
     found = []
     for values in itertools.product(*axes.values()):
         settings = dict(zip(axes, values, strict=True))
-        own = [f"--{flag(name)}={value}" for name, value in settings.items()]
+        own = [f"{flags.flag_of(name)}={value}" for name, value in settings.items()]
         _, scheme, options = read([*words, *own])
         for seed in range(options.run.seed, options.run.seed + how.seeds):
             mine = replace(options, run=replace(options.run, seed=seed))
@@ -142,11 +137,6 @@ def _trials(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[list[Trial
         kept = {name: value for name, value in settings.items() if name != "seed"}
         trials.append(Trial(kept, seed, folder, scheme, options, told, result_in(folder)))
     return trials, how, found[0][2]
-
-
-def flag(name: str) -> str:
-    """Return a name as a flag has it, without dashes in front."""
-    return name.replace("_", "-")
 
 
 def _refuse(options: Options, cluster: Cluster) -> None:
