@@ -23,7 +23,7 @@ from distsgd.common.launch.join import JoinedWorker
 from distsgd.common.launch.script import MOST_PENDING, Echo, of_network
 from distsgd.common.record import checkpoint
 from distsgd.common.record_format import read_config
-from distsgd.common.tasks.handoff import Handoff
+from distsgd.common.tasks.script_loop import Handoff
 from runs import in_thread, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent

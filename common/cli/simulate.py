@@ -1,10 +1,13 @@
-"""Runs in virtual time: `bash run.sh simulate downpour`, or several on the same machines: `simulate --compare a,b`."""
+"""Runs in virtual time: `bash run.sh simulate downpour`, or several on the same machines: `simulate --compare a,b`.
+
+With `--parameters 10G` time alone is simulated, for a model of any size.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
@@ -14,16 +17,21 @@ from rich.table import Table
 from ...algorithms import SCHEMES
 from ..arguments import nearest, spelt
 from ..cluster.cluster import BackendName
+from ..contract.checks import fitted
+from ..contract.hyperparameters import Count, Natural, check_fields
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..files import dumps
 from ..launch.client import keep_warm
-from ..record.tables import columns, formatted
+from ..record.display import Page
+from ..record.tables import columns, figures, formatted
 from ..spec import parse
 from ..tasks.job import checked
-from . import flags, time_alone
+from ..virtual_time.forecast import Forecast, forecast
+from ..virtual_time.platform import Platform
+from . import flags
 from .flag_groups import GROUPS, Options, find_cluster, parse_flags
-from .machines import with_machines
+from .machines import number_of_parameters, with_machines
 from .train import perform, run_command, with_data
 
 ABOUT = (
@@ -31,6 +39,10 @@ ABOUT = (
     "For the hyperparameters of an algorithm see `run.sh simulate downpour --help`."
 )
 
+OF_TIME = (
+    "Simulate the time of a run without its gradients, for a model of any size (with --parameters). With --layers, "
+    "messages of layers travel while others are computed; see docs/simulation.md."
+)
 
 HUGE = 1e6  # a loss that is shown with an exponent
 
@@ -55,7 +67,7 @@ def main(arguments: list[str]) -> int:
         ((name, word),), rest = named.items(), ["--backend", "simulation", *arguments]
         rest.remove(word)
         if any(each.partition("=")[0] == "--parameters" for each in arguments):
-            return time_alone.main(SCHEMES[name], [each for each in arguments if each != word])
+            return time_alone(SCHEMES[name], [each for each in arguments if each != word])
         return run_command(*_simulated(*parse_flags(SCHEMES[name], rest)))
     (options,) = flags.read(
         "run.sh simulate",
@@ -143,3 +155,61 @@ def table(names: Sequence[str], results: Sequence[dict[str, Any]]) -> Table:
 def _loss(loss: float | None) -> str:
     """Format a loss: all digits of a huge one would leave no room for the column of names."""
     return formatted(loss, ".4f" if loss is None or abs(loss) < HUGE else ".2e")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What is simulated."""
+
+    parameters: str
+    """Number of parameters of the model, as in 25M. No gradients are computed."""
+    workers: Natural = 16
+    """Number of worker tasks."""
+    ps: Natural = 1
+    """Number of ps tasks."""
+    layers: Natural | None = None
+    """Number of layers of the model: a layer is sent as soon as its gradient is known. Default: a vector is sent at
+    once, as in a run."""
+    codec: str = "float32"
+    """Compression of messages, as in training."""
+    seed: Count = 0
+    """Random seed of the simulated times."""
+    json: bool = False
+    """Print the figures as JSON, instead of a table."""
+
+    def __post_init__(self):
+        check_fields(self)
+
+
+def time_alone(scheme_type: type[Scheme], arguments: Sequence[str]) -> int:
+    """Simulate the time of a run of an algorithm, and print its figures; return the exit code."""
+    kinds = {f"hyperparameters of {scheme_type.name}": scheme_type, "model and tasks": Timing, "machines": Platform}
+    scheme, timing, platform = flags.read(f"run.sh simulate {scheme_type.name}", OF_TIME, arguments, kinds)
+    found = forecast(
+        fitted(scheme, timing.workers, timing.ps, timing.codec),
+        platform,
+        workers=timing.workers,
+        parameters=number_of_parameters(timing.parameters),
+        ps=timing.ps,
+        seed=timing.seed,
+        layers=timing.layers,
+    )
+    if timing.json:
+        print(dumps(asdict(found)), flush=True)  # noqa: T201
+    else:
+        Page(highlight=False).print(_of_time(scheme, timing, found))
+    return 0
+
+
+def _of_time(scheme: Scheme, timing: Timing, found: Forecast) -> Table:
+    title = f"{scheme.name}: {timing.workers} workers, {timing.parameters} parameters, in virtual time"
+    seconds = scheme.updates_per_round(timing.workers) / found.updates
+    spent = {"compute": found.compute, "waiting": found.waiting, "communication": found.communication}
+    rows = {
+        "updates/s": f"{found.updates:,.3g}",
+        "gradients/s": f"{found.gradients:,.3g}",
+        "a round": f"{1e3 * seconds:,.1f} ms: {', '.join(f'{part:.1%} {name}' for name, part in spent.items())}",
+        "a worker": f"{decimal(int(found.sent))}/s sent, {decimal(int(found.received))}/s received",
+        "staleness": f"mean {found.staleness:.3g}",
+    }
+    return figures(title, rows)

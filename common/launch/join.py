@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..contract.scheme import Scheme
 from ..errors import Interrupted, UserError
+from ..files import no_link, writing
 from ..lazy import tf
 from ..messages.structure import Structure, check_eager
-from ..record.gradient_log import GradientLog
-from ..record_format import read_arrays
+from ..record_format import GRADIENTS, read_arrays
 from ..tasks.calls import ObserverCalls
-from ..tasks.handoff import Handoff
+from ..tasks.script_loop import Handoff
 from .launched import MOST_JOINS, Launched
 from .terms import Terms
 
@@ -97,6 +99,33 @@ def _tensor(vector: np.ndarray) -> Any:
 def _own(vector: Any, parts: int) -> Any:
     """Return a vector that is to be one array alone: `tf.concat` and `tf.split` copy, but not the only part."""
     return tf.raw_ops.DeepCopy(x=vector) if parts == 1 else vector
+
+
+class GradientLog:
+    """The file of the gradients of one worker, from which a run is replayed: P + 1 numbers for each local step.
+
+    The last is the kind: 1 for a gradient, 2 for a move, and 0 in a hole of the file, whose steps are missing.
+
+    A step that is repeated after a fault has its row again. So the log needs no account of rounds that were undone.
+    """
+
+    def __init__(self, run_dir: Path, worker: int):
+        self.path = run_dir / GRADIENTS.format(worker)
+        with writing(self.path):
+            self.file = os.fdopen(no_link(self.path, os.O_RDWR | os.O_CREAT), "r+b")
+
+    def write(self, step: int, vector: np.ndarray, is_move: bool) -> None:
+        """Write the gradient [P] of a step; or the move of the step, which an optimizer of the script has made."""
+        row = np.append(vector, np.float32(2 if is_move else 1))
+        with writing(self.path):
+            self.file.seek(step * row.nbytes)
+            self.file.write(row.data)
+            self.file.flush()
+
+    def end(self, steps: int, size: int) -> None:
+        """Keep the rows of that number of steps, for vectors of that size, and close the file."""
+        with writing(self.path), self.file:
+            self.file.truncate(steps * (size + 1) * np.dtype(np.float32).itemsize)
 
 
 class JoinedWorker:

@@ -19,9 +19,8 @@ from ..record.callbacks import STOP
 from ..record.run_directory import check_resumed
 from ..reports import Report
 from ..tasks.graph import TaskGraph
-from ..tasks.handoff import Handoff
 from ..tasks.job import CHIEF, Job, Script
-from ..tasks.script_loop import LOOK_SECONDS, ScriptLoop
+from ..tasks.script_loop import LOOK_SECONDS, Handoff, ScriptLoop
 from ..waiting import POLL_SECONDS, reachable
 from .sessions import build_seconds, connector, session_config
 from .terms import Terms, describe_script, of_later_join, place_of_terms

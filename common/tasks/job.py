@@ -16,7 +16,7 @@ from ..cluster.restart_rule import RestartRule
 from ..contract.checks import check_update, fitted
 from ..contract.scheme import Scheme
 from ..data import inputs, skew
-from ..data.clients import number_of_clients
+from ..data.dataset import number_of_clients
 from ..data.examples import arrays_of
 from ..data.models import ModelRecipe
 from ..errors import UserError

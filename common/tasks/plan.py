@@ -11,8 +11,7 @@ import numpy as np
 
 from ..contract.rounds import ENDLESS, Event, Rounds
 from ..contract.scheme import Scheme
-from ..data.clients import client_batches, drawn_clients, number_of_clients
-from ..data.dataset import batches, leaves, num_examples, shard_rows
+from ..data.dataset import batches, client_batches, drawn_clients, leaves, num_examples, number_of_clients, shard_rows
 from ..errors import UserError
 from ..messages.codec import FLOAT_BYTES
 from ..record.event_log import KEEP
