@@ -14,7 +14,7 @@ import functools
 import inspect
 import itertools
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -58,9 +58,14 @@ def check_fields(checked: Any) -> None:
     A custom type is `Annotated[int, refuse]`, where `refuse(name=value)` raises. Values of a plain `int` or `float` are
     not checked.
     """
-    kinds = _kinds(type(checked))
-    for field in fields(checked):
-        _check(field.name, kinds.get(field.name), getattr(checked, field.name))
+    check_values(type(checked), {field.name: getattr(checked, field.name) for field in fields(checked)})
+
+
+def check_values(kind: type, values: Mapping[str, Any]) -> None:
+    """Raise `UserError` for the first value that is not of the type of the field with its name in a dataclass."""
+    kinds = _kinds(kind)
+    for name, value in values.items():
+        _check(name, kinds.get(name), value)
 
 
 @functools.cache

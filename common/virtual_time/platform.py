@@ -16,12 +16,14 @@ import tomllib
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from ..arguments import CheckedCall, at_least, at_most, nearest, not_negative, one_of, positive
+from ..arguments import CheckedCall, at_most, nearest
+from ..contract.hyperparameters import Natural, NotNegative, Positive, check_values
 from ..errors import UserError
 from ..spec import parse
 from .distributions import MOST_SIGMA, RecordedSteps, lognormal_factors, model, uniforms
@@ -33,6 +35,10 @@ BANDWIDTHS = "uplink", "downlink", "ps_link", "ps_rate"
 CLASSES = 16  # number of different links, if workers' links differ
 
 MOST_MILLISECONDS = 1e9  # the longest step: eleven days
+
+not_longer = partial(at_most, MOST_MILLISECONDS)
+
+Sigma = Annotated[NotNegative, partial(at_most, MOST_SIGMA)]
 
 MOST_FACTOR = 1e6  # the largest of step_factors; its inverse is the smallest
 
@@ -148,7 +154,7 @@ class Platform(CheckedCall):
     network: str = "ideal"
     """Network that supplies all values not given below: ideal, one-rack, cloud-regions, internet, federated, or the
     path of a .toml file."""
-    step_ms: float | None = None
+    step_ms: Annotated[Positive, not_longer] | None = None
     """Mean time of a local step (ms); 10 by default."""
     compute: str | None = None
     """Distribution of step times: constant, exponential, shifted:fixed=0.5, lognormal:sigma=0.6, pareto:shape=2.5,
@@ -156,19 +162,19 @@ class Platform(CheckedCall):
     step_factors: str | None = None
     """Factors on the step time of the workers, in turn, as in 0.58,0.75,1.51, or 3,1*7 for one slow worker among
     eight; or lognormal:sigma=0.6; or roots:noise=1, which is 1 + √i + noise |N(0, i + 1)| for worker i, from 0."""
-    cores: int | None = None
+    cores: Natural | None = None
     """Number of cores that all workers share for the arithmetic of their steps, if they are on one machine."""
-    core_ms: float | None = None
+    core_ms: Annotated[NotNegative, not_longer] | None = None
     """Extra CPU time per step (ms) that does not overlap with --step-ms."""
     uplink: str | None = None
     """Bandwidth from a worker to the parameter server, as in 100Mbit."""
     downlink: str | None = None
     """Bandwidth from the parameter server to a worker, as in 100Mbit."""
-    link_sigma: float | None = None
+    link_sigma: Sigma | None = None
     """Variation of links between workers: sigma of a lognormal factor on both bandwidths, in 16 classes."""
     latency: str | None = None
     """Mean latency of a message, one way, without the time of its bytes, as in 20ms."""
-    latency_sigma: float | None = None
+    latency_sigma: Sigma | None = None
     """Variation of the latency: sigma of its lognormal distribution."""
     regions: str | None = None
     """Regions of the workers, in turn: the latency to add, and the bandwidth each way that all workers of the region
@@ -228,14 +234,7 @@ class Machines:
 
     def __init__(self, platform: Platform):
         given = platform.described()
-        positive(step_ms=given["step_ms"])
-        not_negative(**{name: given[name] for name in ("core_ms", "link_sigma", "latency_sigma")})
-        at_most(MOST_MILLISECONDS, step_ms=given["step_ms"], core_ms=given["core_ms"])
-        at_most(MOST_SIGMA, link_sigma=given["link_sigma"], latency_sigma=given["latency_sigma"])
-        one_of(("fair", "fifo"), sharing=given["sharing"])
-        one_of(("slices", "ring", "tree"), collective=given["collective"])
-        if given["cores"] is not None:
-            at_least(1, cores=given["cores"])
+        check_values(Platform, given)
         self.cores, self.link_sigma, self.collective = given["cores"], given["link_sigma"], given["collective"]
         self.step, self.core = given["step_ms"] * MILLISECOND, round(given["core_ms"] * MILLISECOND)
         self.regions, self.places = _regions(given["regions"])
