@@ -393,7 +393,7 @@ def test_slices_of_a_concatenated_vector_are_written_without_copies():
     assert [[part is source for part in parts].index(True) for source in sources] == [0, 0, 1, 2]
 
 
-@pytest.mark.parametrize("name", ["memory", "sockets"])
+@pytest.mark.parametrize("name", transport.TRANSPORTS)
 def test_a_client_feeds_and_fetches_the_vectors_of_the_graph(name):
     size = transport.SHARED_BYTES // 4
     vector = np.arange(2 * size, dtype=np.float32).reshape(2, size)
@@ -492,8 +492,8 @@ def test_a_run_in_shared_memory_replays(scheme, ps, warm, tmp_path):
     ],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_the_same_bits_come_through_sockets_and_through_memory(scheme, workers, warm, tmp_path):
-    ways = ["memory", "sockets"]
+def test_the_same_bits_come_through_each_transport(scheme, workers, warm, tmp_path):
+    ways = [*transport.TRANSPORTS]
     runs = [
         record(scheme, tmp_path / way, workers=workers, steps=4 * scheme.period, hidden=BIG, transport=way)
         for way in ways
