@@ -22,6 +22,7 @@ from rich.text import Text
 from ..cluster.task_spec import TaskSpec
 from ..files import own_folder, standard_error_to, writing
 from .metrics import shown
+from .plot import task_of
 
 LINE_SECONDS = 2.0  # between two plain lines, at first
 
@@ -237,9 +238,7 @@ class Display:
         """Return algorithm, data set, model and tasks in one line."""
         config = self.config
         tasks = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else f"workers: {config['workers']}"
-        data, model = config["dataset"], config["model"]
-        task = model if model.startswith(data) else f"{data}, {model}"  # data and model of a problem of theory are one
-        return f"{config['algorithm']} on {task} ({tasks})"
+        return f"{config['algorithm']} on {task_of(config)} ({tasks})"
 
     def _pause(self) -> float:
         """Return the seconds between two plain lines, which are longer in longer runs."""

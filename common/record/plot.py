@@ -319,7 +319,7 @@ def _common_legend(figure: Any) -> None:
 
 def _title(runs: Sequence[Drawn], width: int) -> str:
     """Return algorithm, task and settings of a run, or the task of several, on lines of at most `width` characters."""
-    tasks = list(dict.fromkeys(_task(run.config) for run in runs))
+    tasks = list(dict.fromkeys(task_of(run.config) for run in runs))
     if len(runs) > 1:
         return textwrap.fill(f"{len(runs)} runs on {tasks[0] if len(tasks) == 1 else f'{len(tasks)} tasks'}", width)
     config = runs[0].config
@@ -331,7 +331,7 @@ def _title(runs: Sequence[Drawn], width: int) -> str:
     return f"{title}\n{textwrap.shorten(below, width, placeholder=' ...')}"
 
 
-def _task(config: dict[str, Any]) -> str:
+def task_of(config: dict[str, Any]) -> str:
     """Return data and model; those of a problem of theory are one."""
     data, model = config["dataset"], config["model"]
     return model if model.startswith(data) else f"{data}, {model}"

@@ -167,7 +167,8 @@ class WorkerCalls(Calls, WorkerRequests):
         try:
             return self._callable(event, len(batches))(batches, before, options)
         except tf.errors.DeadlineExceededError:
-            missing = (self.missing() if self.graph.sees_waiting else "") or self._other()
+            missing = self.missing() if self.graph.sees_waiting else ""
+            missing = missing or ("the ps" if self.sync.uses_ps else "another worker")
             where = "at the barrier " if self.sync.waits else ""
             raise WaitTimeout(f"worker {self.index} waited {seconds:.0f} s {where}for {missing}") from None
         finally:
@@ -190,9 +191,6 @@ class WorkerCalls(Calls, WorkerRequests):
 
         self._callables[event, count] = call
         return call
-
-    def _other(self) -> str:
-        return "the ps" if self.sync.uses_ps else "another worker"
 
     def refuse(self) -> bool:
         """Drop a message that was not finite, and count its round as done; return False if this slot was taken over."""
