@@ -115,7 +115,9 @@ def execute(run: ClaimRun) -> dict[str, list[float]]:
 
     try:
         with np.errstate(over="ignore", invalid="ignore"):
-            path = centers(scheme, schedule.trace, problem.start, gradient, run.workers, run.steps, problem.shapes)
+            path = centers(
+                scheme, schedule.trace, problem.start, gradient, run.workers, run.steps, problem.shapes, run.seed
+            )
         if not path[-1] @ path[-1] < HOPELESS**2:
             raise Diverged
     except Diverged:
@@ -131,6 +133,7 @@ def centers(
     workers: int,
     steps: int,
     shapes: Sequence[tuple[int, ...]] = (),
+    seed: int = 0,
 ) -> list[np.ndarray]:
     """Execute the equations of a scheme in the order of a trace; return the center after each event or update.
 
@@ -142,6 +145,7 @@ def centers(
         workers: W.
         steps: local steps of each worker.
         shapes: shapes of the model's variables, if the algorithm needs them.
+        seed: of the algorithm's random numbers.
     """
     recorded = RecordedRun(
         algorithm=scheme.name,
@@ -155,6 +159,7 @@ def centers(
         gradient=gradient,
         result={"updates": int(trace["version"][-1]) + 1, "recovery": {"evicted": []}},
         shapes=shapes,
+        seed=seed,
     )
     return recorded.equations.execute(recorded, recorded.hyperparameters)
 

@@ -55,4 +55,4 @@ def path(
     machines, rounds = Platform(**platform), scheme.rounds(steps)  # pyright: ignore[reportArgumentType]
     times = {"message_bytes": 0, "reply_bytes": 0}
     loop = EventLoop(scheme, machines, workers=workers, rounds=rounds, seed=seed, stop_at_version=steps, **times)
-    return np.array(centers(scheme, loop.run().trace, start, gradient, workers, steps))
+    return np.array(centers(scheme, loop.run().trace, start, gradient, workers, steps, seed=seed))

@@ -157,6 +157,20 @@ def test_without_memory_only_the_largest_of_the_first_message_has_moved():
     assert late[-1] < lost[-1] < one[-1]
 
 
+@pytest.mark.parametrize("scheme", ["sparta", "palsgd"])
+def test_the_random_numbers_of_an_algorithm_differ_between_seeds(scheme, monkeypatch):
+    problem = claims_runs.task("clusters", workers=2, steps=40, batch=16, seed=3)
+    monkeypatch.setattr(claims_runs, "task", lambda name, **how: problem)  # only what the algorithm draws is left
+    settings = {"communication_period": {"sparta": 1, "palsgd": 20}[scheme], "learning_rate": 0.05}
+    one, other = (
+        claims_runs.execute(claims_runs.ClaimRun(scheme=scheme, settings=settings, workers=2, steps=40, seed=seed))[
+            "loss"
+        ]
+        for seed in (3, 4)
+    )
+    assert one != other
+
+
 def test_the_masters_momentum_is_nesterovs_and_none_is_async_sgd():
     def losses(scheme, workers, **settings):
         return claims_runs.execute(
