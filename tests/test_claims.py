@@ -24,7 +24,7 @@ from distsgd.benchmarks.claims_of_asynchrony import (
     judge_momentum,
     judge_period,
 )
-from distsgd.benchmarks.claims_of_bytes import judge_demo, judge_des_loc, judge_sparseloco, judge_sparta
+from distsgd.benchmarks.claims_of_bytes import judge_demo, judge_des_loc, judge_palsgd, judge_sparseloco, judge_sparta
 from distsgd.benchmarks.claims_of_delay import judge_hogwild
 from distsgd.benchmarks.claims_of_language import judge_language
 from distsgd.benchmarks.claims_of_machines import judge_all_reduce, judge_asynchronous, judge_backups, judge_ssp
@@ -102,6 +102,8 @@ EVERYWHERE = dict.fromkeys(CLOCK, 1.0)
         (judge_sparseloco, SPARSE | {"sparseloco, 0.05": {9: 0.72}}, "shown in part"),
         (judge_sparta, {"local_sgd": {9: 0.8}, "sparta": {9: 0.7}}, "shown"),
         (judge_sparta, {"local_sgd": {9: 0.8}, "sparta": {9: 0.8}}, "not at this scale"),
+        (judge_palsgd, {"diloco": {20: 0.6, 80: 0.7}, "palsgd": {20: 0.6, 80: 0.6}}, "shown"),
+        (judge_palsgd, {"diloco": {20: 0.6, 80: 0.6}, "palsgd": {20: 0.5, 80: 0.7}}, "refuted"),  # the longest counts
         (judge_demo, SIGNS, "shown"),
         (judge_demo, SIGNS | {"demo": {9: 0.72}}, "refuted"),
         (judge_post_local, {"sync": {32: 0.03, 256: 0.03}, "local": {32: 0.03, 256: 0.01}}, "not at this scale"),
