@@ -195,6 +195,13 @@ def test_top_1_without_memory_diverges_by_the_factor_of_the_paper():
     assert memory.agrees(memory.measure())
 
 
+def test_krum_chooses_honest_gradients_where_the_mean_fails():
+    (krum,) = (each for each in reproduced.EXPERIMENTS if each.name == "krum")
+    numbers = krum.measure()
+    assert krum.agrees(numbers)
+    assert not krum.agrees(numbers | {"krum_gaussian": 0.1})
+
+
 def test_an_unknown_experiment_is_one_line():
     with pytest.raises(UserError, match=r"unknown experiment 'bais'\. Did you mean bias"):
         reproduced.Options(names=("bais",))
