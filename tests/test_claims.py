@@ -30,7 +30,7 @@ from distsgd.benchmarks.claims_of_language import judge_language
 from distsgd.benchmarks.claims_of_machines import judge_all_reduce, judge_asynchronous, judge_backups, judge_ssp
 from distsgd.benchmarks.claims_of_messages import judge_ef, judge_sign
 from distsgd.benchmarks.claims_of_rounds import judge_local_sgd, judge_outer, judge_per_update, judge_post_local
-from distsgd.benchmarks.claims_of_speeds import judge_ringmaster
+from distsgd.benchmarks.claims_of_speeds import judge_fedbuff, judge_ringmaster
 from distsgd.benchmarks.claims_pictures import dots
 from distsgd.benchmarks.claims_study import Arm, Found, Row, clearly_less, until
 from distsgd.common.errors import UserError
@@ -116,6 +116,8 @@ EVERYWHERE = dict.fromkeys(CLOCK, 1.0)
         (judge_ssp, {"sync_sgd": CLOCK, "async_sgd": EVERYWHERE, "ssp": EVERYWHERE}, "shown in part"),
         (judge_ringmaster, {"ring": {"9 s": 0.1}, "adaptive": {"9 s": 0.2}, "async": {"9 s": NEVER}}, "shown"),
         (judge_ringmaster, {"ring": {"9 s": 0.1}, "adaptive": {"9 s": 0.1}, "async": {"9 s": 0.3}}, "shown in part"),
+        (judge_fedbuff, {"sync": {"s": 3.0}, "1": {"s": 2.0}, "10": {"s": 1.0}}, "shown"),
+        (judge_fedbuff, {"sync": {"s": 3.0}, "1": {"s": 0.9}, "10": {"s": 1.0}}, "shown in part"),
         (judge_ef, MEMORY, "shown"),
         (judge_ef, MEMORY | {"top, without": {8: 0.58}}, "shown in part"),  # memory makes nothing better
         (judge_ef, MEMORY | {"top, with": {8: 0.7}}, "refuted"),
