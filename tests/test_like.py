@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 from scheduled import happens
 
-from distsgd.algorithms import AEASGD, AGN, EFSGD, SCHEMES, AllReduce, AsyncSGD, Downpour, LocalSGD, SyncSGD
+from distsgd.algorithms import (
+    AEASGD,
+    AGN,
+    EFSGD,
+    SCHEMES,
+    AllReduce,
+    AsyncSGD,
+    Downpour,
+    LocalSGD,
+    StreamingDiLoCo,
+    SyncSGD,
+)
 from distsgd.benchmarks import stragglers
 from distsgd.common.cli.flag_groups import parse_flags
 from distsgd.common.cli.machines import with_machines
@@ -328,6 +339,7 @@ def swapped(path):
         (lambda d: (d / "result.json").write_text("[1"), "result.json"),
         (lambda d: recorded(d, AsyncSGD(), steps=9), "too few rounds to fit .* worker 0 has 7 of"),
         (lambda d: recorded(d, AsyncSGD(), steps=0), "steps_per_worker must be a whole number from 1"),
+        (lambda d: recorded(d, StreamingDiLoCo(delay=1)), "without steps after the message. .* streaming_diloco"),
     ],
 )
 def test_a_run_that_says_nothing_of_its_machines_is_one_line(spoil, message, tmp_path):

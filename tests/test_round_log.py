@@ -76,6 +76,8 @@ def test_the_advice_names_the_share_and_what_would_reduce_it():
     assert says(1000, 0.3, 0.3, communication_period=5) is None
     assert says(10, 0.0, 0.93, communication_period=5) is None
     assert says(1000, None, 0.93, communication_period=5) is None
+    assert says(1000, 0.0, 0.93, communication_period=5, delay=0)
+    assert says(1000, 0.0, 0.93, communication_period=5, delay=1) is None
 
 
 def test_a_run_of_a_few_seconds_gets_no_advice():

@@ -82,9 +82,11 @@ class Shares:
     def in_words(self, hyperparameters: Mapping[str, Any]) -> str | None:
         """Return one sentence on what would make rounds shorter, given the hyperparameters of the run.
 
-        None if no share is large, if the rounds are too few to judge, or if the run is too short to matter.
+        None if no share is large, if the rounds are too few to judge, if the run is too short to matter, or if workers
+        compute while a message travels: then the shares do not tell how long they stand still.
         """
-        if self.rounds < ENOUGH_ROUNDS or self.rounds * self.seconds < ENOUGH_SECONDS or self.waiting is None:
+        matters = self.rounds >= ENOUGH_ROUNDS and self.rounds * self.seconds >= ENOUGH_SECONDS
+        if not matters or self.waiting is None or hyperparameters.get("delay"):
             return None
         for what, name in (("waiting", "waiting for the slowest worker"), ("communication", "communication")):
             if (part := getattr(self, what)) >= MUCH:
