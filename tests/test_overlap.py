@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from test_counts import zeros
 
-from distsgd.algorithms import DiLoCo, StreamingDiLoCo
+from distsgd.algorithms import DiLoCo, EagerDiLoCo, StreamingDiLoCo
 from distsgd.common import Cluster, Group, UserError, train
 from distsgd.common.contract import Async, Barrier, Period, Scheme
 from distsgd.common.contract.checks import check_scheme
@@ -68,6 +68,37 @@ def test_without_a_delay_and_mixing_streaming_diloco_is_diloco_bit_for_bit():
     )
     assert one.version == other.version > 5
     assert (one.center == other.center).all()
+
+
+def test_eager_diloco_of_one_worker_is_diloco_a_round_later():
+    eager, usual = (
+        Group(
+            kind(communication_period=4, inner_optimizer="sgd", learning_rate=0.1, outer_learning_rate=0.5),
+            np.arange(3.0),
+            workers=1,
+        )
+        for kind in (EagerDiLoCo, DiLoCo)
+    )
+    last = usual.center
+    for _ in range(5):
+        for _ in range(4):
+            for group in (eager, usual):
+                group.step(0, group.point(0))
+        np.testing.assert_allclose(eager.center, last, rtol=1e-5)
+        np.testing.assert_allclose(eager.params(0), usual.center, rtol=1e-5)
+        last = usual.center
+
+
+def test_the_center_of_eager_diloco_is_the_mean_of_the_workers_at_the_begin_of_the_round():
+    scheme = EagerDiLoCo(communication_period=3, inner_optimizer="sgd", learning_rate=0.1)
+    group, rng = Group(scheme, np.arange(5.0), workers=4, ps=2), np.random.default_rng(0)
+    for _ in range(6):
+        began = np.mean([group.params(k) for k in range(4)], 0)
+        for _ in range(3):
+            for k in range(4):
+                group.step(k, rng.normal(size=5) + k * group.point(k))
+        assert np.ptp([group.params(k) for k in range(4)], 0).min() > 0.01  # news of their own
+        np.testing.assert_allclose(group.center, began, rtol=1e-5, atol=1e-6)
 
 
 def test_fragments_are_exchanged_in_turn_and_send_as_much_in_a_period_as_one(tmp_path):

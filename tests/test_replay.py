@@ -19,6 +19,7 @@ from distsgd.algorithms import (
     AsyncDiLoCo,
     DiLoCo,
     Downpour,
+    EagerDiLoCo,
     FedBuff,
     FedOpt,
     FedProx,
@@ -76,6 +77,7 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "streaming_diloco in fragments": StreamingDiLoCo(
         communication_period=8, fragments=2, delay=1, inner_optimizer="sgd", learning_rate=0.1
     ),
+    "eager_diloco": EagerDiLoCo(communication_period=5, inner_optimizer="sgd", learning_rate=0.1),
     "async_diloco": AsyncDiLoCo(inner_optimizer="adamw:weight_decay=2", momentum_share=0.2),
     "local_sgd": LocalSGD(synchronous_steps=14),
     "des_loc": DESLOC(

@@ -380,6 +380,7 @@ TRANSCRIPTIONS = {
         fragments="fragments",
         tau="delay",
     ),
+    "eager_diloco": _in_rounds(synchronous_rules.eager_diloco, lambda s: True, **OUTER),
     "palsgd": _in_rounds(
         synchronous_rules.palsgd,
         _inner_memory,

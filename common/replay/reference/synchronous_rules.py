@@ -250,6 +250,43 @@ def streaming_diloco(
     return path
 
 
+def eager_diloco(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    epsilon: float,
+    mu: float,
+    period: int,
+    steps: int,
+    inner: InnerStep = sgd_step,
+    send: Send = as_it_is,
+) -> list[np.ndarray]:
+    """Send each Δ_k of the round before, make H inner steps from θ_k, and then a step of D_k = Δ̄ + (Δ'_k − Δ_k)/W.
+
+    Δ̄ is the mean of what was sent, Δ'_k = θ_k − x_k the new move;  m_k ← μ m_k + D_k;  θ_k ← θ_k − ε (D_k + μ m_k).
+    The same step of  D = Δ̄_old + (Δ̄ − Δ̄_old)/W  makes θ.
+    """
+    theta, m, old = start.copy(), np.zeros_like(start), np.zeros_like(start)
+    path, states, outer = [], no_states(workers), [start.copy() for _ in range(workers)]
+    m_k, moved = [np.zeros_like(start)] * workers, [np.zeros_like(start)] * workers
+    for first in range(0, steps, period):
+        length = min(period, steps - first)
+        mean = np.mean([send(moved[k], k) for k in range(workers)], axis=0)
+        d = old + (mean - old) / workers
+        m = mu * m + d
+        theta, old = theta - epsilon * (d + mu * m), mean
+        path.append(theta.copy())
+        for k in range(workers):
+            x = inner_window(outer[k], states[k], gradient, k, first, length, eta, inner)
+            new = outer[k] - x
+            d = mean + (new - moved[k]) / workers
+            m_k[k], moved[k] = mu * m_k[k] + d, new
+            outer[k] = outer[k] - epsilon * (d + mu * m_k[k])
+    return path
+
+
 def palsgd(
     start: np.ndarray,
     gradient: Gradient,
