@@ -181,7 +181,7 @@ def read_run(
     config = record_format.read_config(run_dir)
     equations = transcriptions.get(name := config["algorithm"])
     if equations is None:
-        raise UserError(f"{name} has no reference in NumPy: it is not transcribed. Known: {', '.join(transcriptions)}")
+        raise UserError(f"{name} has no reference in NumPy: it is not transcribed; --import a file with its equations")
     if config["codec"] != equations.codec:
         raise UserError(f"the equations of {name} have no codec {config['codec']}: replay a run without")
     given = Hyperparameters(config["hyperparameters"] if hyperparameters is None else hyperparameters)
