@@ -12,6 +12,7 @@ from distsgd.algorithms import DiLoCo, EagerDiLoCo, StreamingDiLoCo
 from distsgd.common import Cluster, Group, UserError, train
 from distsgd.common.contract import Async, Barrier, Period, Scheme
 from distsgd.common.contract.checks import check_scheme
+from distsgd.common.record_format import read_config
 from distsgd.common.server.traffic import Traffic
 from distsgd.common.virtual_time.layers import exchange_of
 from distsgd.common.virtual_time.platform import Platform
@@ -51,6 +52,7 @@ def test_a_worker_makes_its_last_steps_before_the_others_have_sent_their_message
     how = {"steps": 4, "batch_size": 4, "run_dir": tmp_path / "run", "verbose": False}
     train(model := zeros(), (ONES[0], np.zeros((64, 6), "f")), Meeting(), cluster=cluster, **how)
     assert not model.layers[0].kernel.numpy().any()  # or worker 1 has waited in vain
+    assert read_config(tmp_path / "run")["overlap"] == 1
 
 
 def played(scheme, steps=47, seed=0, ps=1):

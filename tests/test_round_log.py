@@ -62,8 +62,9 @@ def test_a_round_is_compute_waiting_and_communication():
 
 
 def test_the_advice_names_the_share_and_what_would_reduce_it():
-    def says(rounds, waiting, communication, **hyperparameters):
-        return Shares(rounds, 1.0, 0.1, waiting, communication).in_words(hyperparameters)
+    def says(rounds, waiting, communication, overlap=0, **hyperparameters):
+        config = {"hyperparameters": hyperparameters, "overlap": overlap}
+        return Shares(rounds, 1.0, 0.1, waiting, communication).in_words(config)
 
     assert (
         says(1000, 0.0, 0.6, communication_period=5)
@@ -76,13 +77,13 @@ def test_the_advice_names_the_share_and_what_would_reduce_it():
     assert says(1000, 0.3, 0.3, communication_period=5) is None
     assert says(10, 0.0, 0.93, communication_period=5) is None
     assert says(1000, None, 0.93, communication_period=5) is None
-    assert says(1000, 0.0, 0.93, communication_period=5, delay=0)
-    assert says(1000, 0.0, 0.93, communication_period=5, delay=1) is None
+    assert says(1000, 0.0, 0.93, communication_period=5, overlap=0)
+    assert says(1000, 0.0, 0.93, communication_period=5, overlap=1) is None
 
 
 def test_a_run_of_a_few_seconds_gets_no_advice():
-    assert Shares(1000, 0.0099, 0.1, 0.0, 0.9).in_words({"communication_period": 5}) is None
-    assert Shares(1000, 0.0101, 0.1, 0.0, 0.9).in_words({"communication_period": 5})
+    assert Shares(1000, 0.0099, 0.1, 0.0, 0.9).in_words({"hyperparameters": {"communication_period": 5}}) is None
+    assert Shares(1000, 0.0101, 0.1, 0.0, 0.9).in_words({"hyperparameters": {"communication_period": 5}})
 
 
 def rounds_in(harness):

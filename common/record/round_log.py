@@ -79,15 +79,16 @@ class Shares:
         """Return the shares in the form of result.json."""
         return {name: None if value is None else round(value, 6) for name, value in vars(self).items()}
 
-    def in_words(self, hyperparameters: Mapping[str, Any]) -> str | None:
-        """Return one sentence on what would make rounds shorter, given the hyperparameters of the run.
+    def in_words(self, config: Mapping[str, Any]) -> str | None:
+        """Return one sentence on what would make rounds shorter, given the configuration of the run.
 
         None if no share is large, if the rounds are too few to judge, if the run is too short to matter, or if workers
         compute while a message travels: then the shares do not tell how long they stand still.
         """
         matters = self.rounds >= ENOUGH_ROUNDS and self.rounds * self.seconds >= ENOUGH_SECONDS
-        if not matters or self.waiting is None or hyperparameters.get("delay"):
+        if not matters or self.waiting is None or config.get("overlap"):
             return None
+        hyperparameters = config["hyperparameters"]
         for what, name in (("waiting", "waiting for the slowest worker"), ("communication", "communication")):
             if (part := getattr(self, what)) >= MUCH:
                 advice = next(text for knob, text in ADVICE[what].items() if knob is None or knob in hyperparameters)

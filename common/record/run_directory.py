@@ -325,7 +325,7 @@ class RunRecord:
             "dropped": last.get("dropped", 0),
             "share_of_updates": last.get("share_of_updates"),
             "round": shares.as_dict() if shares else None,
-            "advice": self.advice or (shares.in_words(config["hyperparameters"]) if shares else None),
+            "advice": self.advice or (shares.in_words(config) if shares else None),
             "curvature": self.curvature,
             "cpu": self.cpu.summary(),
             "stopped_by": self.stopped,
