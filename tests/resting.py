@@ -7,12 +7,22 @@ from typing import Any
 
 from sleeping import rested
 
-from distsgd.algorithms import AsyncSGD
+from distsgd.algorithms import AsyncSGD, SyncSGD
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resting(AsyncSGD):
     """Asynchronous SGD that sleeps in each round, under its name, so that it replays."""
+
+    milliseconds: int = 20
+
+    def message(self, worker: Any) -> Any:
+        return rested(super().message(worker), self.milliseconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestingTogether(SyncSGD):
+    """The same of synchronous SGD."""
 
     milliseconds: int = 20
 
