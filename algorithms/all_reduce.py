@@ -2,18 +2,28 @@
 
     worker k    g_k = g_k(x),  ḡ = all-reduce (1/W) Σ g_k,  x ← x − η ḡ    x is the same on all workers
 
-Use: for equal workers with fast links and without a ps; not if workers may be lost or are slow.
+With several buckets this is *overlapped* all-reduce, as in PyTorch's DistributedDataParallel (DDP): the gradient is cut
+between the variables of the model, and the bucket of the last layers is reduced while the backward pass computes the
+others. The arithmetic is the same.
+
+Use: for equal workers with fast links and without a ps; not if workers may be lost or are slow. Several buckets where
+the gradient travels about as long as a step computes; one where the model is small, as each bucket has messages of its
+own.
 Reference: Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*, 2009; for
-SGD, Goyal et al., *Accurate, Large Minibatch SGD*, 2017, arXiv:1706.02677.
+SGD, Goyal et al., *Accurate, Large Minibatch SGD*, 2017, arXiv:1706.02677; for buckets, Li et al., *PyTorch
+Distributed: Experiences on Accelerating Data Parallel Training*, 2020, arXiv:2006.15704.
 Departures: no ring: worker k adds up the k-th slices of all workers, and sends their mean to all. This sends as many
 bytes as a ring, in 2 steps instead of 2 (W − 1). Workers that are threads of one process sum in their common memory.
-Limits: the arithmetic is that of `sync_sgd` without backup workers; each worker sends 2 (W − 1)/W vectors, where the ps
-of `sync_sgd` receives W at once. A lost worker stops the run.
+DDP fills buckets up to 25 MB; here they are a number of about equal ones.
+Limits: the arithmetic is that of `sync_sgd` without backup workers; each worker sends 2 (W − 1)/W vectors, where the
+ps of `sync_sgd` receives W at once. A lost worker stops the run. Buckets leave together where a step needs the whole
+gradient (`--clip-norm`, `--l2`, hostile workers, several devices a worker, a script's own loop); between threads, and
+in simulations without `--layers`, they change nothing.
 """
 
 from dataclasses import dataclass
 
-from ..common.contract import Collective, Rate, Scheme, sgd
+from ..common.contract import Collective, Period, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +31,17 @@ class AllReduce(Scheme):
     """Synchronous without a ps: all workers average their gradients among themselves."""
 
     paper = "Patarasuk & Yuan 2009"
-    sync = Collective()
     elementwise = True
+    aliases = ("overlapped_all_reduce --buckets 4", "ddp --buckets 4")
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""
+    buckets: Period = 1
+    """Number of parts of the gradient, each of which is reduced while the backward pass computes the next."""
+
+    @property
+    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Collective(buckets=self.buckets)
 
     def server_update(self, server, message, staleness):
         return message

@@ -1,5 +1,6 @@
 """The reduction of workers without a ps: each adds up a slice for all."""
 
+import threading
 from functools import partial
 from types import SimpleNamespace
 
@@ -7,13 +8,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from distsgd.algorithms import AllReduce
 from distsgd.common.messages import transport
 from distsgd.common.messages.channels import Channels
+from distsgd.common.messages.ops import without_order
 from distsgd.common.messages.transport import TRANSPORTS, Transport
-from distsgd.common.sync.collective import LEAST, Collective, slices_of
+from distsgd.common.sync.collective import LEAST, Collective, buckets_of, slices_of
 from distsgd.common.sync.store import Message, WorkerSlot
-from distsgd.common.tasks.requests import traced
-from runs import in_thread
+from distsgd.common.tasks.graph import TaskGraph
+from distsgd.common.tasks.requests import name_of_rounds, traced
+from runs import in_thread, job_of, record
 
 SIZES = 1, 333, 40_000, 100_000  # of vectors that are reduced one after the other: a slice for one worker, two, more
 
@@ -53,24 +57,32 @@ def means_of(workers, way):
     return [partial(mean, slot) for slot in slots]
 
 
-@pytest.mark.parametrize("where", [0, 1, 50_000, 99_999])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_every_worker_sees_one_element_of_one_message_that_is_not_finite(where, value):
-    """It looks at one element of each slice, whichever worker has added that up."""
-    workers, size = 3, 100_000
+def received(k, workers, buckets, message, way=None):
+    """Build the exchange of a worker; returns whether the reply is finite, and the reply."""
     store = Books(
         num_workers=workers, min_workers=workers, in_process=False, released=SimpleNamespace(assign=lambda _: None)
     )
+    mail = Channels(k, ["/device:CPU:0"] * workers, way or Transport())
+    slot = WorkerSlot(k, "", None, None, mail=mail).with_times(tf.fill([3], tf.constant(k, tf.int64)))
+    rule = Collective(buckets=buckets)
+    reply = rule.exchange(store, slot, Message(message))
+    return rule.is_finite(store, reply), reply
 
-    def received(k, given):
-        mail = Channels(k, ["/device:CPU:0"] * workers, Transport())
-        slot = WorkerSlot(k, "", None, None, mail=mail).with_times(tf.fill([3], tf.constant(k, tf.int64)))
-        reply = Collective().exchange(store, slot, Message(given))
-        return Collective().is_finite(store, reply), reply
 
+def in_variables(given):
+    """A vector of 100 000 as the concatenation of seven."""
+    return tf.concat([tf.identity(part) for part in tf.split(given, [40_000, 1000, 3, 33_000, 5, 25_000, 992])], 0)
+
+
+@pytest.mark.parametrize("where", [0, 1, 50_000, 99_999])
+@pytest.mark.parametrize(("value", "buckets"), [(np.nan, 1), (np.inf, 1), (np.inf, 3)])
+def test_every_worker_sees_one_element_of_one_message_that_is_not_finite(where, value, buckets):
+    """It looks at one element of each slice, whichever worker has added that up."""
+    workers, size = 3, 100_000
     with tf.Graph().as_default() as graph:
         given = tf.compat.v1.placeholder(tf.float32, [size])
-        functions = [traced(partial(received, k), given) for k in range(workers)]
+        exchange = lambda k, given: received(k, workers, buckets, in_variables(given))  # noqa: E731
+        functions = [traced(partial(exchange, k), given) for k in range(workers)]
     vectors = np.ones((2, workers, size), np.float32)
     vectors[1, 1, where] = value
     with tf.compat.v1.Session(graph=graph) as session:
@@ -82,6 +94,73 @@ def test_every_worker_sees_one_element_of_one_message_that_is_not_finite(where, 
             (fine, reply), (spoiled, _) = going.result(timeout=100)
             assert (fine, spoiled) == (True, False)
             assert (reply == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("number", "sizes"), [(1, [100]), (2, [43, 57]), (4, [40, 3, 31, 26]), (9, [40, 3, 30, 1, 26])]
+)
+def test_buckets_are_cut_between_variables_and_about_equal(number, sizes):
+    with tf.Graph().as_default():
+        parts = [tf.fill([size], float(i)) for i, size in enumerate((40, 1, 2, 30, 1, 26))]
+        buckets = buckets_of(tf.concat(parts, 0), number)
+        assert [bucket.shape[0] for bucket in buckets] == sizes
+        assert buckets_of(2 * tf.concat(parts, 0), number)[0].shape == [100]  # no concatenation: one bucket
+
+
+def test_a_bucket_is_reduced_before_the_gradients_of_the_first_variables_are_known():
+    """Both workers compute these only when the mean of the last variables is known."""
+    reduced = threading.Event()
+
+    class Noticed(Transport):
+        def share(self, reply):
+            return tf.numpy_function(lambda mean: reduced.set() or mean, [reply], tf.float32)
+
+    def exchange(k):
+        late = tf.numpy_function(lambda: np.full(50, k if reduced.wait(60) else np.nan, "f"), [], tf.float32)
+        without_order(late.op)
+        parts = [tf.ensure_shape(late, [50]), tf.fill([40], 2.0 + k)]
+        return received(k, 2, 2, tf.concat(parts, 0), Noticed())[1]
+
+    with tf.Graph().as_default() as graph:
+        functions = [traced(partial(exchange, k)) for k in range(2)]
+    threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=8)
+    with tf.compat.v1.Session(graph=graph, config=threads) as session:
+        for reply in session.run(functions):
+            assert reply.tolist() == [0.5] * 50 + [2.5] * 40
+
+
+def timestamps_before(enqueue, nodes):
+    """How many timestamps a node of a function waits for."""
+    found, left = set(), [enqueue]
+    while left:
+        for text in nodes[left.pop()].input:
+            name = text.removeprefix("^").partition(":")[0]
+            if name in nodes and name not in found:
+                found.add(name)
+                left.append(name)
+    return sum(nodes[name].op == "Timestamp" for name in found)
+
+
+@pytest.mark.parametrize(("buckets", "expected"), [(1, [2]), (3, [1, 1, 2])])
+def test_all_buckets_but_one_leave_before_the_timestamp_of_the_whole_gradient(buckets, expected):
+    """It is the second of a round."""
+    graph = TaskGraph(job_of(AllReduce(buckets=buckets), backend="processes", model="mlp:hidden=64-64"), [1])
+    call = graph.of_workers[1][name_of_rounds("exchange", 1)].fetches[1].op
+    library = {function.signature.name: function for function in graph.graph.as_graph_def().library.function}
+    nodes = {node.name: node for node in library[call.get_attr("f").name].node_def}
+    counts = [timestamps_before(name, nodes) for name, node in nodes.items() if "QueueEnqueue" in node.op]
+    assert counts == expected
+
+
+def test_buckets_change_no_bit_of_a_run_on_processes(warm, tmp_path):
+    """Of two workers; of more, the order in which TensorFlow adds up slices may vary."""
+    hidden = 256, 256  # buckets of one slice and of two
+    whole, parts = (
+        record(AllReduce(buckets=number), tmp_path / str(number), workers=2, steps=20, hidden=hidden)
+        for number in (1, 3)
+    )
+    assert (whole.center == parts.center).all()
+    assert parts.error() < 1e-5
 
 
 class Books(SimpleNamespace):

@@ -111,6 +111,23 @@ def test_the_command_prints_the_bandwidth_of_a_closed_form(capsys):
     assert found["all_reduce"]["0.5"] == pytest.approx(3.2e9, rel=1e-5)
 
 
+def test_an_algorithm_in_buckets_has_them_on_its_links_too(capsys):
+    words, found = "--parameters 1M --layers 8 --step-ms 10 --json", []
+    for more in (["all_reduce:buckets=2"], ["all_reduce", "--buckets", "2"], ["all_reduce"]):
+        assert dispatch(["bandwidth", *more, *words.split()]) == 0
+        found += json.loads(capsys.readouterr().out).values()
+    assert found[0] == found[1] != found[2]
+    assert dispatch(["bandwidth", "all_reduce:buckets=2", "sync_sgd"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "A vector of all_reduce:buckets=2 is sent in 2 messages." in text
+    assert "A layer of sync_sgd is sent as soon as its gradient is known" in text
+    machines, computes = "--parameters 1G --step-ms 100 --layers 8 --uplink 1Tbit --downlink 1Tbit --json", []
+    for number in ("1", "2"):  # one bucket is taken for messages of layers
+        assert dispatch(["simulate", "all_reduce", "--buckets", number, *machines.split()]) == 0
+        computes.append(json.loads(capsys.readouterr().out)["compute"])
+    assert computes[0] > computes[1]
+
+
 def test_the_command_draws_the_curves_and_names_what_is_out_of_reach(tmp_path, capsys):
     picture = tmp_path / "links.svg"
     assert dispatch(["bandwidth", "all_reduce", "--latency", "1s", "--plot", str(picture)]) == 0

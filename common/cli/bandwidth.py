@@ -62,8 +62,8 @@ class LinkQuestion:
     """Path of messages: a reduction among the workers (collective), or parameter servers with faster links (ps);
     as-here is that of the algorithm in this package."""
     buckets: int | None = None
-    """Number of messages of a vector, or of a fragment. Default: one for each layer. 1: the whole vector at once, as
-    runs of this package send it."""
+    """Number of messages of a vector, or of a fragment. Default: that of the algorithm if it has several, or one for
+    each layer. 1: the whole vector at once, as most runs of this package send it."""
     fragments: int | None = None
     """Number of fragments of the layers, sent in turn within a period. Default: that of the algorithm, or 1."""
     pattern: Pattern = "strided"
@@ -119,13 +119,14 @@ class LinkQuestion:
     def exchange(self, scheme: Scheme) -> Exchange:
         """Return what the workers of an algorithm send; raises `UserError` if they send nothing."""
         found = exchange_of(rounded(scheme, self.codec), round(self.step.parameters), self.workers)
-        given = {name: getattr(self, name) for name in ("fragments", "delay") if getattr(self, name) is not None}
+        names = "buckets", "fragments", "delay"
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.both_bits:
             given["bits_up"], given["bits_down"] = self.both_bits
         if self.over != "as-here":
             given["uses_ps"] = self.over == "ps"
         latency = nanoseconds("latency", self.latency) / SECOND
-        return replace(found, buckets=self.buckets, pattern=self.pattern, latency=latency, **given)
+        return replace(found, pattern=self.pattern, latency=latency, **given)
 
 
 def _numbers(name: str, text: str) -> list[float]:
@@ -184,10 +185,15 @@ def _notes(question: LinkQuestion, exchanges: Mapping[str, Exchange]) -> str:
     lines = [
         f"Computed, not measured: {question.workers} workers, {question.parameters} parameters in {question.layers} "
         f"layers, {question.step_ms:g} ms a step, {bits} bits a parameter.",
-        "A layer is sent as soon as its gradient is known; runs of this package send a vector at once (--buckets 1)."
-        if question.buckets is None
-        else f"A vector is sent in {question.buckets} message{'s' * (question.buckets > 1)}.",
     ]
+    for number in sorted({each.buckets or 0 for each in exchanges.values()}):
+        names = ", ".join(text for text, each in exchanges.items() if (each.buckets or 0) == number)
+        of = "" if len(names.split(", ")) == len(exchanges) else f" of {names}"
+        lines.append(
+            f"A vector{of} is sent in {number} message{'s' * (number > 1)}."
+            if number
+            else f"A layer{of} is sent as soon as its gradient is known; runs send a vector at once (--buckets 1)."
+        )
     if any(each.uses_ps for each in exchanges.values()):
         lines.append("The links of the parameter servers are taken as fast enough for all workers.")
     return "\n" + " ".join(lines)

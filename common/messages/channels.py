@@ -12,10 +12,11 @@ from .transport import SharedTensor, Transport
 
 
 class Channels:
-    """The queues of one worker: one for each pair of workers and direction, on the task of the receiver.
+    """The queues of one worker: two for each pair of workers and direction, on the task of the receiver.
 
     Between two workers, tensors are identified by their order alone. It is the order of the Python code, because a
-    function runs the operations on one queue in that order. Handles of vectors in shared memory have separate queues.
+    function runs the operations on one queue in that order. Replies have a queue of their own, so that no tensor waits
+    for the reply to the one before. Handles of vectors in shared memory have separate queues.
 
     Queues live as long as their server or session, so a failed round leaves tensors that the next round would receive.
     But without a ps no worker continues after a failed call (see `WorkerRecovery`), and none is restarted (see
@@ -31,13 +32,13 @@ class Channels:
         self.me, self.devices, self.transport = me, devices, transport
         self.queues: dict[Any, Any] = {}
 
-    def send(self, to: int, vector: Any, times: Any = None) -> None:
+    def send(self, to: int, vector: Any, times: Any = None, is_reply: bool = False) -> None:
         """Send a tensor to worker `to`. Only the end of the call waits for the operation."""
         shared_tensor = self.transport.send(vector if times is None else with_times(vector, times))
         content = shared_tensor.handle if isinstance(shared_tensor, SharedTensor) else shared_tensor
-        self._queue(self.me, to, content.dtype).enqueue([content])
+        self._queue(self.me, to, content.dtype, is_reply).enqueue([content])
 
-    def receive(self, of: int, size: int | None, times: list[Any] | None = None) -> Any:
+    def receive(self, of: int, size: int | None, times: list[Any] | None = None, is_reply: bool = False) -> Any:
         """Receive the next tensor from worker `of`, a vector [size]; append the times sent with it."""
         if times is not None:
             vector, theirs = without_times(self.receive(of, None if size is None else size + TAIL))
@@ -45,8 +46,9 @@ class Channels:
             return vector
         shape = tf.TensorShape([size])
         if self.transport.shares(tf.float32, shape):
-            return self.transport.receive(SharedTensor(self._queue(of, self.me, tf.int64).dequeue(), tf.float32, shape))
-        return tf.ensure_shape(self._queue(of, self.me, tf.float32).dequeue(), shape)
+            handle = self._queue(of, self.me, tf.int64, is_reply).dequeue()
+            return self.transport.receive(SharedTensor(handle, tf.float32, shape))
+        return tf.ensure_shape(self._queue(of, self.me, tf.float32, is_reply).dequeue(), shape)
 
     def with_times(self, vector: Any, times: Any) -> Any:
         """Return a vector to `send` to several workers, which receive the times with it."""
@@ -74,10 +76,11 @@ class Channels:
                 self.queues[name] = tf.queue.FIFOQueue(-1, [tf.int64], [[4]], shared_name=name)
         return self.queues[name]
 
-    def _queue(self, of: int, at: int, dtype: Any) -> Any:
+    def _queue(self, of: int, at: int, *kind: Any) -> Any:
         """Return a queue; it is made at its first use, outside of functions, so that all functions share it."""
-        if (of, at, dtype) not in self.queues:
+        if (of, at, *kind) not in self.queues:
+            dtype, is_reply = kind
+            name = f"{'replies' if is_reply else 'mail'}_{dtype.name}_{of}_{at}"
             with tf.init_scope(), tf.device(self.devices[at]):
-                queue = tf.queue.FIFOQueue(-1, [dtype], shared_name=f"mail_{dtype.name}_{of}_{at}")
-            self.queues[of, at, dtype] = queue
-        return self.queues[of, at, dtype]
+                self.queues[of, at, *kind] = tf.queue.FIFOQueue(-1, [dtype], shared_name=name)
+        return self.queues[of, at, *kind]

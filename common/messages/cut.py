@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from ..lazy import tf
-from ..sync.store import Tensor
+from ..sync.store import Tensor, parts_of
 
 COPIES = "copies."  # in a checkpoint, prefix of the names of variables of which each slice has a copy
 
@@ -38,12 +38,6 @@ def _between(parts: Sequence[Tensor], begin: int, end: int) -> Iterator[Tensor]:
         if first < end and begin < last:
             yield part[max(begin - first, 0) : min(end, last) - first]
         first = last
-
-
-def parts_of(vector: Tensor) -> list[Tensor]:
-    """Return the vectors of which a vector [n] is the concatenation; none if it is no concatenation."""
-    is_joined = tf.is_symbolic_tensor(vector) and vector.shape.rank == 1 and vector.op.type == "ConcatV2"
-    return list(vector.op.inputs)[:-1] if is_joined else []
 
 
 def place_of(vector: Tensor) -> tuple[Tensor, int, int]:

@@ -56,6 +56,12 @@ def first_values(build: Callable[[Any], Any], vector: Any) -> Any:
     return tf.function(build, autograph=False)(vector)
 
 
+def without_order(op: Any) -> None:
+    """Exempt a stateful operation from the order of the Python code, in which `tf.function` runs all of them."""
+    if order := getattr(op.graph, "experimental_acd_manager", None):
+        order.run_independently(op)
+
+
 def microseconds(seconds: Any) -> Any:
     """Convert a timestamp in seconds, float64, to microseconds, int64."""
     return tf.cast(seconds * 1e6, tf.int64)

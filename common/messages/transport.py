@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from .cut import parts_of, place_of
+from .ops import without_order
 from .segments import GONE, SHARED_BYTES, Segments
 
 SEGMENTS = Segments()  # of this process
@@ -31,6 +32,13 @@ def _put(bounds: Any, *data: Any) -> Any:
 
 def _take(handle: Any) -> Any:
     return SEGMENTS.take(handle)
+
+
+def _call(token: str, data: Any, dtype: Any) -> Any:
+    """Build the call of a Python function, which waits for its arguments alone; returns its result."""
+    result = tf.raw_ops.PyFunc(input=data, token=token, Tout=[dtype])[0]
+    without_order(result.op)
+    return result
 
 
 PUT = _token(_put, b"", tf.int64)
@@ -118,7 +126,7 @@ class SharedMemory(Transport):
         # segment. TensorFlow would make one more copy of an unaligned slice or a concatenation.
         places = [place_of(part) for part in parts_of(tensor) or [tensor]]
         data = [tf.constant([place[1:] for place in places]), *(tf.bitcast(place[0], tf.uint8) for place in places)]
-        return SharedTensor(tf.raw_ops.PyFunc(input=data, token=PUT, Tout=[tf.int64])[0], tensor.dtype, tensor.shape)
+        return SharedTensor(_call(PUT, data, tf.int64), tensor.dtype, tensor.shape)
 
     def share(self, reply: Any) -> Any:
         """Write a reply to shared memory once; returns it there, so that its `send`s copy nothing."""
@@ -128,7 +136,7 @@ class SharedMemory(Transport):
         """Return a tensor without a copy from shared memory."""
         if not isinstance(sent, SharedTensor):
             return tf.identity(sent)
-        data = tf.raw_ops.PyFunc(input=[tf.identity(sent.handle)], token=TAKE, Tout=[tf.uint8])[0]
+        data = _call(TAKE, [tf.identity(sent.handle)], tf.uint8)
         element = [sent.dtype.size] if sent.dtype.size > 1 else []
         return tf.bitcast(tf.reshape(data, [*sent.shape, *element]), sent.dtype)
 

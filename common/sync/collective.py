@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from ..lazy import tf
 from .barrier import Barrier
-from .store import Message, Store, Tensor, WorkerSlot
+from .store import Message, Store, Tensor, WorkerSlot, parts_of
 
 ALIGNED = 16  # floats: a slice that begins at a multiple of 64 bytes needs no copy
 
@@ -27,7 +28,14 @@ class Collective(Barrier):
 
     The parameters of worker 0 are the center, and worker 0 keeps the record. Workers that are threads share their
     memory: there the messages are added up in memory, behind a barrier.
+
+    Attributes:
+        buckets: number of parts of a message, about equal and cut between the variables of the model, which are reduced
+            one by one: each as soon as its gradients are known, from the last variables to the first, as the backward
+            pass computes them. Only of a message that is the gradient itself: any other is reduced whole.
     """
+
+    buckets: int = 1
 
     uses_ps = False
     simulated = True
@@ -44,8 +52,11 @@ class Collective(Barrier):
         """Return the mean of all workers' messages."""
         if ps.in_process:
             return super().exchange(ps, slot, message)
-        times = [slot.times]
-        mean = self._mean(ps, slot, message.vector, times)
+        first, *others = buckets_of(message.vector, self.buckets)
+        times, slices = [slot.times], []
+        for bucket in reversed(others):
+            slices = self._reduced(ps, slot, bucket, checked=True) + slices
+        mean = tf.concat(self._reduced(ps, slot, first, times, checked=True) + slices, 0)
         if slot.index == 0:
             with tf.control_dependencies([mean]):
                 self._record(ps, slot, tf.stack(times))
@@ -63,8 +74,7 @@ class Collective(Barrier):
         """Return True if one element of each slice is finite: its reducer fills a slice that is not finite with NaN."""
         if ps.in_process or ps.num_workers == 1:
             return super().is_finite(ps, reply)
-        slices = slices_of(reply.shape[0], ps.num_workers).values()
-        return tf.reduce_all(tf.math.is_finite([reply[part.start or 0] for part in slices]))
+        return tf.reduce_all(tf.math.is_finite([part[0] for part in parts_of(reply) or [reply]]))
 
     def mean(self, ps: Store, slot: WorkerSlot, vector: Tensor) -> Tensor:
         """Return the mean of `vector` over all workers, by the same reduction."""
@@ -84,16 +94,22 @@ class Collective(Barrier):
             ps.states.assign(tf.tile(mean[None], [ps.num_workers, 1]))
         return mean
 
-    def _mean(self, ps: Store, slot: WorkerSlot, vector: Tensor, times: list[Tensor] | None = None) -> Tensor:
-        """Return the mean of the workers' vectors [n]; where n is small, some workers have no slice to reduce.
+    def _mean(self, ps: Store, slot: WorkerSlot, vector: Tensor) -> Tensor:
+        """Return the mean of the workers' vectors [n]."""
+        return tf.ensure_shape(tf.concat(self._reduced(ps, slot, vector), 0), vector.shape)
 
-        In an exchange, `times` has the times of this worker's round. Those of the others travel to worker 0 at the end
-        of its slice, and are appended to its `times`. A slice of the mean that has an element which is not finite then
-        becomes NaN as a whole.
+    def _reduced(
+        self, ps: Store, slot: WorkerSlot, vector: Tensor, times: list[Tensor] | None = None, checked: bool = False
+    ) -> list[Tensor]:
+        """Return the slices of the mean of the workers' vectors [n]; where n is small, some workers reduce none.
+
+        In an exchange the slices are `checked`: one that has an element which is not finite becomes NaN as a whole.
+        With the last of its vectors the `times` of this worker's round travel to worker 0, which appends those of the
+        others to its `times`.
         """
         number, me, mail = ps.num_workers, slot.index, slot.mail
         if number == 1:
-            return vector
+            return [vector]
         slices = {k: vector[part] for k, part in slices_of(vector.shape[0], number).items()}
         for k, part in slices.items():
             if k != me:
@@ -104,13 +120,12 @@ class Collective(Barrier):
             theirs = times if me == 0 else None
             parts = [own if k == me else mail.receive(k, own.shape[0], theirs) for k in range(number)]
             total = tf.add_n(parts)
-            fine = tf.math.is_finite(tf.reduce_sum(total)) if times else True
+            fine = tf.math.is_finite(tf.reduce_sum(total)) if checked else True
             means[me] = mail.transport.share(total / tf.where(fine, float(number), math.nan))
             for k in range(number):
                 if k != me:
-                    mail.send(k, means[me])
-        found = [means[k] if k in means else mail.receive(k, part.shape[0]) for k, part in slices.items()]
-        return tf.ensure_shape(tf.concat(found, 0), vector.shape)
+                    mail.send(k, means[me], is_reply=True)
+        return [means[k] if k in means else mail.receive(k, part.shape[0], is_reply=True) for k, part in slices.items()]
 
     def traffic(self, workers: int) -> tuple[float, float]:
         """Return (W - 1)/W vectors for the reduce-scatter and as many for the all-gather, without those of `mean`."""
@@ -124,3 +139,18 @@ def slices_of(size: int | None, workers: int) -> dict[int, slice]:
     each = max(-(-size // workers), LEAST)
     each += -each % ALIGNED
     return {k: slice(k * each, min((k + 1) * each, size)) for k in range(workers) if k * each < size}
+
+
+def buckets_of(vector: Tensor, number: int) -> list[Tensor]:
+    """Return a vector in so many buckets: each has some of the vectors of which it is the concatenation, in order.
+
+    Their sizes are about equal; there are as many as vectors at most.
+    """
+    parts = parts_of(vector)
+    if number == 1 or not parts:
+        return [vector]
+    sizes = [part.shape[0] for part in parts]
+    found: list[list[Tensor]] = [[] for _ in range(number)]
+    for end, size, part in zip(itertools.accumulate(sizes), sizes, parts, strict=True):
+        found[int((end - size / 2) * number / sum(sizes))].append(part)
+    return [tf.concat(bucket, 0) for bucket in found if bucket]

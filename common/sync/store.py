@@ -132,3 +132,9 @@ class WorkerSlot:
         """Delete the tokens that the worker has not taken."""
         with tf.device(self.device):
             return self.tokens.dequeue_many(self.tokens.size())
+
+
+def parts_of(vector: Tensor) -> list[Tensor]:
+    """Return the vectors of which a vector [n] is the concatenation; none if it is no concatenation."""
+    is_joined = tf.is_symbolic_tensor(vector) and vector.shape.rank == 1 and vector.op.type == "ConcatV2"
+    return list(vector.op.inputs)[:-1] if is_joined else []

@@ -38,6 +38,7 @@ class Synchronization:
         uses_ps: False without a parameter server: worker 0 holds the center and the record.
         gossips: True if each worker hears its neighbours alone, and the center is the mean of the workers (`Gossip`).
         label: the name of the rule in the catalogue.
+        buckets: number of parts in which a message leaves, each as soon as it is known; see `Collective`.
         late: with `set_size`, `drop` if a message computed on an older version is dropped, `count` if it is part of the
             next set.
         simulated: True if the simulation treats messages as this synchronization rule does: a message is applied when
@@ -51,6 +52,7 @@ class Synchronization:
     uses_ps: ClassVar[bool] = True
     gossips: ClassVar[bool] = False
     label: ClassVar[str] = "asynchronous"
+    buckets: int = 1
     late: Literal["drop", "count"] = "drop"
     simulated: ClassVar[bool] = False
 

@@ -120,7 +120,7 @@ def _layered(scheme: Scheme, platform: Platform, workers: int, parameters: int, 
     if not scheme.sync.waits:
         raise UserError(f"with layers, workers wait for each other, and those of {scheme.name} do not")
     step = LayeredStep(layers=layers, seconds=machines.step / SECOND, parameters=parameters)
-    exchange = replace(exchange_of(scheme, parameters, workers), buckets=None, latency=machines.latency / SECOND)
+    exchange = replace(exchange_of(scheme, parameters, workers), latency=machines.latency / SECOND)
     of_ps = machines.ps_link * ps / workers if scheme.sync.uses_ps else math.inf
     computes = utilisation(step, exchange, 8 * SECOND * min(machines.uplink, machines.downlink, of_ps))
     seconds = step.seconds / computes

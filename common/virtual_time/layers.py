@@ -143,7 +143,7 @@ class Exchange:
 
 
 def exchange_of(scheme: Scheme, parameters: int, workers: int) -> Exchange:
-    """Return what the workers of an algorithm send, as one message of the whole vector, or of a fragment.
+    """Return what the workers of an algorithm send: in the buckets of its rule, or else one for each layer.
 
     Raises:
         UserError: the workers send nothing, or not one message in each period.
@@ -158,7 +158,7 @@ def exchange_of(scheme: Scheme, parameters: int, workers: int) -> Exchange:
     return Exchange(
         period=scheme.period * fragments,
         fragments=fragments,
-        buckets=1,
+        buckets=scheme.sync.buckets if scheme.sync.buckets > 1 else None,
         delay=scheme.overlap,
         bits_up=up,
         bits_down=down,

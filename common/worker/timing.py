@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..messages.cut import parts_of
-from ..messages.ops import microseconds
+from ..messages.ops import microseconds, without_order
 from ..sync.store import Message
 
 CPU = "/device:CPU:0"  # of the worker's task, also if the worker computes on a GPU
@@ -24,10 +24,8 @@ def moment(after: Sequence[Any] = ()) -> Any:
     """Return the time at which every tensor in `after` is computed: microseconds since 1970, int64."""
     with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)), tf.device(CPU):
         now = tf.timestamp()
-    # `tf.function` orders stateful ops automatically. Exempt the timestamp from that order: otherwise the worker would
-    # wait for the ps to unlock, one extra RPC per round.
-    if order := getattr(now.graph, "experimental_acd_manager", None):
-        order.run_independently(now.op)
+    # Otherwise the worker would wait for the ps to unlock, one extra RPC per round.
+    without_order(now.op)
     with tf.device(CPU):
         return microseconds(now)
 
@@ -53,14 +51,15 @@ class RoundTimer:
         with tf.device(CPU):
             return tf.stack([self.begun, self.ready, self.before])
 
-    def send(self, message: Any) -> Any:
+    def send(self, message: Any, in_parts: bool = False) -> Any:
         """Take the time at which the message (or another result of the computation) is ready; returns it afterwards.
 
-        If its vector is a concatenation, the timestamp precedes it: the transport may concatenate in shared memory.
+        If its vector is a concatenation, the timestamp precedes it: the transport may concatenate in shared memory. Of
+        a message that leaves `in_parts` only the first part, which leaves last, waits for the timestamp.
         """
         if isinstance(message, Message) and (parts := parts_of(message.vector)):
-            parts, scalars = self.send((parts, message.scalars))
-            return Message(tf.concat(parts, 0), scalars)
+            gated, scalars = self.send((parts, message.scalars))
+            return Message(tf.concat([gated[0], *parts[1:]] if in_parts else gated, 0), scalars)
         # A control edge from a function's result does not wait for it; an edge from an identity of it does.
         there = tf.nest.map_structure(tf.identity, message, expand_composites=True)
         self.ready = moment([there, self.begun])

@@ -200,7 +200,7 @@ class DenseWorker:
         """Build a round without a ps. If the mean message, equal on all workers, is not finite, drop the round."""
         state, clock = self.replica.state.read_value(), self.clock.read_value()
         total = self._local_steps(rows, timer.begun, first)
-        message = timer.send(message_of(scheme, self, timer.begun, total))
+        message = timer.send(message_of(scheme, self, timer.begun, total), in_parts=scheme.sync.buckets > 1)
         slot = replace(self.slot.with_times(timer.times), round=self.views[0].round)
         reply = scheme.sync.exchange(self.ps, slot, message)
         fine = scheme.sync.is_finite(self.ps, reply)
