@@ -51,6 +51,7 @@ from .des_loc import DESLOC as DESLOC
 from .sparseloco import SparseLoCo as SparseLoCo
 from .sparta import Sparta as Sparta
 from .all_reduce import AllReduce as AllReduce
+from .powersgd import PowerSGD as PowerSGD
 from .d_psgd import DPSGD as DPSGD
 from .dsgd_tracking import DSGDTracking as DSGDTracking
 from .sgp import SGP as SGP

@@ -29,7 +29,6 @@ class DSGDTracking(Scheme):
 
     paper = "Pu & Nedić 2021"
     sends_params = True
-    vectors = 2
 
     learning_rate: Rate = 0.2
     """Step size η of each worker."""
@@ -40,6 +39,9 @@ class DSGDTracking(Scheme):
     @property
     def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         return Gossip(topology=self.topology)
+
+    def message_sizes(self, shapes):
+        return [2 * size for size in super().message_sizes(shapes)]
 
     def local_variables(self, params):
         return {"mean_gradient": 0 * params, "last_gradient": 0 * params}

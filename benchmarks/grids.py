@@ -27,6 +27,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "ssp": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "sync_sgd": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "all_reduce": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
+    "powersgd": {"learning_rate": (0.02, 0.04, 0.08, 0.16)},
     "d_psgd": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "dsgd_tracking": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "sgp": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},

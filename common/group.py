@@ -44,9 +44,10 @@ from .contract.scheme import Scheme
 from .contract.seeded import uniform
 from .contract.views import Tensor
 from .errors import Diverged, UserError
-from .group_variables import GlobalVariables, LocalVariables, MeanUnknown, as_variable
+from .group_variables import GlobalVariables, LocalVariables, as_variable
 from .lazy import tf
 from .messages.cut import even_sizes
+from .messages.message import MeanUnknown
 from .messages.ops import is_finite
 from .messages.stand_in import Row
 from .messages.structure import Structure, check_eager
@@ -97,8 +98,9 @@ class Operations:
         parts = parts or [self.local.row("params", 0)]  # without a ps, the parameters of worker 0 are the center
         of_parts = zip(parts, fragments_of(self.sizes), strict=True)
         self.servers = [GlobalVariables(self.scheme, *of_part, self.workers, variable) for of_part in of_parts]
-        own = tf.tile(center[None], [self.workers, self.scheme.vectors])  # of each worker, without a center
-        self.reply = variable(own if self.sync.gossips else center, "reply")
+        rows = [self.workers] if self.sync.gossips else []  # a reply for each worker
+        without = tf.zeros([*rows, self.scheme.message_sizes(self.known["shapes"])[-1]])
+        self.reply = variable(center if self.sync.uses_ps else without, "reply")
         self.times = variable(tf.zeros([self.workers, len(Now._fields)], tf.int32), "times")  # of messages without a ps
 
     def scheme_at(self, step: Any) -> Scheme:
@@ -217,11 +219,7 @@ class Operations:
         self.reply.assign(tf.concat([codec.decode(codec.encode(part, None), n) for part, n in parts], 0))
 
     def _messages_without_ps(self) -> list[Message]:
-        """Return the messages of all workers, which may take means over the workers where there is no ps.
-
-        A mean needs a vector of each worker. So all messages are built up to their first mean; then again, with the
-        first mean known, up to their second; and so on.
-        """
+        """Return the messages of all workers, which may take means over the workers where there is no ps."""
         times = [Now(k, *tf.unstack(Row(self.times, k).read_value())[1:]) for k in range(self.workers)]
         means: list[Tensor] = []
         while True:

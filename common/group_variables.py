@@ -9,7 +9,7 @@ from .contract.fragments import Fragments
 from .contract.scheme import Scheme
 from .contract.views import Server, Tensor, Worker
 from .lazy import tf
-from .messages.message import as_message, sent_by
+from .messages.message import MeanUnknown, as_message, declared_means, known_means, sent_by
 from .messages.stand_in import Row
 from .sync.store import Message
 from .turns import Now
@@ -81,20 +81,14 @@ class LocalVariables:
         known = {name: self.row(name, now.worker).read_value() for name in names}
         if self.brings_loss and not scheme.exchange_first and not scheme.overlap:
             known["loss"] = self.row("loss", now.worker).read_value() / tf.cast(now.length, tf.float32)
+        mean = declared_means(scheme.name, scheme.message_sizes(self.known["shapes"])[:-1], mean)
         return as_message(scheme.name, scheme.scalars, scheme.message(self.view(now, mean=mean, **known)))
 
     def message_up_to(self, means: Sequence[Tensor], scheme: Scheme, now: Now) -> Any:
         """Return the message with these means over the workers; `MeanUnknown` if it takes another, and undo it."""
         before = [(row, row.read_value()) for row in (self.row(name, now.worker) for name in self.all)]
-        known = iter(means)
-
-        def mean(vector: Any) -> Tensor:
-            for value in known:
-                return value
-            raise MeanUnknown(vector)
-
         try:
-            return self.message(scheme, now, mean)
+            return self.message(scheme, now, known_means(means))
         except MeanUnknown as unknown:
             for row, value in before:
                 row.assign(value)
@@ -142,10 +136,3 @@ class GlobalVariables:
         server = Server(center=self.center, fragments=self.fragments, **self.own, **seen, **known, **pulled)
         staleness = tf.cast(0 if k is None else now.staleness, tf.float32)
         return tf.convert_to_tensor(rule(server, message.vector, staleness))
-
-
-class MeanUnknown(Exception):
-    """A message needs the mean of a vector over all workers."""
-
-    def __init__(self, vector: Any):
-        self.vector = tf.cast(vector, tf.float32)

@@ -38,6 +38,9 @@ class Normalised(WithoutPS):
     communication_period: Period = 2
     """Gradients of a round, all at the same x."""
 
+    def message_sizes(self, shapes):
+        return [1, *super().message_sizes(shapes)]
+
     def message(self, worker):
         return worker.gradient_sum / worker.mean(tf.norm(worker.gradient_sum))
 
@@ -51,6 +54,10 @@ class PowerSGD(WithoutPS):
     """
 
     name = "power_sgd"
+
+    def message_sizes(self, shapes):
+        (size,) = super().message_sizes(shapes)
+        return [side_of(size), side_of(size), size]
 
     def local_variables(self, params):
         side = side_of(params.shape[0])

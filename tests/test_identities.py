@@ -49,6 +49,7 @@ from distsgd.algorithms import (
     Malenia,
     MultiGPU,
     NoLoCo,
+    PowerSGD,
     RescaledASGD,
     Ringleader,
     Ringmaster,
@@ -132,6 +133,7 @@ ONE_WORKER = [
     FedNova(learning_rate=ETA, communication_period=4),
     TrimmedMean(learning_rate=ETA),
     AllReduce(learning_rate=ETA),
+    PowerSGD(learning_rate=ETA / 2, momentum=0.0, rank=100),
     DSGDTracking(learning_rate=ETA),
     SGP(learning_rate=ETA),
     GASLoC(inner_optimizer="sgd", learning_rate=ETA, outer_learning_rate=1.0, momentum=0.0),
@@ -167,6 +169,7 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (SyncSGD(), SyncSGDLR(learning_rates=(0.2,), reduction="mean"), TOGETHER),
         (SyncSGD(), SyncSGDLR(learning_rates=(0.2 / 3,) * 3, reduction="sum"), TOGETHER),
         (SyncSGD(), AllReduce(), TOGETHER),
+        (AllReduce(), PowerSGD(learning_rate=0.1, momentum=0.0, rank=100), TOGETHER),  # 0.1: η (d + v), and v = d
         (AllReduce(), SGP(topology="complete"), TOGETHER),
         (AllReduce(), DSGDTracking(topology="complete"), TOGETHER),
         (DiLoCo(), GASLoC(topology="complete"), TOGETHER),

@@ -9,9 +9,9 @@ import means
 import numpy as np
 import pytest
 import tensorflow as tf
-from means import AtServer, Normalised, PowerSGD
+from means import AtServer, Normalised, PowerSGD, WithoutPS
 
-from distsgd.common import Recovery, UserError
+from distsgd.common import Platform, Recovery, UserError, forecast
 from distsgd.common.contract import Alone, Async, Bounded
 from distsgd.common.errors import WaitTimeout
 from distsgd.common.tasks.worker_calls import WorkerCalls
@@ -37,6 +37,7 @@ IN_CALLS = Normalised(communication_period=1), normalised, 504  # so long that s
     ("backend", "scheme", "replay", "steps"),
     [
         pytest.param("threads", *VECTORS, id="vectors on threads"),
+        pytest.param("simulation", *VECTORS, id="vectors in a simulation"),
         pytest.param("processes", *IN_CALLS, id="long on processes", marks=pytest.mark.thorough),
     ],
 )
@@ -48,7 +49,9 @@ def test_means_are_those_of_the_equations(backend, scheme, replay, steps, tmp_pa
 
 
 def test_a_rule_with_a_parameter_server_refuses_means():
-    with pytest.raises(UserError, match=r"\(scalars\), or use sync = Collective\(\)\. Received: sync = Barrier\(\)$"):
+    with pytest.raises(
+        UserError, match=r"\(scalars\), or use sync = Collective\(\)\. Received: .*, sync = Barrier\(\)$"
+    ):
         Harness(AtServer())
     unused: Any = SimpleNamespace()
     for sync in (Async(), Bounded(1)):
@@ -56,9 +59,32 @@ def test_a_rule_with_a_parameter_server_refuses_means():
             sync.mean(unused, unused, unused)
 
 
-def test_a_simulation_refuses_means(tmp_path):
-    with pytest.raises(UserError, match=r"^worker\.mean is for Scheme\.message alone, and not for simulations: .*$"):
-        record(PowerSGD(), tmp_path, backend="simulation", steps=2, batch_size=8, hidden=HIDDEN)
+class Undeclared(PowerSGD):
+    """It declares the first of its means alone."""
+
+    name = "undeclared"
+
+    def message_sizes(self, shapes):
+        first, *_, last = super().message_sizes(shapes)
+        return [first, last]
+
+
+@pytest.mark.parametrize("backend", ["threads", "simulation"])
+def test_a_mean_that_the_scheme_has_not_declared_is_refused(backend, tmp_path):
+    with pytest.raises(UserError, match=r"^undeclared: .* means of \[25, 25\] elements, where \[25\] are declared$"):
+        record(Undeclared(), tmp_path, backend=backend, steps=2, batch_size=8, hidden=HIDDEN)
+
+
+def test_a_run_counts_the_bytes_of_its_means(tmp_path):
+    run = record(PowerSGD(), tmp_path, workers=3, backend="simulation", steps=4, batch_size=8, hidden=HIDDEN)
+    side = means.side_of(len(run.start))
+    assert run.result["bytes_pushed"] == pytest.approx(3 * 4 * 2 / 3 * 4 * (2 * side + len(run.start)))
+
+
+def test_each_mean_has_its_latencies_in_virtual_time():
+    machines = Platform(step_ms=10.0, latency="5ms")
+    seconds = [1 / forecast(s, machines, workers=3, parameters=100).updates for s in (Normalised(), WithoutPS())]
+    assert seconds == pytest.approx([0.02 + 2 * 0.01, 0.01 + 0.01])
 
 
 class Elsewhere(PowerSGD):

@@ -21,7 +21,7 @@ from .optimizers import adagrad, adamw, gathered, scaled_signs, sgd, take, top_k
 from .rounding import DCT, BFloat16, Int8, WithMemory
 from .rounds import Event, Rounds
 from .scheme import Scheme
-from .seeded import uniform_numbers
+from .seeded import uniform, uniform_numbers
 from .views import Server, Tensor, Worker
 
 __all__ = [
@@ -69,6 +69,7 @@ __all__ = [
     "take",
     "tf",
     "top_k",
+    "uniform",
     "uniform_numbers",
     "unstable_above",
 ]

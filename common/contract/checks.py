@@ -78,10 +78,12 @@ def _check_messages(scheme: Scheme) -> None:
     if scheme.scalars and (not sync.uses_ps or scheme.sparse):
         why = "without a ps" if not sync.uses_ps else "of a scheme with sparse = True"
         raise UserError(f"{name}: messages {why} are vectors alone. Received: scalars={scheme.scalars}")
-    if scheme.vectors != 1 and not (sync.gossips and scheme.vectors > 1 and not scheme.elementwise):
+    own_sizes = type(scheme).message_sizes is not Scheme.message_sizes
+    if own_sizes and (sync.uses_ps or scheme.elementwise):
         raise UserError(
-            f"{name}: messages of several vectors need sync = Gossip() and rules that are not elementwise. Received: "
-            f"vectors={scheme.vectors}, sync={type(sync).__name__}(), elementwise={scheme.elementwise}"
+            f"{name}: message_sizes needs rules of the worker that are not elementwise, and no parameter server: send "
+            "numbers beside the vector (scalars), or use sync = Collective(). Received: elementwise="
+            f"{scheme.elementwise}, sync = {type(sync).__name__}()"
         )
     if scheme.uses_gradient_sum and scheme.exchange_first:
         raise UserError(

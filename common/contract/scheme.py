@@ -18,7 +18,8 @@ variable happen in the order of the Python code.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
@@ -57,7 +58,6 @@ class Scheme(CheckedCall):
     # Worker threads may take gradients at the shared center itself instead of a copy (large models). Only for schemes
     # whose workers do nothing but push gradients.
     in_place: ClassVar[bool] = False
-    vectors: ClassVar[int] = 1  # of which a message is the concatenation, and so is its reply; several only in gossip
     sends_params: ClassVar[bool] = False  # the message is the worker's parameters: few codecs of `--codec` fit them
     describes_data: ClassVar[bool] = False  # local variables are of the worker's own shard: refuses `participation`
     sends_in_turn: ClassVar[bool] = False  # messages have several vectors in turn: no codec, and no worker falls behind
@@ -125,6 +125,22 @@ class Scheme(CheckedCall):
             worker: its index, from 0.
         """
         return Rounds.even(steps, self.period)
+
+    def message_sizes(self, shapes: Sequence[tuple[int, ...]]) -> Sequence[int]:
+        """Return the elements of what a worker sends in a round: of each `worker.mean`, then of the message.
+
+        The reply has as many as the message. Other sizes than one message of all parameters, [P], need a
+        synchronization rule without a ps, and rules of the worker that are not elementwise.
+
+        Args:
+            shapes: shapes of the model's variables.
+        """
+        return [sum(map(math.prod, shapes))]
+
+    @property
+    def takes_means(self) -> bool:
+        """True if a message may need means over all workers, `worker.mean`."""
+        return type(self).message_sizes is not Scheme.message_sizes and not self.sync.gossips
 
     @property
     def messages_per_update(self) -> int:

@@ -73,18 +73,15 @@ class Worker(SimpleNamespace):
     def mean(self, vector: Tensor) -> Tensor:
         """Return the mean of a float tensor over all workers (an all-reduce); its shape must be the same on all.
 
-        For `message`; each worker must call it for the same means in the same order, in each of its rounds. Only
-        synchronization rules without a parameter server, such as `Collective`, have it. The wait for the other workers
-        counts as computing. Its traffic, 4 bytes for each element 2 (W - 1)/W times, is not in `bytes_pushed` and
-        `bytes_pulled`.
+        For `message`; each worker must call it for the same means in the same order, in each of its rounds, and
+        `Scheme.message_sizes` has the elements of each. Only synchronization rules without a parameter server, such as
+        `Collective`, have it. The wait for the other workers counts as computing.
 
         Raises:
-            UserError: the synchronization rule has no mean, the run is simulated, or the call is not in `message`.
+            UserError: the synchronization rule has no mean, the scheme declares no mean of that size, or the call is
+                not in `message`.
         """
-        raise UserError(
-            "worker.mean is for Scheme.message alone, and not for simulations: take it there, and keep it in a local "
-            "variable"
-        )
+        raise UserError("worker.mean is for Scheme.message alone: take it there, and keep it in a local variable")
 
     def __getattr__(self, name: str) -> Tensor:
         if name in MESSAGE_ONLY:

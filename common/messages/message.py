@@ -1,8 +1,12 @@
-"""Messages, as schemes make and see them: a vector [P], and the scalars that the scheme names (`Scheme.scalars`)."""
+"""Messages, as schemes make and see them: a vector [P], and the scalars that the scheme names (`Scheme.scalars`).
+
+A message may need means over all workers (`worker.mean`). Where one process has all workers, it builds the messages of
+all up to their first mean; then again, with the first mean known, up to their second; and so on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,3 +45,45 @@ class Sent(SimpleNamespace):
 def sent_by(scalars: tuple[str, ...], values: Tensor) -> Sent:
     """Return the scalars of a message, [m], by their names."""
     return Sent(**{name: values[i] for i, name in enumerate(scalars)})
+
+
+def declared_means(name: str, sizes: Sequence[int], mean: Callable[[Tensor], Tensor]) -> Callable[[Any], Tensor]:
+    """Return the function `worker.mean` of one message, which checks that the scheme has declared each vector.
+
+    Args:
+        name: name of the scheme.
+        sizes: elements of the vectors of which a message takes the means, in their order.
+        mean: function that takes the mean of a float32 tensor.
+    """
+    taken: list[int] = []
+
+    def checked(vector: Any) -> Tensor:
+        vector = tf.cast(vector, tf.float32)
+        taken.append(int(vector.shape.num_elements()))
+        if taken != [*sizes][: len(taken)]:
+            raise UserError(
+                f"{name}: Scheme.message_sizes must return the elements of each worker.mean, then of the message. "
+                f"Received: means of {taken} elements, where {[*sizes]} are declared"
+            )
+        return mean(vector)
+
+    return checked
+
+
+class MeanUnknown(Exception):
+    """A message needs the mean of a vector over all workers."""
+
+    def __init__(self, vector: Tensor):
+        self.vector = vector
+
+
+def known_means(means: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a function that returns these means in turn, and raises `MeanUnknown` where another is asked for."""
+    left = iter(means)
+
+    def mean(vector: Tensor) -> Tensor:
+        for value in left:
+            return value
+        raise MeanUnknown(vector)
+
+    return mean

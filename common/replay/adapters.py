@@ -55,6 +55,13 @@ def _drawn(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int], np.ndar
     return lambda number: uniform_numbers(run.seed, len(run.start), number) < scheme.share
 
 
+def _first_factors(run: RecordedRun, scheme: Hyperparameters) -> np.ndarray:
+    """Return the numbers of the first right factors of `powersgd`, [P], the same in each run."""
+    from ..contract.seeded import uniform_numbers  # not at the top: few algorithms are random
+
+    return uniform_numbers(0, len(run.start), 0) - 0.5
+
+
 def _drawn_in_step(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int, int], float]:
     """Return the number that a worker draws in a local step, as a function of its index and of the step."""
     from ..contract.seeded import uniform_numbers  # not at the top: few algorithms are random
@@ -440,6 +447,14 @@ TRANSCRIPTIONS = {
         compress=_compressor,
     ),
     "demo": _in_rounds(compressed_rules.demo, lambda s: True, jumps=True, beta="decay", compress=_of_chunks),
+    "powersgd": _in_rounds(
+        compressed_rules.powersgd,
+        lambda s: True,
+        mu="momentum",
+        rank="rank",
+        shapes=lambda run, s: run.shapes,
+        first=_first_factors,
+    ),
     "sparta": _in_rounds(
         compressed_rules.sparta,
         lambda s: True,

@@ -35,6 +35,7 @@ class Center:
         round_steps: local steps of a round, for learning-rate schedules; the scheme's period if not given.
         client: the client that feeds the initial value; by default on the first device, through sockets.
         holder: the device of the worker that has the whole center, if one does; versions are on the first of `devices`.
+        message_size: elements of a message to a center of one slice; by default those of the center.
 
     Attributes:
         ps_devices: the given devices, one for each ps task.
@@ -63,6 +64,7 @@ class Center:
         round_steps: float | None = None,
         client: Client | None = None,
         holder: str | None = None,
+        message_size: int | None = None,
     ):
         self.ps_devices, self.client = list(devices), client or Client(Transport(), devices[0])
         self.scheme, self.codec, self.transport = scheme, codec or scheme.codec, self.client.transport
@@ -77,14 +79,15 @@ class Center:
             self.pulled = tf.Variable(tf.zeros([num_workers], tf.int64), name="pulled")
             if scheme.messages_per_update > 1:
                 self.messages = tf.Variable(tf.constant(0, tf.int64), name="messages")
-        self.slices = [self._slice(i, part) for i, part in enumerate(self.initial)]
+        sizes_sent = self.sizes if message_size is None else [message_size]
+        self.slices = [self._slice(i, *own) for i, own in enumerate(zip(self.initial, sizes_sent, strict=True))]
 
-    def _slice(self, index: int, initial: Any) -> Slice:
+    def _slice(self, index: int, initial: Any, message_size: int) -> Slice:
         device = self.devices[index]
         with tf.device(device):
             initial = self.transport.receive(initial)
             fragments = fragments_of(self.sizes)[index]
-            return Slice(self.scheme, index, device, initial, fragments, self.num_workers, self.ema_decay)
+            return Slice(self.scheme, index, device, initial, fragments, self.num_workers, self.ema_decay, message_size)
 
     def keep(self, build: Callable[[Slice], Mapping[str, Any]]) -> None:
         """Make variables on the device of each slice, with the names and initial values of `build(slice)`."""

@@ -32,6 +32,7 @@ class Slice(SimpleNamespace):
         fragments: the function of this slice, see `Server.fragments`.
         num_workers: number of workers, W.
         ema_decay: decay of the average of the center; no average without it.
+        message_size: elements of the slice of a message.
 
     Attributes:
         center, average: the variables; the average is None if there is none.
@@ -58,6 +59,7 @@ class Slice(SimpleNamespace):
         fragments: Fragments,
         num_workers: int,
         ema_decay: float | None,
+        message_size: int,
     ):
         super().__init__(
             fragments=fragments,
@@ -67,9 +69,7 @@ class Slice(SimpleNamespace):
             num_workers=num_workers,
             ema_decay=ema_decay,
         )
-        self.no_message = Message(
-            zeros(scheme.vectors * initial.shape[0]), zeros(len(scheme.scalars)) if scheme.scalars else ()
-        )
+        self.no_message = Message(zeros(message_size), zeros(len(scheme.scalars)) if scheme.scalars else ())
         rows, own = (first_values(build, self.initial) for build in (scheme.worker_rows, scheme.global_variables))
         numbers = scheme.worker_numbers()
         check_variables(scheme.name, {}, own, rows, numbers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ class Traffic:
         workers: number of workers, W.
         sizes: sizes of the slices of the center.
         state_size: S, floats of the model's non-trainable state, which are sent with each message.
+        shapes: shapes of the model's variables; if they are not known, those of one square matrix and a rest.
     """
 
     scheme: Scheme
@@ -26,17 +28,28 @@ class Traffic:
     workers: int
     sizes: Sequence[int]
     state_size: int = 0
+    shapes: Sequence[tuple[int, ...]] = ()
+
+    @property
+    def vectors(self) -> Sequence[float]:
+        """Bytes of each vector that a worker sends in a round: without a ps, of each mean of `Scheme.message_sizes`."""
+        if self.scheme.sync.uses_ps:
+            scalars = len(self.scheme.scalars) * len(self.sizes)  # each slice gets all scalars
+            return [self.codec.bytes(self.sizes) + FLOAT_BYTES * (scalars + self.state_size)]
+        *means, last = self._message_sizes()
+        return [*(FLOAT_BYTES * size for size in means), FLOAT_BYTES * (last + self.state_size)]
 
     @property
     def message(self) -> float:
-        """Bytes of one message as it leaves a worker."""
-        scalars = len(self.scheme.scalars) * len(self.sizes)  # each slice gets all scalars
-        return self.scheme.vectors * self.codec.bytes(self.sizes) + FLOAT_BYTES * (scalars + self.state_size)
+        """Bytes of one message as it leaves a worker, with the means that it needs."""
+        return sum(self.vectors)
 
     @property
     def reply(self) -> float:
         """Bytes of one reply."""
-        return self.scheme.vectors * self.scheme.reply_codec.for_workers(self.workers).bytes(self.sizes)
+        if not self.scheme.sync.uses_ps:
+            return FLOAT_BYTES * sum(self._message_sizes())
+        return self.scheme.reply_codec.for_workers(self.workers).bytes(self.sizes)
 
     @property
     def center(self) -> float:
@@ -54,3 +67,7 @@ class Traffic:
             "pull": (0, self.center),
             "join": (0, self.center),
         }
+
+    def _message_sizes(self) -> Sequence[int]:
+        size, side = sum(self.sizes), math.isqrt(sum(self.sizes))
+        return self.scheme.message_sizes(self.shapes or [(side, side), (size - side**2,)])

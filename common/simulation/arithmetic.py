@@ -114,6 +114,8 @@ class Arithmetic:
         self.program = program_of(self.trace, job.scheme, job.cluster.workers, job.sparse)
         self.model = model or job.recipe.flat()
         self.width = width or max(1, min(MOST_ROUNDS, MOST_PARAMETERS // self.model.size))
+        if job.scheme.takes_means:  # over all workers, whose messages need each other
+            self.width = max(self.width, job.cluster.workers)
         self.window = WINDOW * self.width
         rounds = TraceRounds(job, self.trace)
         self.rounds, self.clocks, self.lengths = rounds, rounds.clocks, rounds.lengths

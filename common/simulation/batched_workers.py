@@ -21,9 +21,10 @@ from ..contract.scheme import Scheme
 from ..contract.seeded import uniform
 from ..contract.views import Worker
 from ..messages.cut import cut_into
-from ..messages.message import as_message
+from ..messages.message import MeanUnknown, as_message, declared_means, known_means
 from ..messages.ops import building, first_values
 from ..messages.stand_in import Row, StandIn
+from ..sync.store import Message
 from ..worker.replica import Replica, Stream
 
 Values = dict[str, Any]  # of one or many workers: params, slots (of the scheme), codec (by slice), state, seeds
@@ -161,7 +162,9 @@ class BatchedWorkers:
             variable = ShadowVariable(lambda: read.append(True) or start)
             slots = {name: ShadowVariable.of(value) for name, value in self.scheme.local_variables(start).items()}
             view = self.view({"params": variable, "slots": slots}, 0, tf.ones([3]))
-            self.scheme_at(tf.constant(0.0)).on_reply(view, tf.tile(start, [self.scheme.vectors]))
+            self.scheme_at(tf.constant(0.0)).on_reply(
+                view, tf.zeros([self.scheme.message_sizes(self.model.shapes)[-1]])
+            )
         return variable.changed and not read
 
     def gradient(self, variables: Values, view: Any, batch: Any) -> tuple[Any, Any]:
@@ -238,8 +241,10 @@ class BatchedWorkers:
     def messages(self, values: Values, workers: Any, when: Any, losses: Any, gradients: Any) -> tuple[Values, Any]:
         """Build the messages, `Message` of tensors with a row for each worker.
 
-        `losses` are sums; `gradients` are those of a single step, or sums, or unused by the scheme.
+        `losses` are sums; `gradients` are those of a single step, or sums, or unused by the scheme. If the messages
+        need means over all workers, `workers` are all of them.
         """
+        means: list[Any] = []
         names = ["gradient"] if self.scheme.period == 1 else []
         names += ["gradient_sum"] if self.scheme.uses_gradient_sum else []
         names = [] if self.scheme.exchange_first else names
@@ -247,11 +252,20 @@ class BatchedWorkers:
         def act(variables: Values, index: Any, now: Any, loss: Any, *gradient: Any) -> Any:
             known = {} if self.scheme.exchange_first or self.scheme.overlap else {"loss": loss / now[1]}
             begun, now = now[0], now - tf.stack([tf.minimum(float(self.scheme.overlap), now[1]), 0.0, 0.0])
+            known |= {"mean": declared_means(self.scheme.name, sizes, known_means(means))}
             view = self.view(variables, index, now, done=True, **known, **dict.fromkeys(names, *gradient))
             scheme = self.scheme_at(begun)
-            return as_message(scheme.name, scheme.scalars, scheme.message(view))
+            try:
+                return as_message(scheme.name, scheme.scalars, scheme.message(view))
+            except MeanUnknown as unknown:
+                return unknown.vector
 
-        return self.on_each(act, values, workers, when, losses, *([gradients] if names else []))
+        sizes = self.scheme.message_sizes(self.model.shapes)[:-1]
+        while True:
+            after, made = self.on_each(act, values, workers, when, losses, *([gradients] if names else []))
+            if isinstance(made, Message):
+                return after, made
+            means.append(tf.reduce_mean(made, 0))
 
     def on_reply(self, variables: Values, index: Any, now: Any, reply: Any) -> None:
         """Let a worker adopt a reply [P]."""

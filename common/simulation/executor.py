@@ -50,7 +50,6 @@ class Merging:
 
     def __init__(self, scheme: Scheme, center: Center, workers: BatchedWorkers, kinds: Collection[int], places: int):
         self.scheme, self.center, self.workers, self.part = scheme, center, workers, center.slices[0]
-        size = center.sizes[0]
         in_sets = scheme.sync.exchanges and scheme.sync.set_size(center.num_workers) is not None
         self.drops = Do.LEAVE in kinds
         self.counts_late = scheme.sync.late == "count"
@@ -64,7 +63,8 @@ class Merging:
             for rows in ([], [places])
         )
         rows = [center.num_workers] if scheme.sync.gossips else []  # a reply for each worker
-        self.reply = tf.Variable(tf.zeros([*rows, scheme.vectors * size]), name="reply")
+        size = self.part.no_message.vector.shape[0]
+        self.reply = tf.Variable(tf.zeros([*rows, size]), name="reply")
         self.consensus = tf.Variable(0.0, name="consensus")  # the distance of workers that gossip, as in `Gossip`
         self.kinds = sorted(kind for kind in kinds if kind in self._actions())
 
@@ -218,7 +218,13 @@ class Executor:
         self.graph = tf.Graph()
         with building(self.graph):
             self.center = Center(
-                job.scheme, [[model.size]], [DEVICE], workers, options.ema_decay, round_steps=job.plan.round_steps
+                job.scheme,
+                [[model.size]],
+                [DEVICE],
+                workers,
+                options.ema_decay,
+                round_steps=job.plan.round_steps,
+                message_size=None if job.uses_ps else job.scheme.message_sizes(model.shapes)[-1],
             )
             (self.part,), (center,) = self.center.slices, self.center.initial
             state = tf.compat.v1.placeholder(tf.float32, [model.state_size], name="initial_state")

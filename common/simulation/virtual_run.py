@@ -123,7 +123,7 @@ class SimulatedRun:
             workers=workers,
             rounds=rounds,
             seed=job.seed,
-            message_bytes=traffic.message,
+            message_bytes=traffic.vectors,
             reply_bytes=traffic.codec.reads[1] if traffic.codec.reads else traffic.reply,
             ps=job.cluster.ps,
             stop_at_version=job.options.stop_at_version,

@@ -46,7 +46,7 @@ class Collective(Barrier):
 
     def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor | Message]:
         """Return the variables of a barrier for threads, none for processes."""
-        return super().slice_variables(ps, part) if ps.in_process else {}
+        return {"inbox": part.no_message, "reply": part.no_message.vector} if ps.in_process else {}
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Return the mean of all workers' messages."""

@@ -179,7 +179,8 @@ class Job:
     def traffic(self, model: Any) -> Traffic:
         """Return the bytes that events move, for a model (a `FlatModel`)."""
         codec = self.codec.for_model(len(model.shapes))
-        return Traffic(self.scheme, codec, self.cluster.workers, self.slices(model.size), model.state_size)
+        sizes = self.slices(model.size)
+        return Traffic(self.scheme, codec, self.cluster.workers, sizes, model.state_size, model.shapes)
 
     @property
     def restarts(self) -> RestartRule:
@@ -269,8 +270,8 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         )
     if not uses_ps and (options.stop_at_version is not None or options.stop_at_accuracy is not None):
         raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
-    if scheme.sync.gossips and options.schedule:
-        raise UserError(f"{scheme.name} cannot follow a schedule, as its workers meet their neighbours: leave it out")
+    if (scheme.sync.gossips or scheme.takes_means) and options.schedule:
+        raise UserError(f"{scheme.name} cannot follow a schedule, as its workers meet within a round: leave it out")
     if scheme.sync.gossips and options.ema_decay is not None:
         raise UserError(
             f"{scheme.name} has no center in each round, whose average could be kept: leave ema_decay out. Received: "

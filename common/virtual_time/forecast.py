@@ -104,7 +104,7 @@ def forecast(
         workers=workers,
         rounds=plans,
         seed=seed,
-        message_bytes=traffic.message,
+        message_bytes=traffic.vectors,
         reply_bytes=traffic.reply,
         ps=ps,
         stop_at_version=round(rounds * scheme.updates_per_round(workers)),

@@ -24,6 +24,7 @@ from typing import Literal, get_args
 from ..arguments import at_least, fraction, not_negative, one_of, positive
 from ..contract.scheme import Scheme
 from ..errors import UserError
+from ..server.traffic import Traffic
 
 CYCLES = 12  # times that a message comes back as its reply; the second half of them is measured
 
@@ -153,8 +154,8 @@ def exchange_of(scheme: Scheme, parameters: int, workers: int) -> Exchange:
     if scheme.events != frozenset({"exchange"}):
         raise UserError(f"{scheme.name} pushes and pulls in periods of their own, which no formula covers: simulate it")
     fragments = getattr(scheme, "fragments", 1)  # a message and a round are those of one fragment
-    codecs = scheme.codec, scheme.reply_codec
-    up, down = (8 * fragments * codec.bytes([parameters]) / parameters for codec in codecs)
+    traffic = Traffic(scheme, scheme.codec, workers, [parameters])
+    up, down = (8 * fragments * moved / parameters for moved in (traffic.message, traffic.reply))
     return Exchange(
         period=scheme.period * fragments,
         fragments=fragments,

@@ -68,7 +68,7 @@ class Network:
         )
         self.inside = np.bincount(self.regions, minlength=len(links))  # workers of each region
         self.hops: Callable[[int, int], int] | None = None  # latencies between workers that gossip
-        self.reductions: dict[float, int] = {}  # times of reductions by size, if latencies are constant
+        self.times: dict[float, int] = {}  # of reductions by size, if latencies are constant
 
     def _shared(self, links: Sequence[float], card: float) -> Shared | None:
         caps = [bandwidth for _, bandwidth in self.machines.regions]
@@ -79,6 +79,10 @@ class Network:
         return kind(card, links, self.regions.tolist(), caps)
 
     # Reductions among the workers.
+
+    def reductions(self, sizes: Sequence[float], number: int) -> int:
+        """Return the nanoseconds of reductions of vectors of these sizes, one after the other, in a round."""
+        return sum(self.reduction(size, number * len(sizes) + i) for i, size in enumerate(sizes))
 
     def reduction(self, size: float, number: int) -> int:
         """Return the nanoseconds of a reduction.
@@ -91,11 +95,11 @@ class Network:
             return 0
         if not self.sigma:
             number = 0
-            if size in self.reductions:
-                return self.reductions[size]
+            if size in self.times:
+                return self.times[size]
         took = self._in_slices(size, number) if self.machines.collective == "slices" else self._in_turns(size, number)
-        self.reductions[size] = math.ceil(took)
-        return self.reductions[size]
+        self.times[size] = math.ceil(took)
+        return self.times[size]
 
     def hop(self, one: int, other: int, number: int, size: float, sends: int, gets: int) -> int:
         """Return the nanoseconds of a message from one worker to another, without a ps.

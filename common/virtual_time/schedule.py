@@ -84,7 +84,7 @@ class EventLoop:
         workers: W.
         rounds: the rounds of each worker, or those that all share.
         seed: seed of all random numbers.
-        message_bytes: size of a message.
+        message_bytes: size of a message, or of each vector that a worker sends for it, see `Traffic.vectors`.
         reply_bytes: size of a reply, and of the center that a worker pulls or joins with.
         ps: number of ps tasks that share the center.
         stop_at_version: version of the center that ends the run.
@@ -113,15 +113,15 @@ class EventLoop:
         workers: int,
         rounds: Rounds | Sequence[Rounds],
         seed: int,
-        message_bytes: float,
+        message_bytes: float | Sequence[float],
         reply_bytes: float,
         ps: int = 1,
         stop_at_version: int | None = None,
     ):
         self.machines = machines = platform if isinstance(platform, Machines) else Machines(platform)
         check(scheme, machines, workers)
-        self.scheme, self.workers, self.seed = scheme, workers, seed
-        self.message_bytes, self.reply_bytes = message_bytes, reply_bytes
+        self.scheme, self.workers, self.seed, self.vectors = scheme, workers, seed, np.atleast_1d(message_bytes)
+        self.message_bytes, self.reply_bytes = float(self.vectors.sum()), reply_bytes
         self.plans = plans_of(machines, rounds, workers, seed, scheme.exchange_first)
         most_rounds = max(len(plan.steps) for plan in self.plans)
         self.server = server = SimulatedServer(scheme, workers, most_rounds, stop_at_version)
@@ -139,7 +139,7 @@ class EventLoop:
         send = self._arrive if at_once and self.network.up is None else self._send
         self.reply = self._end_round if at_once and self.network.down is None else self._reply
         neighbours = sync.gossips and Neighbours(
-            scheme, server, self.timings, self.network, message_bytes, self._end_round
+            scheme, server, self.timings, self.network, self.message_bytes, self._end_round
         )
         without = neighbours.send if neighbours else self._reduce
         self.exchange = self._step_alone if not sync.exchanges else send if sync.uses_ps else without
@@ -297,7 +297,7 @@ class EventLoop:
         self.reducing.append(worker)
         if len(self.reducing) == self.workers:
             self.reducing = []
-            at = now + self.network.reduction(self.message_bytes, self.server.version)
+            at = now + self.network.reductions(self.vectors.tolist(), self.server.version)
             for free in self.server.reduce(at):
                 self.timings.released[free] = now
                 self._end_round(free, at)

@@ -16,7 +16,7 @@ from ..contract.seeded import uniform
 from ..contract.views import MESSAGE_ONLY, Worker, check_names
 from ..messages.codec import Codec
 from ..messages.cut import joined
-from ..messages.message import as_message
+from ..messages.message import as_message, declared_means
 from ..messages.ops import first_values, is_finite, when, zeros
 from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
@@ -329,12 +329,12 @@ def message_of(scheme: Scheme, worker: DenseWorker, begun: Any, total: Any = Non
     def mean(vector: Any) -> Any:
         nonlocal last
         with tf.control_dependencies([last]):
-            last = scheme.sync.mean(worker.ps, worker.slot, tf.identity(tf.cast(vector, tf.float32)))
+            last = scheme.sync.mean(worker.ps, worker.slot, tf.identity(vector))
         return last
 
     if total is not None:
         show(worker.views, loss=total / worker.views[0].steps)
-    show(worker.views, mean=mean)
+    show(worker.views, mean=declared_means(scheme.name, scheme.message_sizes(worker.replica.model.shapes)[:-1], mean))
     parts = [as_message(scheme.name, scheme.scalars, scheme.message(view)) for view in worker.views]
     message = Message(joined([part.vector for part in parts]), parts[0].scalars)
     hide(worker.views)

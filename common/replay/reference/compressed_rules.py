@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -99,3 +100,66 @@ def demo(
         theta = theta - eta * np.sign(np.mean(sent, axis=0))
         path.append(theta.copy())
     return path
+
+
+def powersgd(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    mu: float,
+    rank: int,
+    shapes: Sequence[Sequence[int]],
+    first: np.ndarray,
+    steps: int,
+) -> list[np.ndarray]:
+    """Execute M_k = g_k + e_k;  P = O(mean M_k Q);  Q ← mean M_kᵀ P;  e_k ← M_k − P Qᵀ  for each matrix [n, m].
+
+    v ← μ v + d;  x ← x − η (d + v),  where d is P Qᵀ, or the mean gradient of a variable with n m ≤ r (n + m).
+
+    Args:
+        start: the initial center, [P].
+        gradient: gradient of worker k's t-th batch at x, as a function of (x, k, t).
+        workers: number of workers.
+        eta: step size.
+        mu: momentum.
+        rank: r.
+        shapes: shapes of the model's variables.
+        first: numbers of the first message, [P]: each Q, [m, r], or a variable, one after the other.
+        steps: number of steps.
+    """
+    x, v, path, cuts = start.copy(), 0 * start, [], np.cumsum([math.prod(shape) for shape in shapes])[:-1]
+    matrices: dict[int, tuple[int, int]] = {}
+    qs, begin = {}, 0
+    for i, shape in enumerate(shapes):
+        n, m = math.prod(shape[:-1]), math.prod(shape[-1:])
+        if rank * (n + m) < n * m:
+            matrices[i], qs[i] = (n, m), first[begin : begin + m * rank].reshape(m, rank)
+        begin += m * rank if i in matrices else n * m
+    errors = [{i: np.zeros(sides) for i, sides in matrices.items()} for _ in range(workers)]
+    for t in range(steps):
+        gradients = [np.split(gradient(x, k, t), cuts) for k in range(workers)]
+        moves = [np.mean(of_each, axis=0) for of_each in zip(*gradients, strict=True)]
+        for i, sides in matrices.items():
+            sums = [own[i].reshape(sides) + errors[k][i] for k, own in enumerate(gradients)]
+            p = orthonormal(np.mean(sums, axis=0) @ qs[i])
+            qs[i] = np.mean(sums, axis=0).T @ p
+            for k, m_k in enumerate(sums):
+                errors[k][i] = m_k - p @ qs[i].T
+            moves[i] = (p @ qs[i].T).ravel()
+        d = np.concatenate(moves)
+        v = mu * v + d
+        x = x - eta * (d + v)
+        path.append(x.copy())
+    return path
+
+
+def orthonormal(matrix: np.ndarray) -> np.ndarray:
+    """Return orthonormal columns with the same span, by Gram and Schmidt."""
+    columns: list[np.ndarray] = []
+    for column in matrix.T:
+        for other in columns:
+            column = column - (other @ column) * other
+        columns.append(column / max(np.linalg.norm(column), 1e-300))
+    return np.stack(columns, axis=1)
