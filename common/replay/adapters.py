@@ -25,6 +25,7 @@ from .reference import (
     compressed_rules,
     federated_rules,
     gossip_rules,
+    overlapped_rules,
     synchronous_rules,
 )
 from .reference.codecs import cosine_coefficients, on_slices
@@ -379,7 +380,7 @@ TRANSCRIPTIONS = {
     "local_sgd": _in_rounds(synchronous_rules.local_sgd, _inner_memory, synchronous="synchronous_steps"),
     "diloco": _in_rounds(synchronous_rules.diloco, _inner_memory, epsilon="outer_learning_rate", mu="momentum"),
     "streaming_diloco": _in_rounds(
-        synchronous_rules.streaming_diloco,
+        overlapped_rules.streaming_diloco,
         lambda s: True,
         epsilon="outer_learning_rate",
         mu="momentum",
@@ -387,7 +388,7 @@ TRANSCRIPTIONS = {
         fragments="fragments",
         tau="delay",
     ),
-    "eager_diloco": _in_rounds(synchronous_rules.eager_diloco, lambda s: True, **OUTER),
+    "eager_diloco": _in_rounds(overlapped_rules.eager_diloco, lambda s: True, **OUTER),
     "palsgd": _in_rounds(
         synchronous_rules.palsgd,
         _inner_memory,

@@ -1,0 +1,85 @@
+"""The synchronous schemes whose workers compute while their messages travel."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .gradients import Gradient
+from .inner_steps import InnerStep, inner_window, sgd_step
+from .sending import Send, as_it_is
+from .synchronous_rules import no_states
+
+
+def streaming_diloco(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    epsilon: float,
+    mu: float,
+    alpha: float,
+    tau: int,
+    fragments: int,
+    period: int,
+    steps: int,
+    inner: InnerStep = sgd_step,
+    send: Send = as_it_is,
+) -> list[np.ndarray]:
+    """Execute H/F − τ inner steps, send the fragment p of x_k, τ inner steps more, and x_k ← α x_k + (1 − α) θ on it.
+
+    Meanwhile  Δ = mean_k(θ − x_k) of the x_k that were sent;  m ← μ m + Δ;  θ ← θ − ε (Δ + μ m), on p alone, which is
+    0, 1, ... F − 1 in turn: the coordinates j with ⌊j F / P⌋ = p. First x_k = θ. `period` is H/F.
+    """
+    theta, m, path, states = start.copy(), np.zeros_like(start), [], no_states(workers)
+    x = [theta] * workers
+    part = np.arange(len(start)) * fragments // len(start)
+    for number, first in enumerate(range(0, steps, period)):
+        due = part == number % fragments
+        end = min(first + period, steps)
+        leaves = max(first, end - tau)
+        x = [inner_window(x[k], states[k], gradient, k, first, leaves - first, eta, inner) for k in range(workers)]
+        delta = np.mean([theta - send(x[k], k) for k in range(workers)], axis=0)
+        m = np.where(due, mu * m + delta, m)
+        theta = np.where(due, theta - epsilon * (delta + mu * m), theta)
+        x = [inner_window(x[k], states[k], gradient, k, leaves, end - leaves, eta, inner) for k in range(workers)]
+        x = [np.where(due, alpha * x_k + (1 - alpha) * theta, x_k) for x_k in x]
+        path.append(theta.copy())
+    return path
+
+
+def eager_diloco(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    epsilon: float,
+    mu: float,
+    period: int,
+    steps: int,
+    inner: InnerStep = sgd_step,
+    send: Send = as_it_is,
+) -> list[np.ndarray]:
+    """Send each Δ_k of the round before, make H inner steps from θ_k, and then a step of D_k = Δ̄ + (Δ'_k − Δ_k)/W.
+
+    Δ̄ is the mean of what was sent, Δ'_k = θ_k − x_k the new move;  m_k ← μ m_k + D_k;  θ_k ← θ_k − ε (D_k + μ m_k).
+    The same step of  D = Δ̄_old + (Δ̄ − Δ̄_old)/W  makes θ.
+    """
+    theta, m, old = start.copy(), np.zeros_like(start), np.zeros_like(start)
+    path, states, outer = [], no_states(workers), [start.copy() for _ in range(workers)]
+    m_k, moved = [np.zeros_like(start)] * workers, [np.zeros_like(start)] * workers
+    for first in range(0, steps, period):
+        length = min(period, steps - first)
+        mean = np.mean([send(moved[k], k) for k in range(workers)], axis=0)
+        d = old + (mean - old) / workers
+        m = mu * m + d
+        theta, old = theta - epsilon * (d + mu * m), mean
+        path.append(theta.copy())
+        for k in range(workers):
+            x = inner_window(outer[k], states[k], gradient, k, first, length, eta, inner)
+            new = outer[k] - x
+            d = mean + (new - moved[k]) / workers
+            m_k[k], moved[k] = mu * m_k[k] + d, new
+            outer[k] = outer[k] - epsilon * (d + mu * m_k[k])
+    return path
