@@ -46,6 +46,7 @@ from .bmuf import BMUF as BMUF
 from .diloco import DiLoCo as DiLoCo
 from .streaming_diloco import StreamingDiLoCo as StreamingDiLoCo
 from .eager_diloco import EagerDiLoCo as EagerDiLoCo
+from .co2 import CO2 as CO2
 from .palsgd import PALSGD as PALSGD
 from .des_loc import DESLOC as DESLOC
 from .sparseloco import SparseLoCo as SparseLoCo

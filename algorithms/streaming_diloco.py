@@ -21,7 +21,7 @@ the center. Messages are parameters in float32, or with one fragment in a `--cod
 Limits: with τ = 0, α = 0 and one fragment it is `diloco`; F fragments send as many parameters in a period, in messages
 that are F times smaller. With α = 0 and one fragment the τ steps change only the moments of the inner optimizer; with
 α = 1 workers never hear of each other. With τ = H and one fragment each message holds the parameters of one period
-before (as in CO2, arXiv:2401.16265), the first one the initial ones.
+before, the first one the initial ones; `eager_diloco` and `co2` are made for messages that travel so long.
 Defaults: α = 0.5 as in the paper, whose period is 100, with τ from 1 to 5 and fragments of three layers.
 """
 

@@ -50,6 +50,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "diloco": {"learning_rate": INNER, "outer_learning_rate": OUTER},
     "streaming_diloco": {"learning_rate": INNER, "outer_learning_rate": OUTER},
     "eager_diloco": {"learning_rate": INNER, "outer_learning_rate": OUTER},
+    "co2": {"learning_rate": INNER, "outer_learning_rate": (0.5, 1.0, 2.0)},
     "palsgd": {"learning_rate": INNER, "outer_learning_rate": (0.4, 0.7), "pull_strength": (0.5, 2.0)},
     "des_loc": {"learning_rate": INNER},
     "sparta": {"learning_rate": INNER},

@@ -15,6 +15,7 @@ from distsgd.algorithms import (
     AEASGD,
     AGN,
     BMUF,
+    CO2,
     DCASGD,
     DESLOC,
     EASGD,
@@ -241,6 +242,11 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
             TOGETHER,
         ),
         (DiLoCo(), StreamingDiLoCo(delay=0, mixing=0.0), TOGETHER),
+        (
+            CO2(communication_period=5, outer_learning_rate=0.5, gap_penalty=1.0, momentum_clip=0.006),  # is reached
+            CO2(communication_period=5, outer_learning_rate=1.0, gap_penalty=2.0, momentum_clip=0.003),
+            TOGETHER,
+        ),
         (DiLoCo(), PALSGD(pull_probability=0.0), TOGETHER),
         (SyncSGD(), Sparta(share=1.0, inner_optimizer="sgd", learning_rate=0.2), TOGETHER),
         (LocalSGD(), SlowMo(slow_momentum=0.0), TOGETHER),

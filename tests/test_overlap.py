@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from test_counts import zeros
 
-from distsgd.algorithms import DiLoCo, EagerDiLoCo, StreamingDiLoCo
+from distsgd.algorithms import CO2, DiLoCo, EagerDiLoCo, StreamingDiLoCo
 from distsgd.common import Cluster, Group, UserError, train
 from distsgd.common.contract import Async, Barrier, Period, Scheme
 from distsgd.common.contract.checks import check_scheme
@@ -101,6 +101,38 @@ def test_the_center_of_eager_diloco_is_the_mean_of_the_workers_at_the_begin_of_t
                 group.step(k, rng.normal(size=5) + k * group.point(k))
         assert np.ptp([group.params(k) for k in range(4)], 0).min() > 0.01  # news of their own
         np.testing.assert_allclose(group.center, began, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("step", "centers"),
+    [(1.0, [1, 0, -1, -1, 0, 1, 1]), (0.5, [1, 0.5, 0, -0.25, -0.25, -0.125, 0]), (0.25, [1, 3 / 4, 4 / 8, 5 / 16])],
+)
+def test_the_mean_move_of_co2_comes_a_round_late(step, centers):
+    """The first of the two steps of a round leads to the minimum, 0: θ ← θ − (ε/Λ) θ_old."""
+    numbers = {"outer_learning_rate": 2 * step, "gap_penalty": 2.0, "momentum": 0.0}
+    scheme = CO2(communication_period=2, inner_optimizer="sgd", learning_rate=1.0, **numbers)
+    group = Group(scheme, np.ones(1), workers=3)
+    for center in centers:
+        for k in range(3):
+            group.step(k, group.point(k) + k - 1)  # the workers' minima are 1, 0 and -1
+            group.step(k, np.zeros(1))
+        assert group.center == pytest.approx([center], abs=1e-6)
+        assert all((group.params(k) == group.center).all() for k in range(3))  # where the next round begins
+
+
+def test_the_clip_of_co2_limits_what_a_coordinate_moves_in_a_round():
+    scheme = CO2(communication_period=2, inner_optimizer="sgd", learning_rate=0.1, momentum=0.9, momentum_clip=0.25)
+    group, last = Group(scheme, np.zeros(3), workers=1), np.zeros(3)
+    moves = []
+    for _ in range(9):
+        for _ in range(2):
+            group.step(0, np.array([0.01, 100.0, -100.0]))
+        moves.append(last - group.center)
+        last = group.center.copy()
+    moves = np.array(moves)
+    assert not moves[0].any()  # the first message is zero
+    np.testing.assert_allclose(moves[1:, 1:], [[0.25, -0.25]] * 8, rtol=1e-5)
+    np.testing.assert_allclose(moves[1:, 0], [0.001 * (1 - 0.9**t) / 0.1 for t in range(1, 9)], rtol=1e-3)
 
 
 def test_fragments_are_exchanged_in_turn_and_send_as_much_in_a_period_as_one(tmp_path):

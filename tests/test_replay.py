@@ -11,6 +11,7 @@ from distsgd.algorithms import (
     ADAG,
     AGN,
     BMUF,
+    CO2,
     DCASGD,
     DESLOC,
     EF21SGDM,
@@ -78,6 +79,9 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
         communication_period=8, fragments=2, delay=1, inner_optimizer="sgd", learning_rate=0.1
     ),
     "eager_diloco": EagerDiLoCo(communication_period=5, inner_optimizer="sgd", learning_rate=0.1),
+    "co2": CO2(
+        communication_period=5, inner_optimizer="sgd", learning_rate=0.1, momentum_clip=0.003
+    ),  # which is reached
     "async_diloco": AsyncDiLoCo(inner_optimizer="adamw:weight_decay=2", momentum_share=0.2),
     "local_sgd": LocalSGD(synchronous_steps=14),
     "des_loc": DESLOC(

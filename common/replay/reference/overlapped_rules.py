@@ -7,7 +7,7 @@ import numpy as np
 from .gradients import Gradient
 from .inner_steps import InnerStep, inner_window, sgd_step
 from .sending import Send, as_it_is
-from .synchronous_rules import no_states
+from .synchronous_rules import after_steps, no_states
 
 
 def streaming_diloco(
@@ -82,4 +82,35 @@ def eager_diloco(
             d = mean + (new - moved[k]) / workers
             m_k[k], moved[k] = mu * m_k[k] + d, new
             outer[k] = outer[k] - epsilon * (d + mu * m_k[k])
+    return path
+
+
+def co2(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    epsilon: float,
+    mu: float,
+    gap: float,
+    clip: float,
+    period: int,
+    steps: int,
+    inner: InnerStep = sgd_step,
+    send: Send = as_it_is,
+) -> list[np.ndarray]:
+    """Send each Δ_k = θ − x_k of the round before, first 0, and make H inner steps from θ, which give the next Δ_k.
+
+    Then  m ← μ m + (1/Λ) mean_k Δ_k of what was sent,  m ← min(max(m, −φ), φ),  θ ← θ − ε m. `gap` is Λ, `clip` is φ.
+    """
+    theta, m, path = start.copy(), np.zeros_like(start), []
+    states, moved = no_states(workers), [np.zeros_like(start)] * workers
+    for first in range(0, steps, period):
+        length = min(period, steps - first)
+        mean = np.mean([send(moved[k], k) for k in range(workers)], axis=0)
+        moved = [theta - x for x in after_steps(theta, states, gradient, first, length, eta, inner)]
+        m = np.clip(mu * m + mean / gap, -clip, clip)
+        theta = theta - epsilon * m
+        path.append(theta.copy())
     return path
