@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from elementwise import is_elementwise
 
-from distsgd.algorithms import ADAG, AEAMSGD, SCHEMES, Downpour, DownpourEasy, LocalSGD
+from distsgd.algorithms import ADAG, AEAMSGD, SCHEMES, CoCoDSGD, Downpour, DownpourEasy, LocalSGD
 from distsgd.common.contract import Period, sgd
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.messages.transport import Client, SharedMemory
@@ -95,8 +95,9 @@ def centers(scheme, ps, **options):
         (ADAG(), 1),  # sends the sum of its gradients
         (AEAMSGD(), 1),  # exchanges first, and takes gradients elsewhere
         (LocalSGD(inner_optimizer="adam", learning_rate=0.01), 1),  # counts the steps of each piece
+        (CoCoDSGD(communication_period=3), 2),  # steps while its message travels
     ],
-    ids=["downpour", "adag", "aeamsgd", "local_sgd"],
+    ids=["downpour", "adag", "aeamsgd", "local_sgd", "cocod_sgd"],
 )
 def test_in_pieces_a_round_is_what_it_is_on_the_whole_vector(monkeypatch, scheme, ps):
     whole, one = centers(scheme, ps)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from test_counts import zeros
 
-from distsgd.algorithms import CO2, DiLoCo, EagerDiLoCo, StreamingDiLoCo
+from distsgd.algorithms import CO2, CoCoDSGD, DiLoCo, EagerDiLoCo, LocalSGD, StreamingDiLoCo
 from distsgd.common import Cluster, Group, UserError, train
 from distsgd.common.contract import Async, Barrier, Period, Scheme
 from distsgd.common.contract.checks import check_scheme
@@ -133,6 +133,54 @@ def test_the_clip_of_co2_limits_what_a_coordinate_moves_in_a_round():
     assert not moves[0].any()  # the first message is zero
     np.testing.assert_allclose(moves[1:, 1:], [[0.25, -0.25]] * 8, rtol=1e-5)
     np.testing.assert_allclose(moves[1:, 0], [0.001 * (1 - 0.9**t) / 0.1 for t in range(1, 9)], rtol=1e-3)
+
+
+def test_cocod_sgd_of_one_worker_is_serial_sgd():
+    group, x = Group(CoCoDSGD(communication_period=3, learning_rate=0.5), np.arange(4.0), workers=1), np.arange(4.0)
+    for t in range(12):
+        np.testing.assert_allclose(group.point(0), x, rtol=1e-5, atol=1e-6)
+        gradient = np.sin(group.point(0) + t)
+        group.step(0, gradient)
+        x = x - 0.5 * gradient
+        if t % 3 == 0:
+            sent = group.params(0) + 0.5 * gradient
+        if t % 3 == 2:
+            np.testing.assert_allclose(group.center, sent, rtol=1e-5, atol=1e-6)
+
+
+def test_the_mean_of_cocod_sgd_s_workers_is_that_of_local_sgd_where_gradients_are_linear():
+    """Each worker begins a round away from the mean by its own move in the round before minus the mean of all moves."""
+    rng, curvature = np.random.default_rng(0), np.array([0.1, 1.0, 3.0])
+    numbers = {"communication_period": 4, "learning_rate": 0.3}
+    late, usual = (Group(kind(**numbers), np.ones(3), workers=3) for kind in (CoCoDSGD, LocalSGD))
+    moves = np.zeros((3, 3))
+    for _ in range(6):
+        begins = np.array([late.params(k) for k in range(3)])
+        np.testing.assert_allclose(begins.mean(0), usual.center, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(begins, usual.center + moves - moves.mean(0), rtol=1e-4, atol=1e-5)
+        x = begins.copy()
+        for _ in range(4):
+            for k, own in enumerate(rng.normal(size=(3, 3)) + np.arange(3)[:, None]):  # shards that differ
+                x[k] -= 0.3 * (curvature * x[k] + own)
+                for group in (late, usual):
+                    group.step(k, curvature * group.point(k) + own)
+        moves = x - begins
+        np.testing.assert_allclose(late.center, begins.mean(0), rtol=1e-5, atol=1e-6)
+        assert np.ptp(moves, 0).min() > 0.01
+
+
+@pytest.mark.parametrize(("rate", "period"), [(0.5, 3), (1.5, 2), (1.5, 3)])
+def test_a_round_of_cocod_sgd_turns_the_difference_of_two_workers_round(rate, period):
+    """By −c with c = 1 − (1 − η h)^H, beside c times the difference of their minima. Here h = 1, the minima are ±1."""
+    group = Group(CoCoDSGD(communication_period=period, learning_rate=rate), np.zeros(1), workers=2)
+    difference, c = 0.0, 1 - (1 - rate) ** period
+    for _ in range(20):
+        for _ in range(period):
+            for k in (0, 1):
+                group.step(k, group.point(k) - (1 - 2 * k))
+        difference = -c * difference + 2 * c
+        np.testing.assert_allclose(group.params(0) - group.params(1), difference, rtol=1e-4)
+    assert (abs(difference) > 10) == (c > 1)  # an odd number of steps longer than the way to the minimum
 
 
 def test_fragments_are_exchanged_in_turn_and_send_as_much_in_a_period_as_one(tmp_path):

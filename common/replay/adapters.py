@@ -390,6 +390,7 @@ TRANSCRIPTIONS = {
     ),
     "eager_diloco": _in_rounds(overlapped_rules.eager_diloco, lambda s: True, **OUTER),
     "co2": _in_rounds(overlapped_rules.co2, lambda s: True, gap="gap_penalty", clip="momentum_clip", **OUTER),
+    "cocod_sgd": _in_rounds(overlapped_rules.cocod_sgd, lambda s: True),
     "palsgd": _in_rounds(
         synchronous_rules.palsgd,
         _inner_memory,

@@ -114,3 +114,26 @@ def co2(
         theta = theta - epsilon * m
         path.append(theta.copy())
     return path
+
+
+def cocod_sgd(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    period: int,
+    steps: int,
+    inner: InnerStep = sgd_step,
+    send: Send = as_it_is,
+) -> list[np.ndarray]:
+    """Send each x_k, make H inner steps from it, and add their move to θ = mean_k of what was sent: x_k ← θ + Δ_k."""
+    path, states, x = [], no_states(workers), [start] * workers
+    for first in range(0, steps, period):
+        length = min(period, steps - first)
+        theta = np.mean([send(x[k], k) for k in range(workers)], axis=0)
+        path.append(theta)
+        x = [
+            theta + inner_window(x[k], states[k], gradient, k, first, length, eta, inner) - x[k] for k in range(workers)
+        ]
+    return path
