@@ -14,6 +14,7 @@ from distsgd.common.contract import Async, Barrier, Period, Scheme
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.record_format import read_config
 from distsgd.common.server.traffic import Traffic
+from distsgd.common.virtual_time.forecast import forecast
 from distsgd.common.virtual_time.layers import exchange_of
 from distsgd.common.virtual_time.platform import Platform
 from distsgd.common.virtual_time.schedule import EventLoop
@@ -240,12 +241,38 @@ def rounds(scheme, steps, **machines):
 def test_a_round_in_virtual_time_ends_with_the_later_of_its_steps_and_its_reply():
     scheme = StreamingDiLoCo(communication_period=4, delay=2)
     fast, slow = {"latency": "4ms"}, {"latency": "40ms"}
+    assert rounds(scheme, 8, latency="15ms") == [[0, 20, 50], [50, 70, 100]]  # a message arrives before the last step
     assert rounds(scheme, 8, **fast) == [[0, 20, 40], [40, 60, 80]]
     assert rounds(scheme, 8, **slow) == [[0, 20, 100], [100, 120, 200]]
     assert rounds(StreamingDiLoCo(communication_period=4, delay=0), 4, **slow) == [[0, 40, 120]]
     assert rounds(scheme, 5, **fast)[1] == [40, 40, 50]  # a last round that is shorter than the delay
     shared = rounds(scheme, 4, cores=1, core_ms=5.0, **fast)
     assert shared[0][0] < shared[0][1] < shared[0][2]
+
+
+@pytest.mark.parametrize(
+    ("delay", "latency", "shares"),  # of computing, waiting and communication, in rounds of four steps of 10 ms
+    [
+        (0, 40, (40 / 120, 0, 80 / 120)),
+        (2, 4, (1, 0, 0)),
+        (2, 15, (40 / 50, 0, 10 / 50)),
+        (2, 40, (40 / 100, 0, 60 / 100)),  # 20 of the 80 ms beside the last two steps
+        (4, 40, (40 / 80, 0, 40 / 80)),
+        (4, 15, (1, 0, 0)),
+    ],
+)
+def test_steps_beside_a_message_are_computing_in_a_forecast(delay, latency, shares):
+    scheme = StreamingDiLoCo(communication_period=4, delay=delay)
+    run = forecast(scheme, Platform(step_ms=10.0, latency=f"{latency}ms"), workers=2, parameters=10)
+    assert (run.compute, run.waiting, run.communication) == pytest.approx(shares, abs=0.01)
+    assert run.gradients == pytest.approx(200 * run.compute, rel=0.02)  # two workers, 100 steps a second
+
+
+def test_a_forecast_of_a_scheme_with_overlap_waits_for_a_slow_worker():
+    """It computes 80 ms in a round. The fast one computes 40, waits 36 for the other's message, and 4 for a reply."""
+    platform = Platform(step_ms=10.0, step_factors="1,2", latency="4ms")
+    run = forecast(EagerDiLoCo(communication_period=4), platform, workers=2, parameters=10)
+    assert (run.compute, run.waiting, run.communication) == pytest.approx((120 / 160, 36 / 160, 4 / 160), abs=0.01)
 
 
 def test_the_layers_of_a_scheme_in_fragments_have_its_whole_period_and_all_bits():

@@ -145,7 +145,7 @@ def figures(
     counted = seen & (trace["accepted"] == 1)
     moved = np.array([traffic.of_events[name] for name in EVENTS])[trace["event"][seen]].sum(axis=0)
     sent, received = (moved / seconds / workers).tolist()
-    waiting, communication = _parts(schedule.rounds, begin)
+    waiting, communication = _parts(schedule, begin)
     return Forecast(
         updates=(last - first) / seconds,
         gradients=(_steps(trace, plans)[counted].sum() if plans else scheme.period * counted.sum()) / seconds,
@@ -194,10 +194,15 @@ def rows_of_rounds(trace: Mapping[str, np.ndarray], workers: int) -> list[np.nda
     return np.split(ends[np.argsort(worker, kind="stable")], bounds)
 
 
-def _parts(rounds: np.ndarray, begin: int) -> tuple[float, float]:
-    """Return the fractions of the workers' time spent waiting and communicating, in rounds that end after `begin`."""
-    rounds = rounds[(rounds >= 0).all(axis=1) & (rounds[:, -1] > begin)]
-    worker, _, begun, ready, arrived, released, replied = rounds.T
+def _parts(schedule: EventSchedule, begin: int) -> tuple[float, float]:
+    """Return the fractions of the workers' time spent waiting and communicating, in rounds that end after `begin`.
+
+    Steps that a worker makes after its message are computing: only what comes after them is waiting or communicating.
+    """
+    counted = (schedule.rounds >= 0).all(axis=1) & (schedule.rounds[:, -1] > begin)
+    worker, _, begun, ready, arrived, released, replied = schedule.rounds[counted].T
+    if schedule.computed is not None:
+        ready, arrived, released = (np.maximum(t, schedule.computed[counted]) for t in (ready, arrived, released))
     by_worker = np.lexsort((replied, worker))
     edge = np.flatnonzero(np.diff(worker[by_worker])) + 1
     firsts, lasts = by_worker[np.r_[0, edge]], by_worker[np.r_[edge, len(by_worker)] - 1]

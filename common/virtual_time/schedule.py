@@ -27,7 +27,7 @@ from .neighbours import Neighbours
 from .network import Network
 from .platform import Machines, Platform
 from .resources import NEVER, EventQueue, one_machine
-from .server import RoundTimings, SimulatedServer
+from .server import MICROSECOND, RoundTimings, SimulatedServer
 
 CHIEF = 0
 
@@ -65,11 +65,14 @@ class EventSchedule:
         rounds: rounds of all workers in the order of their ends, [m, len(ROUND)], in microseconds of virtual time; a
             reply that a crashed worker did not receive is `UNKNOWN`; rounds that the end of the run cut are missing.
         seconds: the virtual time of the end.
+        computed: the end of the steps after the message of each round, [m], in microseconds, see `Scheme.overlap`;
+            before the message if there are none, and None if it is not known, as for a recorded run.
     """
 
     trace: Mapping[str, np.ndarray]
     rounds: np.ndarray
     seconds: float
+    computed: np.ndarray | None = None
 
 
 class EventLoop:
@@ -100,8 +103,8 @@ class EventLoop:
         returned: the latter of these.
         fetching: workers that wait for the center alone.
         reducing: without a ps, the workers whose messages are ready.
-        computing: workers that make the steps after the message of their round, see `Scheme.overlap`.
-        replied: the latter whose reply has arrived meanwhile.
+        computing: workers that make the steps after the message of their round, see `Scheme.overlap`, and the time at
+            which the reply arrives, or None.
         held_back: workers that wait for the warm-up of worker 0.
     """
 
@@ -150,7 +153,7 @@ class EventLoop:
         self.crashes, self.crash_at = [0] * workers, [math.inf] * workers  # of each worker: their number, the next
         self.away, self.returned, self.fetching = set[int](), set[int](), set[int]()
         self.reducing: list[int] = []
-        self.computing, self.replied = set[int](), set[int]()
+        self.computing: dict[int, int | None] = {}
         self.held_back = range(1, workers) if scheme.warmup_updates else range(0)
 
     def run(self, progress: Callable[[int], None] = lambda events: None) -> EventSchedule:
@@ -169,7 +172,8 @@ class EventLoop:
             raise UserError(
                 f"{self.scheme.name} takes more than a century on these machines: give faster ones"
             ) from None
-        return EventSchedule(self.server.trace(), self.timings.rounds(), self.end / SECOND)
+        computed = np.array(self.timings.ends, np.int64) // MICROSECOND
+        return EventSchedule(self.server.trace(), self.timings.rounds(), self.end / SECOND, computed)
 
     # The phases of a worker's round.
 
@@ -200,7 +204,7 @@ class EventLoop:
             return
         self.timings.ready[worker] = now
         if self.scheme.overlap:
-            self.computing.add(worker)
+            self.computing[worker] = None
             late = self.plans[worker].after_message(worker, self.timings.logged[worker], self.scheme.overlap)
             self.queue.at(now + late, OVERLAPPED, worker)
         self.exchange(worker, now)
@@ -210,11 +214,10 @@ class EventLoop:
         (self._computed if self.cores else self._computed_all)(worker, now)
 
     def _computed_all(self, worker: int, now: int) -> None:
-        """End the steps after a message, and the round if the reply is there."""
-        self.computing.remove(worker)
-        if worker in self.replied:
-            self.replied.remove(worker)
-            self._end_round(worker, now)
+        """End the steps after a message, and the round with the later of them and the reply."""
+        self.timings.computed[worker], replied = now, self.computing.pop(worker)
+        if replied is not None:
+            self._end_round(worker, max(now, replied))
 
     def _send(self, worker: int, now: int) -> None:
         """Send a message, or a request for the center, which has no bytes."""
@@ -279,10 +282,10 @@ class EventLoop:
     def _end_round(self, worker: int, now: int) -> None:
         """Log the round of a worker that has its reply, unless it has crashed, and begin the next.
 
-        A worker that still makes the steps after its message ends its round with the last of them.
+        If it still makes the steps after its message, the round ends with the later of these and the reply.
         """
         if worker in self.computing:
-            self.replied.add(worker)
+            self.computing[worker] = now
             return
         if now < self.crash_at[worker]:
             self.end = max(self.end, now + self.plans[worker].after_reply(worker, self.timings.logged[worker]))
@@ -333,8 +336,8 @@ class EventLoop:
                 f"{crashes} times in {rounds} rounds"
             )
         self.queue.lives[worker] += 1
-        for some in (self.returned, self.computing, self.replied):
-            some.discard(worker)
+        self.returned.discard(worker)
+        self.computing.pop(worker, None)
         self.away.add(worker)
         back = now + exponential_time(self.seed, "repair", worker, crashes, self.machines.failures[1])
         self.crashes[worker] += 1

@@ -25,17 +25,20 @@ class RoundTimings:
 
     Attributes:
         begun, ready, arrived, released: see `server.trace`; in nanoseconds.
+        computed: the end of the steps after a message, see `Scheme.overlap`; before `ready` if there are none.
         logged: number of finished rounds of each worker.
     """
 
     def __init__(self, workers: int):
         self.begun, self.ready, self.arrived, self.released, self.logged = ([0] * workers for _ in range(5))
-        self.rows = array("q")
+        self.computed = [0] * workers
+        self.rows, self.ends = array("q"), array("q")
 
     def log(self, worker: int, replied: int) -> None:
         """Log a finished round; `replied` is the time of its reply, or `UNKNOWN` if the worker never gets one."""
         moments = self.begun[worker], self.ready[worker], self.arrived[worker], self.released[worker]
         self.rows.extend((worker, self.logged[worker], *moments, replied))
+        self.ends.append(self.computed[worker])
         self.logged[worker] += 1
 
     def rounds(self) -> np.ndarray:
