@@ -96,7 +96,8 @@ class Operations:
         self.local = LocalVariables(self.scheme, center, self.sizes, self.known, variable)
         parts = [variable(part, "center") for part in tf.split(center, self.sizes) if self.sync.uses_ps]
         parts = parts or [self.local.row("params", 0)]  # without a ps, the parameters of worker 0 are the center
-        of_parts = zip(parts, fragments_of(self.sizes), strict=True)
+        seen = [{"fragments": of_part, "shapes": self.known["shapes"]} for of_part in fragments_of(self.sizes)]
+        of_parts = zip(parts, seen, strict=True)
         self.servers = [GlobalVariables(self.scheme, *of_part, self.workers, variable) for of_part in of_parts]
         rows = [self.workers] if self.sync.gossips else []  # a reply for each worker
         without = tf.zeros([*rows, self.scheme.message_sizes(self.known["shapes"])[-1]])

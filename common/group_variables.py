@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .contract.fragments import Fragments
 from .contract.scheme import Scheme
 from .contract.views import Server, Tensor, Worker
 from .lazy import tf
@@ -100,13 +99,13 @@ class GlobalVariables:
 
     Args:
         scheme: the algorithm.
-        center, fragments: the slice, a variable; and its function `Server.fragments`.
+        center, of_part: the slice, a variable; and the attributes `fragments` and `shapes` of the view.
         workers: number of workers, W.
         variable: makes a variable of a value and a name.
     """
 
-    def __init__(self, scheme: Scheme, center: Any, fragments: Fragments, workers: int, variable: Callable):
-        self.scheme, self.workers, self.center, self.fragments = scheme, workers, center, fragments
+    def __init__(self, scheme: Scheme, center: Any, of_part: Mapping[str, Any], workers: int, variable: Callable):
+        self.scheme, self.workers, self.center, self.of_part = scheme, workers, center, of_part
         initial, numbers = center.read_value(), scheme.worker_numbers()
         pulled = {"pulled_center": initial} if scheme.keeps_pulled_centers else {}  # that each worker pulled last
         self.own = {name: variable(value, name) for name, value in scheme.global_variables(initial).items()}
@@ -133,6 +132,6 @@ class GlobalVariables:
             seen = {name: Row(rows, k) for name, rows in seen.items()}
             pulled = {name: Row(rows, k).read_value() for name, rows in self.pulled.items()}
         known = {"num_workers": self.workers, "sender": k, "sent": sent, "completes": tf.equal(now.completes, 1)}
-        server = Server(center=self.center, fragments=self.fragments, **self.own, **seen, **known, **pulled)
+        server = Server(center=self.center, **self.of_part, **self.own, **seen, **known, **pulled)
         staleness = tf.cast(0 if k is None else now.staleness, tf.float32)
         return tf.convert_to_tensor(rule(server, message.vector, staleness))

@@ -108,6 +108,8 @@ class Server(SimpleNamespace):
     """True if this message is the last of `Scheme.messages_per_update` and so completes an update, a bool scalar."""
     pulled_center: Tensor
     """The center that the sender of this message pulled last; only with `Scheme.keeps_pulled_centers`."""
+    shapes: Sequence[tuple[int, ...]]
+    """Shapes of the model's variables, which the center concatenates if the scheme says `whole_center = True`."""
 
     def fragments(self, count: int) -> Tensor:
         """Return the fragment of each coordinate of the slice, [n], see `Worker.fragments`."""

@@ -35,7 +35,7 @@ class Center:
         round_steps: local steps of a round, for learning-rate schedules; the scheme's period if not given.
         client: the client that feeds the initial value; by default on the first device, through sockets.
         holder: the device of the worker that has the whole center, if one does; versions are on the first of `devices`.
-        message_size: elements of a message to a center of one slice; by default those of the center.
+        shapes: shapes of the model's variables.
 
     Attributes:
         ps_devices: the given devices, one for each ps task.
@@ -64,12 +64,12 @@ class Center:
         round_steps: float | None = None,
         client: Client | None = None,
         holder: str | None = None,
-        message_size: int | None = None,
+        shapes: Sequence[tuple[int, ...]] = (),
     ):
         self.ps_devices, self.client = list(devices), client or Client(Transport(), devices[0])
         self.scheme, self.codec, self.transport = scheme, codec or scheme.codec, self.client.transport
         self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
-        self.sizes = [size for own in sizes for size in own]
+        self.sizes, self.shapes = [size for own in sizes for size in own], shapes
         places = devices if holder is None else [holder]
         self.device, self.replies_center = devices[0], True  # the device of the versions
         self.devices = [device for device, own in zip(places, sizes, strict=True) for _ in own]  # of each slice
@@ -79,15 +79,16 @@ class Center:
             self.pulled = tf.Variable(tf.zeros([num_workers], tf.int64), name="pulled")
             if scheme.messages_per_update > 1:
                 self.messages = tf.Variable(tf.constant(0, tf.int64), name="messages")
-        sizes_sent = self.sizes if message_size is None else [message_size]
+        sizes_sent = [scheme.message_sizes(shapes)[-1]] if shapes and not scheme.sync.uses_ps else self.sizes
         self.slices = [self._slice(i, *own) for i, own in enumerate(zip(self.initial, sizes_sent, strict=True))]
 
     def _slice(self, index: int, initial: Any, message_size: int) -> Slice:
         device = self.devices[index]
         with tf.device(device):
             initial = self.transport.receive(initial)
-            fragments = fragments_of(self.sizes)[index]
-            return Slice(self.scheme, index, device, initial, fragments, self.num_workers, self.ema_decay, message_size)
+            known = {"fragments": fragments_of(self.sizes)[index], "shapes": self.shapes}
+            how = self.num_workers, self.ema_decay, message_size
+            return Slice(self.scheme, index, device, initial, known, *how)
 
     def keep(self, build: Callable[[Slice], Mapping[str, Any]]) -> None:
         """Make variables on the device of each slice, with the names and initial values of `build(slice)`."""

@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.checks import check_variables
-from ..contract.fragments import Fragments
 from ..contract.scheme import Scheme
 from ..contract.views import Server
 from ..errors import UserError
@@ -29,7 +28,7 @@ class Slice(SimpleNamespace):
         index: number of the slice.
         device: device of the ps task, the current one.
         initial: initial value of the center, [n].
-        fragments: the function of this slice, see `Server.fragments`.
+        known: the attributes `fragments` and `shapes` of the view.
         num_workers: number of workers, W.
         ema_decay: decay of the average of the center; no average without it.
         message_size: elements of the slice of a message.
@@ -56,13 +55,13 @@ class Slice(SimpleNamespace):
         index: int,
         device: str,
         initial: Any,
-        fragments: Fragments,
+        known: Mapping[str, Any],
         num_workers: int,
         ema_decay: float | None,
         message_size: int,
     ):
         super().__init__(
-            fragments=fragments,
+            known=known,
             index=index,
             device=device,
             initial=initial,
@@ -97,8 +96,7 @@ class Slice(SimpleNamespace):
             slot: slot of the sender, which selects its rows and numbers; None if the message is the mean of a set.
             known: the attributes `sent` and `completes` of the view.
         """
-        known["fragments"] = self.fragments
-        seen = Server(center=self.center, num_workers=self.num_workers, sender=None, **known, **self.own)
+        seen = Server(center=self.center, num_workers=self.num_workers, sender=None, **known, **self.known, **self.own)
         of_workers = self.rows | self.numbers
         if slot is None:
             vars(seen).update(of_workers)

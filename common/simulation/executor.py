@@ -218,13 +218,9 @@ class Executor:
         self.graph = tf.Graph()
         with building(self.graph):
             self.center = Center(
-                job.scheme,
-                [[model.size]],
-                [DEVICE],
-                workers,
-                options.ema_decay,
+                *(job.scheme, [[model.size]], [DEVICE], workers, options.ema_decay),
                 round_steps=job.plan.round_steps,
-                message_size=None if job.uses_ps else job.scheme.message_sizes(model.shapes)[-1],
+                shapes=model.shapes,
             )
             (self.part,), (center,) = self.center.slices, self.center.initial
             state = tf.compat.v1.placeholder(tf.float32, [model.state_size], name="initial_state")

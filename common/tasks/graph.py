@@ -95,7 +95,7 @@ class TaskGraph:
                 job.plan.round_steps,
                 client=Client(TRANSPORTS[job.transport](), near),
                 holder=holder,
-                message_size=None if job.uses_ps else job.scheme.message_sizes(self.model.shapes)[-1],
+                shapes=self.model.shapes,
             )
             self.ps = ParameterServer(
                 center,
