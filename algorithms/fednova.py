@@ -39,9 +39,7 @@ class FedNova(Scheme):
     """Fractions of the period's steps that workers make, of one worker after the other."""
 
     def rounds(self, steps, done=0, worker=0):
-        share, period = self.work[worker % len(self.work)], self.communication_period
-        own, last = (max(1, round(share * number)) for number in (period, steps % period))
-        return Rounds.even(steps // period * own, own) + Rounds.even(last if steps % period else 0, last)
+        return Rounds.even_share(steps, self.communication_period, self.work[worker % len(self.work)])
 
     def local_step(self, worker, gradient):
         sgd(worker.params, gradient, self.learning_rate)

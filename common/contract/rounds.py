@@ -31,6 +31,12 @@ class Rounds:
         return cls(((((period, "exchange"),), whole),)) + cls(((((rest, "exchange"),), min(rest, 1)),))
 
     @classmethod
+    def even_share(cls, steps: int, period: int, share: float) -> Rounds:
+        """Build rounds as `even` does, of which a worker makes a share of the steps, at least one."""
+        own, last = (max(1, round(share * number)) for number in (period, steps % period))
+        return cls.even(steps // period * own, own) + cls.even(last if steps % period else 0, last)
+
+    @classmethod
     def repeating(cls, rounds: Callable[[int, bool], Iterable[Round]], steps: int, *periods: int) -> Rounds:
         """Build rounds whose pattern repeats after the least common multiple of the periods.
 
