@@ -48,6 +48,7 @@ from .streaming_diloco import StreamingDiLoCo as StreamingDiLoCo
 from .eager_diloco import EagerDiLoCo as EagerDiLoCo
 from .co2 import CO2 as CO2
 from .cocod_sgd import CoCoDSGD as CoCoDSGD
+from .decoupled_diloco import DecoupledDiLoCo as DecoupledDiLoCo
 from .palsgd import PALSGD as PALSGD
 from .des_loc import DESLOC as DESLOC
 from .sparseloco import SparseLoCo as SparseLoCo

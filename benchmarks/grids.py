@@ -52,6 +52,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "eager_diloco": {"learning_rate": INNER, "outer_learning_rate": OUTER},
     "co2": {"learning_rate": INNER, "outer_learning_rate": (0.5, 1.0, 2.0)},
     "cocod_sgd": {"learning_rate": (0.2, 0.4, 0.8, 1.6)},
+    "decoupled_diloco": {"learning_rate": INNER, "outer_learning_rate": OUTER, "quorum": (2,)},
     "palsgd": {"learning_rate": INNER, "outer_learning_rate": (0.4, 0.7), "pull_strength": (0.5, 2.0)},
     "des_loc": {"learning_rate": INNER},
     "sparta": {"learning_rate": INNER},

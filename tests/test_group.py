@@ -23,6 +23,7 @@ from distsgd.algorithms import (
     SSP,
     AllReduce,
     AsyncSGD,
+    DecoupledDiLoCo,
     Downpour,
     FedOpt,
     KAsync,
@@ -54,6 +55,8 @@ CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
     "k_sync": KSync(workers_per_update=2),
     "k_async": KAsync(workers_per_update=2),
     "sync_sgd_lr": SyncSGDLR(learning_rates=(0.3, 0.1, 0.05)),
+    "decoupled_diloco": DecoupledDiLoCo(quorum=2),
+    "decoupled_diloco with plain averages": DecoupledDiLoCo(average="plain", quorum=3),
     "trimmed_mean": TrimmedMean(trim=0.4),  # of three workers, the median
     "fedopt with yogi": FedOpt(server_optimizer="yogi"),
     "fedopt with adagrad": FedOpt(server_optimizer="adagrad"),
@@ -88,7 +91,7 @@ def order_of(name):
     rounds = scheme.rounds(10**6).first(12 if scheme.period < 10 else number)
     more = {"message_bytes": 1.0, "reply_bytes": 1.0}
     if scheme.sync.late == "count":  # a group has no worker that is done, and waits for K workers always
-        more["stop_at_version"] = 10
+        more["stop_at_version"] = min(10, len(rounds) - 1)
     return EventLoop(scheme, UNEVEN, workers=workers_of(scheme), rounds=rounds, seed=0, **more).run().trace
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from distsgd.algorithms import KAsync
+from distsgd.algorithms import DecoupledDiLoCo, KAsync
 from distsgd.common import Cluster, Group, UserError, train
 from distsgd.common.contract import Quorum
 from distsgd.common.virtual_time.platform import Platform
@@ -88,3 +88,67 @@ def test_a_quorum_needs_a_worker_and_has_no_more_than_there_are():
         Quorum(0).check(4)
     assert [Quorum(3).set_size(active) for active in range(5)] == [1, 1, 2, 3, 3]
     assert (Quorum(3).updates_per_round(6), Quorum(3, "count").updates_per_round(6)) == (1, 2)
+
+
+def decoupled(*moves, params=(0.0, 0.0), **options):
+    """The center after one set of DecoupledDiLoCo with steps of one, with these sums of gradients of each worker."""
+    plain = {"inner_optimizer": "sgd", "learning_rate": 1.0, "outer_learning_rate": 1.0, "momentum": 0.0}
+    scheme = DecoupledDiLoCo(**{"communication_period": 1, "quorum": len(moves), **plain, **options})
+    group = Group(scheme, np.array(params), workers=len(moves))
+    for k, move in enumerate(moves):
+        steps = max(1, round(scheme.communication_period * scheme.work[k % len(scheme.work)]))
+        for _ in range(steps):
+            group.step(k, np.array(move) / steps)
+    assert group.version == 1
+    return group.center
+
+
+def test_the_radial_directional_average_keeps_the_length_of_moves_at_a_right_angle():
+    np.testing.assert_allclose(decoupled([2, 0], [0, 2]), -np.sqrt([2, 2]), rtol=1e-6)
+    np.testing.assert_allclose(decoupled([2, 0], [0, 2], average="plain"), [-1, -1], rtol=1e-6)
+    np.testing.assert_allclose(decoupled([3, 0], [0, 1]), -np.sqrt([2, 2]), rtol=1e-6)  # directions count alike
+    np.testing.assert_allclose(decoupled([0.6, -0.8], params=(5.0, 1.0)), [4.4, 1.8], rtol=1e-6)
+
+
+def test_moves_that_cancel_are_averaged_plainly_and_one_of_zero_has_no_direction():
+    np.testing.assert_allclose(decoupled([1, 0], [-3, 0]), [1, 0])
+    np.testing.assert_allclose(decoupled([0, 0], [0, 4]), [0, -2])
+    np.testing.assert_array_equal(decoupled([0, 0], [0, 0]), [0, 0])
+
+
+def test_a_move_counts_by_the_local_steps_that_it_took():
+    work = {"communication_period": 2, "work": (1.0, 0.5)}
+    along = np.array([2, 1]) / np.sqrt(5)
+    np.testing.assert_allclose(decoupled([3, 0], [0, 6], **work), -(2 * 3 + 6) / 3 * along, rtol=1e-6)
+    np.testing.assert_allclose(decoupled([3, 0], [0, 6], average="plain", **work), [-2, -2], rtol=1e-6)
+
+
+def test_lengths_and_directions_are_those_of_each_tensor():
+    scheme = DecoupledDiLoCo(
+        communication_period=1, inner_optimizer="sgd", learning_rate=1, outer_learning_rate=1, momentum=0
+    )
+    group = Group(scheme, [np.zeros(2), np.zeros((1, 1))], workers=2)
+    group.step(0, [np.array([2.0, 0.0]), np.array([[5.0]])])
+    group.step(1, [np.array([0.0, 2.0]), np.array([[1.0]])])
+    for found, expected in zip(group.center, (-np.sqrt([2, 2]), [[-3]]), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_a_late_worker_counts_by_its_distance_from_the_present_center():
+    scheme = DecoupledDiLoCo(
+        communication_period=1, inner_optimizer="sgd", learning_rate=1, outer_learning_rate=1, momentum=0, quorum=2
+    )
+    group = Group(scheme, np.zeros(1), workers=3)
+    assert [group.step(k, np.array([move])) for k, move in ((0, 1.0), (1, 3.0), (2, 1.0), (0, 4.0))] == [0, 1, 0, 1]
+    # The center was -2; worker 2 is at -1, worker 0 at -6: the mean of the directions is zero, that of the moves 1.5.
+    np.testing.assert_allclose(group.center, [-3.5])
+
+
+def test_a_replay_finds_a_worker_that_did_not_wait_for_the_update_with_its_message(tmp_path):
+    scheme = DecoupledDiLoCo(communication_period=2, inner_optimizer="sgd", learning_rate=0.1, quorum=2)
+    run = record(scheme, tmp_path / "run", backend="simulation", steps=12, hidden=(8,))
+    assert run.error() < 1e-5
+    version, staleness = run.trace["version"], run.trace["staleness"].copy()
+    staleness[-1] += 1
+    with pytest.raises(ValueError, match="how long a worker waited"):
+        replace(run, trace={**run.trace, "staleness": np.minimum(staleness, version)}).execute()

@@ -7,6 +7,7 @@ messages of an update) are recomputed rather than read from the trace, so that e
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
@@ -26,6 +27,7 @@ from .reference import (
     federated_rules,
     gossip_rules,
     overlapped_rules,
+    quorum_rules,
     synchronous_rules,
 )
 from .reference.codecs import cosine_coefficients, on_slices
@@ -119,12 +121,39 @@ def _in_rounds(
     return Transcription(execute, "synchronous", jumps=jumps, sends=_sends(rule))
 
 
-def _sends(rule: Callable[..., Centers]) -> bool:
+def _in_sets(
+    rule: Callable[..., tuple[Centers, bool]], memory: Memory = lambda s: False, **given: Argument
+) -> Transcription:
+    """Return the transcription of a scheme with a quorum: the order of the messages, and what each worker had read."""
+
+    def execute(run: RecordedRun, scheme: Hyperparameters) -> Centers:
+        _check_period(run)
+        _check_evicted(run)
+        _check_messages(run, memory(scheme))
+        arguments, rounds = (
+            _arguments(rule, run, given),
+            [-(-end // _period(run)) for end in [*run.earlier_step_targets, run.steps]],
+        )
+        # Workers leave a run that is resumed later at its steps, but none does if it was stopped before.
+        for ends in (rounds, rounds[-1:]):
+            centers, lawful = rule(run.start, run.gradient, _reads(run), run.workers, ends=ends, **arguments)
+            if lawful:
+                break
+        must(lawful, "how long a worker waited")
+        # A stop may find the last set open: a worker that is done, and has not left yet, is still waited for.
+        updates, is_stopped = run.result["updates"], run.result.get("stopped_by") is not None
+        must(updates <= len(centers) <= updates + is_stopped, "how many updates there were")
+        return centers[:updates]
+
+    return Transcription(execute, "synchronous", sends=_sends(rule))
+
+
+def _sends(rule: Callable[..., Any]) -> bool:
     """Return True if the messages of a rule pass an argument `send`."""
     return "send" in signature(rule).parameters
 
 
-def _arguments(rule: Callable[..., Centers], run: RecordedRun, given: Mapping[str, Argument]) -> dict[str, Any]:
+def _arguments(rule: Callable[..., Any], run: RecordedRun, given: Mapping[str, Argument]) -> dict[str, Any]:
     """Return the keyword arguments of a rule for a run."""
     found = {name: argument for name, argument in USUAL.items() if name in signature(rule).parameters} | dict(given)
     return {
@@ -251,26 +280,6 @@ def _sync_sgd(run: RecordedRun, backup_workers: int = 0) -> Centers:
     return centers
 
 
-def _k_async(run: RecordedRun, scheme: Hyperparameters) -> Centers:
-    _check_evicted(run)
-    _check_messages(run)
-    # Workers leave a run that is resumed later at its steps, but none does if it was stopped before.
-    for ends in ([*run.earlier_step_targets, run.steps], [run.steps]):
-        centers, lawful = synchronous_rules.k_async(
-            *(run.start, run.gradient, _reads(run), run.workers),
-            eta=scheme.learning_rate,
-            count=scheme.workers_per_update,
-            ends=ends,
-        )
-        if lawful:
-            break
-    must(lawful, "how long a worker waited")
-    # A stop may find the last set open: a worker that is done, and has not left yet, still counts as one to wait for.
-    updates, is_stopped = run.result["updates"], run.result.get("stopped_by") is not None
-    must(updates <= len(centers) <= updates + is_stopped, "how many updates there were")
-    return centers[:updates]
-
-
 def _ringmaster(run: RecordedRun, scheme: Hyperparameters) -> Centers:
     centers, used = asynchronous_rules.ringmaster(
         run.start, run.gradient, run.contacts, run.workers, eta=scheme.learning_rate, threshold=scheme.delay_threshold
@@ -363,7 +372,7 @@ TRANSCRIPTIONS = {
     ),
     "sync_sgd": Transcription(lambda run, s: _sync_sgd(run, s.backup_workers), "synchronous"),
     "k_sync": Transcription(lambda run, s: _sync_sgd(run, max(0, run.workers - s.workers_per_update)), "synchronous"),
-    "k_async": Transcription(_k_async, "synchronous"),
+    "k_async": _in_sets(quorum_rules.k_async, count="workers_per_update"),
     "all_reduce": Transcription(lambda run, s: _sync_sgd(run), "synchronous"),
     "d_psgd": _in_rounds(gossip_rules.d_psgd, lambda s: True, weights=_mixing),
     "dsgd_tracking": _in_rounds(gossip_rules.dsgd_tracking, lambda s: True, weights=_mixing),
@@ -391,6 +400,14 @@ TRANSCRIPTIONS = {
     "eager_diloco": _in_rounds(overlapped_rules.eager_diloco, lambda s: True, **OUTER),
     "co2": _in_rounds(overlapped_rules.co2, lambda s: True, gap="gap_penalty", clip="momentum_clip", **OUTER),
     "cocod_sgd": _in_rounds(overlapped_rules.cocod_sgd, lambda s: True),
+    "decoupled_diloco": _in_sets(
+        quorum_rules.decoupled_diloco,
+        _inner_memory,
+        count="quorum",
+        work="work",
+        sizes=lambda run, s: [] if s.average == "plain" else [*map(math.prod, run.shapes)],
+        **OUTER,
+    ),
     "palsgd": _in_rounds(
         synchronous_rules.palsgd,
         _inner_memory,

@@ -45,37 +45,6 @@ def sync_sgd(
     return thetas[1:], kept
 
 
-def k_async(
-    start: np.ndarray,
-    gradient: Gradient,
-    events: Sequence[tuple[int, int]],
-    workers: int,
-    *,
-    eta: float,
-    count: int,
-    ends: Sequence[int],
-) -> tuple[list[np.ndarray], bool]:
-    """Average the gradients of the first K workers, of whatever θ, and step; these K then read θ, the others continue.
-
-    `events` holds (worker, updates in the θ that it had read); `ends` the steps after which a worker stops, of each run
-    if one resumes another: then fewer than K may be left. Returns θ after each update, and True if each worker read θ
-    after the update with its message.
-    """
-    thetas, t, inbox, lawful = [start.copy()], [0] * workers, [], True
-    after, wanted = [0] * workers, 0
-    for k, read in events:
-        if not inbox:
-            end = next((end for end in ends if min(t) < end), ends[-1])
-            wanted = min(count, sum(done < end for done in t))
-        lawful &= after[k] <= read
-        inbox.append(gradient(thetas[read], k, t[k]))
-        t[k], after[k] = t[k] + 1, len(thetas)
-        if len(inbox) == wanted:
-            thetas.append(thetas[-1] - eta * np.mean(inbox, axis=0))
-            inbox = []
-    return thetas[1:], lawful
-
-
 def easgd(
     start: np.ndarray,
     gradient: Gradient,

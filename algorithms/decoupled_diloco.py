@@ -1,0 +1,114 @@
+"""Decoupled DiLoCo: many local AdamW steps, then a Nesterov step along the moves of the first K workers.
+
+    worker k    x ← AdamW(x, g_k(x)), or another inner optimizer, H_k times; its moments are kept over periods;
+                push x and H_k,  wait,  x ← θ
+    server      with the K-th message:  v_k = θ − x_k,  D = RDA(v, H) for each tensor,
+                m ← μ m + D,  θ ← θ − ε (D + μ m),  then release these K workers
+
+where RDA, the radial-directional average, takes the mean of the lengths and that of the directions apart:
+
+    RDA(v, w) = (Σ w_k ‖v_k‖ / Σ w_k) φ(Σ w_k φ(v_k)),  φ(v) = v/‖v‖,  φ(0) = 0
+
+and the weighted mean where the directions cancel. The other workers continue at the older centers that they have, and
+count in a later update, with their distance from the center of that time. H_k is a fraction of the period: `work` has
+the fractions, of one worker after the other, at least one step.
+
+Use: for workers that fail or are late now and then; on equal machines `diloco`, whose every step has news of all.
+Reference: Douillard et al., *Decoupled DiLoCo for Resilient Distributed Pre-training*, 2026, arXiv:2604.21428. Its
+rules are known here from descriptions and implementations by third parties, not from the authors' code, of which there
+is none: that RDA is of each tensor, the cases of zero, and θ of the server as the origin of v are theirs.
+Departures: the paper weighs a worker by tokens²/steps; with batches of one size that is in proportion to H_k. A worker
+waits for the quorum; in the paper it computes on, two steps at most until the reply, and the server uses what is left
+of these two steps as a time of grace for more messages. Without them there is no time to spare, and no grace. No
+fragments: all parameters travel in one message. Embeddings, for which the paper takes the plain mean, are treated like
+other tensors.
+Limits: with K = W, equal work and the plain average it is `diloco`; with one worker so, too. Two moves of equal length
+at a right angle have a mean that is √2 shorter, and RDA does not: so ε needs no change with the number of workers. One
+ps, which keeps the parameters of each worker.
+Why these defaults: the paper's K is one, with the other workers that come in the time of grace. Without grace, K = 1 is
+asynchronous, and diverges with the outer step and momentum of `diloco`; its ε and μ are kept.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from ..common.contract import Fraction, InnerOptimizer, Period, Quorum, Rate, Rounds, Scheme, inner, tf
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoupledDiLoCo(Scheme):
+    """Many local AdamW steps, then a Nesterov step along the mean direction of the first K workers' moves."""
+
+    paper = "Douillard et al. 2026"
+    sends_params = True
+    scalars = ("steps",)
+    whole_center = True
+
+    communication_period: Period = 20
+    """Local steps of a worker with all of its work between two exchanges."""
+    learning_rate: Rate = 0.002
+    """Inner step size."""
+    inner_optimizer: InnerOptimizer = "adamw"
+    """Optimizer of the local steps: sgd, momentum, adam, adamw, lion or muon; with options, adamw:weight_decay=0.1."""
+    outer_learning_rate: Rate = 0.7
+    """Outer step size ε."""
+    momentum: Fraction = 0.9
+    """Outer Nesterov momentum μ."""
+    quorum: Period = 3
+    """Number K of workers whose messages make one update."""
+    work: tuple[Fraction, ...] = (1.0,)
+    """Fractions of the period's steps that workers make, of one worker after the other."""
+    average: Literal["radial-directional", "plain"] = "radial-directional"
+    """Average of the moves: of their lengths and directions apart, or their plain weighted mean."""
+
+    @property
+    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Quorum(self.quorum, late="count")
+
+    def rounds(self, steps, done=0, worker=0):
+        return Rounds.even_share(steps, self.communication_period, self.work[worker % len(self.work)])
+
+    def local_variables(self, params):
+        return inner(self.inner_optimizer).local_variables(params)
+
+    def global_variables(self, center):
+        return {"velocity": 0 * center}
+
+    def worker_rows(self, center):
+        return {"pushed": center}
+
+    def worker_numbers(self):
+        return {"weight": 0.0}  # of the workers that are not in the set
+
+    def local_step(self, worker, gradient):
+        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
+
+    def message(self, worker):
+        return worker.params, {"steps": worker.steps}
+
+    def weighted(self, server, message, staleness):
+        server.pushed.assign(message)
+        server.weight.assign(server.sent.steps)
+        return message
+
+    def server_update(self, server, message, staleness):
+        weights, moves = server.weight.read_value(), server.center - server.pushed.read_value()
+        shares = weights / tf.reduce_sum(weights)
+        if self.average == "plain":
+            moved = tf.linalg.matvec(moves, shares, transpose_a=True)
+        else:
+            tensors = tf.split(moves, [math.prod(shape) for shape in server.shapes], axis=1)
+            moved = tf.concat([self._merged(tensor, shares) for tensor in tensors], axis=0)
+        server.velocity.assign(self.momentum * server.velocity + moved)
+        server.center.assign_sub(self.outer_learning_rate * (moved + self.momentum * server.velocity))
+        server.weight.assign(tf.zeros_like(weights))
+        return server.center
+
+    def _merged(self, moves, shares):
+        """Return the radial-directional average [n] of moves [W, n], whose shares sum to one."""
+        lengths = tf.norm(moves, axis=1)
+        along = tf.linalg.matvec(tf.math.divide_no_nan(moves, lengths[:, None]), shares, transpose_a=True)
+        length = tf.norm(along)
+        radial = tf.math.divide_no_nan(tf.reduce_sum(shares * lengths), length) * along
+        return tf.where(length < 1e-6, tf.linalg.matvec(moves, shares, transpose_a=True), radial)
