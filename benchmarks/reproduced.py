@@ -18,7 +18,14 @@ from rich.console import Console
 
 from ..common.arguments import check_known
 from ..common.cli import flags
-from . import reproduced_asynchrony, reproduced_gossip, reproduced_links, reproduced_messages, reproduced_waiting
+from . import (
+    reproduced_asynchrony,
+    reproduced_failures,
+    reproduced_gossip,
+    reproduced_links,
+    reproduced_messages,
+    reproduced_waiting,
+)
 from .outcome_files import write
 from .plots import title_of
 from .reproduced_experiment import Numbers
@@ -31,6 +38,7 @@ EXPERIMENTS = [
     *reproduced_waiting.EXPERIMENTS,
     *reproduced_messages.EXPERIMENTS,
     *reproduced_links.EXPERIMENTS,
+    *reproduced_failures.EXPERIMENTS,
     *reproduced_gossip.EXPERIMENTS,
 ]
 

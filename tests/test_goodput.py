@@ -1,0 +1,43 @@
+"""The share of its time that a machine computes if chips fail: closed forms, and the numbers of Decoupled DiLoCo."""
+
+import math
+
+import pytest
+
+from distsgd.benchmarks import reproduced
+from distsgd.benchmarks.reproduced_failures import (
+    CHIPS,
+    DOWN,
+    PERIOD,
+    TABLE,
+    WORKERS,
+    YEAR,
+    Stops,
+    goodput,
+    with_quorum,
+)
+
+
+@pytest.mark.parametrize("chips", [1e4, 1e5, 1e6])
+def test_without_elasticity_a_learner_stops_once_for_the_failures_of_a_stop(chips):
+    assert goodput(chips, Stops(shrink=50)) == pytest.approx(1 / (1 + 50 * chips / YEAR), rel=0.02)
+
+
+def test_a_learner_grows_once_all_its_slices_are_whole():
+    rare, often = 1e4, 3e6  # a failure each 53 min, and each 11 s
+    assert goodput(rare, Stops(20, 60, 15)) == pytest.approx(1 / (1 + 35 * rare / YEAR), rel=0.01)
+    assert goodput(often, Stops(20, 600, 15)) == pytest.approx(goodput(often, Stops(20)), abs=0.001)  # they never are
+
+
+def test_with_a_quorum_of_one_no_worker_waits_for_those_that_are_down():
+    every = YEAR / (CHIPS[3] * 1000 / WORKERS)
+    round_takes = (every + DOWN) * (math.exp(PERIOD / every) - 1)  # with the rounds that a failure cuts
+    assert with_quorum(1) == pytest.approx(PERIOD / round_takes, rel=0.03)
+
+
+def test_the_goodput_of_decoupled_diloco_is_that_of_the_paper_within_four_percent():
+    (goodput,) = (each for each in reproduced.EXPERIMENTS if each.name == "goodput")
+    numbers = goodput.measure()
+    assert goodput.agrees(numbers)
+    assert not goodput.agrees(numbers | {"hits": 15})
+    assert len(numbers["misses"].split("; ")) == sum(map(len, TABLE.values())) - numbers["hits"]
