@@ -22,11 +22,11 @@ waits for the quorum; in the paper it computes on, two steps at most until the r
 of these two steps as a time of grace for more messages. Without them there is no time to spare, and no grace. No
 fragments: all parameters travel in one message. Embeddings, for which the paper takes the plain mean, are treated like
 other tensors.
-Limits: with K = W, equal work and the plain average it is `diloco`; with one worker so, too. Two moves of equal length
-at a right angle have a mean that is √2 shorter, and RDA does not: so ε needs no change with the number of workers. One
-ps, which keeps the parameters of each worker.
+Limits: with K = W, equal work and the plain average it is `diloco`; with one worker so, too. The mean of K moves at
+right angles is √K shorter than each of them, and RDA is not: ε fits any number of workers. One ps, which keeps the
+parameters of each worker.
 Why these defaults: the paper's K is one, with the other workers that come in the time of grace. Without grace, K = 1 is
-asynchronous, and diverges with the outer step and momentum of `diloco`; its ε and μ are kept.
+asynchronous, and with four workers it diverges with the outer step and momentum of `diloco`; its ε and μ are kept.
 """
 
 import math

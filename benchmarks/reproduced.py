@@ -20,6 +20,7 @@ from ..common.arguments import check_known
 from ..common.cli import flags
 from . import (
     reproduced_asynchrony,
+    reproduced_directions,
     reproduced_failures,
     reproduced_gossip,
     reproduced_links,
@@ -39,6 +40,7 @@ EXPERIMENTS = [
     *reproduced_messages.EXPERIMENTS,
     *reproduced_links.EXPERIMENTS,
     *reproduced_failures.EXPERIMENTS,
+    *reproduced_directions.EXPERIMENTS,
     *reproduced_gossip.EXPERIMENTS,
 ]
 

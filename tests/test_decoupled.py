@@ -1,4 +1,4 @@
-"""The share of its time that a machine computes if chips fail: closed forms, and the numbers of Decoupled DiLoCo."""
+"""What the paper of Decoupled DiLoCo prints: the share of its time that a machine computes, and lengths of averages."""
 
 import math
 
@@ -41,3 +41,12 @@ def test_the_goodput_of_decoupled_diloco_is_that_of_the_paper_within_four_percen
     assert goodput.agrees(numbers)
     assert not goodput.agrees(numbers | {"hits": 15})
     assert len(numbers["misses"].split("; ")) == sum(map(len, TABLE.values())) - numbers["hits"]
+
+
+@pytest.mark.slow
+def test_moves_of_many_workers_are_at_right_angles_and_the_radial_directional_average_keeps_their_length():
+    (directions,) = (each for each in reproduced.EXPERIMENTS if each.name == "directions")
+    numbers = directions.measure()
+    assert directions.agrees(numbers)
+    assert not directions.agrees(numbers | {"plain_length16": 0.5})
+    assert not directions.agrees(numbers | {"radial16": numbers["plain16"]})

@@ -1,0 +1,86 @@
+"""Experiments of papers on the average of many workers' moves: its length, and what an outer step makes of it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from ..common.data.recipes import make
+from ..common.replay.reference import gradients
+from ..common.replay.reference.inner_steps import adamw_step, inner_window
+from ..common.replay.reference.quorum_rules import mean, radial_directional
+from ..common.replay.reference.synchronous_rules import no_states
+from .reproduced_experiment import Experiment, Numbers
+
+LEARNERS = 2, 4, 8, 16
+
+HIDDEN, BATCH, STEPS, SEEDS = 32, 16, 400, 3
+
+PERIOD, ETA, EPSILON, MU = 20, 0.002, 0.7, 0.9  # the defaults of the scheme
+
+RULES = {"plain": mean, "radial": radial_directional}
+
+
+def _directions() -> Numbers:
+    """Return the length of the plain average in units of the mean length, and the losses at the end, for each M.
+
+    Lengths are those of the first kernel in the second half of the run.
+    """
+    digits = make("digits")
+    (x, y), (test_x, test_y) = ((x.reshape(len(x), -1), y) for x, y in (digits.train, digits.test))
+    sizes = [x.shape[1], HIDDEN, 10]
+    on_rows, loss = gradients.mlp_gradient(x, y, sizes), gradients.mlp_loss(test_x, test_y, sizes)
+    tensors = [number for n, m in pairwise(sizes) for number in (n * m, m)]
+    found: dict[str, float] = {}
+    for learners in LEARNERS:
+        for name, rule in RULES.items():
+            losses, lengths = [], []
+            for seed in range(SEEDS):
+                gradient = gradients.batch_gradient(
+                    on_rows, examples=len(x), workers=learners, seed=seed, batch_size=BATCH
+                )
+                theta = np.random.default_rng(seed).standard_normal(sum(tensors)) * x.shape[1] ** -0.5
+                velocity, states = np.zeros_like(theta), no_states(learners)
+                for t in range(0, STEPS, PERIOD):
+                    ends = [
+                        inner_window(theta, state, gradient, k, t, PERIOD, ETA, adamw_step)
+                        for k, state in enumerate(states)
+                    ]
+                    moves = np.split(theta - np.array(ends), np.cumsum(tensors)[:-1], axis=1)
+                    if t >= STEPS / 2:
+                        length = np.linalg.norm(moves[0], axis=1).mean()
+                        lengths.append(np.linalg.norm(moves[0].mean(axis=0)) / length)
+                    moved = np.concatenate([rule(tensor, np.ones(learners)) for tensor in moves])
+                    velocity = MU * velocity + moved
+                    theta = theta - EPSILON * (moved + MU * velocity)
+                losses.append(loss(theta))
+            found[f"{name}{learners}"] = float(np.mean(losses))
+            found[f"{name}_length{learners}"] = float(np.mean(lengths))
+    return found
+
+
+def _for_each(name: str, digits: int) -> str:
+    """Return the format of the numbers for each M."""
+    return ", ".join(f"{{{name}{learners}:.{digits}f}}" for learners in LEARNERS)
+
+
+EXPERIMENTS = [
+    Experiment(
+        "directions",
+        "`decoupled_diloco`",
+        "Douillard et al. 2026 (arXiv:2604.21428), the radial-directional average; ours is a network with "
+        f"{HIDDEN} hidden units on digits, {STEPS} steps of M = 2, 4, 8, 16 workers with the defaults of the scheme, a "
+        f"quorum of all and batches of {BATCH}, mean of {SEEDS} seeds",
+        "the moves of different workers are nearly orthogonal, so that their plain average has a length of 1/√M: "
+        + ", ".join(f"{learners**-0.5:.2f}" for learners in LEARNERS)
+        + "; with the radial-directional average more workers need no other outer rate",
+        _directions,
+        f"lengths {_for_each('plain_length', 2)} in the second half of the run; loss at the end with the plain average "
+        f"{_for_each('plain', 3)}, with the radial-directional one {_for_each('radial', 3)}",
+        lambda found: (
+            all(abs(found[f"plain_length{learners}"] * learners**0.5 - 1) < 0.2 for learners in LEARNERS)
+            and all(found[f"radial{learners}"] < found[f"plain{learners}"] for learners in LEARNERS[1:])
+        ),
+    ),
+]
