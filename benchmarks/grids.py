@@ -77,8 +77,9 @@ def beyond(best: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> list[
         if "momentum" in name or len(values) == 1 or value not in (values[0], values[-1]):
             continue
         at, neighbour = (_number(one) for one in ((value, values[1]) if value == values[0] else (value, values[-2])))
-        further = round(at * at / neighbour, 12)
-        found.append({**best, name: (further,) if isinstance(value, tuple) else further})
+        further = type(at)(round(at * at / neighbour, 12))
+        if further not in (0, at):  # of a whole number
+            found.append({**best, name: (further,) if isinstance(value, tuple) else further})
     return found
 
 

@@ -72,6 +72,8 @@ def test_the_search_extends_a_grid_whose_edge_is_best():
     assert grids.beyond({"learning_rates": (2.0,)}, [{"learning_rates": (r,)} for r in (1.0, 2.0)]) == [
         {"learning_rates": (4.0,)}
     ]
+    assert grids.beyond({"quorum": 2}, [{"quorum": n} for n in (2, 3)]) == [{"quorum": 1}]
+    assert grids.beyond({"quorum": 1}, [{"quorum": n} for n in (1, 2)]) == []
 
 
 def test_the_settings_that_reach_the_target_first_on_all_seeds_are_chosen():
