@@ -140,11 +140,11 @@ def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, 
     for k in np.unique(rows[:, 0]):
         mine = rows[rows[:, 0] == k]
         assert (np.diff(mine[:, 1]) == 1).all()
-        stamped = mine[(mine[:, [2, 3, 6]] != -1).all(1)]
-        ready, arrived, released = stamped[:, 3], stamped[:, 4], stamped[:, 5]
+        stamped = mine[(mine[:, [2, 3, 7]] != -1).all(1)]
+        ready, arrived, released = stamped[:, 3], stamped[:, 5], stamped[:, 6]
         arrived = np.where(arrived == -1, ready, arrived)
         released = np.where(released == -1, arrived, released)  # the end of the run let it go, and no message
-        moments = np.stack([stamped[:, 2], ready, arrived, released, stamped[:, 6]], 1)
+        moments = np.stack([stamped[:, 2], ready, arrived, released, stamped[:, 7]], 1)
         assert (np.diff(moments.ravel()) >= 0).all(), (k, moments[np.diff(moments, axis=1).min(1) < 0])
 
 

@@ -270,7 +270,7 @@ def test_a_small_vector_is_added_up_by_one_worker_whose_link_has_them_all():
 def test_the_part_of_a_round_that_is_computing(period, utilisation):
     """H c/(H c + communication), without overlap: 2 latencies and 2 transfers of 8 ms here."""
     found = happens(LocalSGD(communication_period=period), 1, 100, uplink="1Gbit", downlink="1Gbit", latency="8ms")
-    begun, ready, replied = found.rounds[:, 2], found.rounds[:, 3], found.rounds[:, 6]
+    begun, ready, replied = (found.rounds[:, column] for column in (2, 3, -1))
     assert (ready - begun).sum() / (replied - begun).sum() == pytest.approx(utilisation, rel=1e-6)
 
 

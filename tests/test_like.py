@@ -189,7 +189,7 @@ def test_the_fit_predicts_other_algorithms_worker_counts_and_periods(tmp_path, o
 
 def used(rows, milliseconds=6.0):
     """What result.json says of the cores, if each step takes that long of one."""
-    begun, ended = int(rows[:, 2].min()), int(rows[:, 6].max())
+    begun, ended = int(rows[:, 2].min()), int(rows[:, -1].max())
     seconds = {"worker-0": len(rows) * milliseconds / 1e3, "evaluator-0": 99.0}
     return {"cores": 2, "begun": begun, "ended": ended, "seconds": seconds}
 

@@ -12,7 +12,7 @@ from distsgd.algorithms import CO2, CoCoDSGD, DiLoCo, EagerDiLoCo, LocalSGD, Str
 from distsgd.common import Cluster, Group, UserError, train
 from distsgd.common.contract import Async, Barrier, Period, Scheme
 from distsgd.common.contract.checks import check_scheme
-from distsgd.common.record_format import read_config
+from distsgd.common.record.round_log import load_rounds
 from distsgd.common.server.traffic import Traffic
 from distsgd.common.virtual_time.forecast import forecast
 from distsgd.common.virtual_time.layers import exchange_of
@@ -53,7 +53,11 @@ def test_a_worker_makes_its_last_steps_before_the_others_have_sent_their_message
     how = {"steps": 4, "batch_size": 4, "run_dir": tmp_path / "run", "verbose": False}
     train(model := zeros(), (ONES[0], np.zeros((64, 6), "f")), Meeting(), cluster=cluster, **how)
     assert not model.layers[0].kernel.numpy().any()  # or worker 1 has waited in vain
-    assert read_config(tmp_path / "run")["overlap"] == 1
+    worker, _, begun, ready, computed, _, released, replied = load_rounds(tmp_path / "run").T
+    assert len(begun) == 4
+    assert (np.diff([begun, ready, computed, replied], axis=0) >= 0).all()
+    assert (ready < computed).all()
+    assert (computed < released)[worker == 0].all()  # its message is the first of two
 
 
 def played(scheme, steps=47, seed=0, ps=1):
@@ -234,7 +238,8 @@ def rounds(scheme, steps, **machines):
     platform = Platform(step_ms=10.0, **machines)
     sizes = {"message_bytes": 1e6, "reply_bytes": 1e6}
     loop = EventLoop(scheme, platform, workers=2, rounds=scheme.rounds(steps), seed=0, **sizes)
-    worker, _, begun, ready, *_, replied = loop.run().rounds.T
+    worker, _, begun, ready, computed, _, _, replied = loop.run().rounds.T
+    assert ((ready <= computed) & (computed <= replied)).all()
     return (np.stack([begun, ready, replied], 1)[worker == 0] / 1000).tolist()
 
 

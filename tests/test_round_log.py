@@ -10,6 +10,7 @@ from distsgd.common.errors import UserError
 from distsgd.common.record.round_log import (
     ARRIVED,
     BEGUN,
+    COMPUTED,
     READY,
     RELEASED,
     REPLIED,
@@ -30,7 +31,7 @@ def log(*rows):
 
 
 def test_rounds_are_read_back_as_they_were_written(tmp_path):
-    rounds = log([0, 0, 1, 2, 3, 4, 5], [1, 0, 1, -1, 3, -1, -1])
+    rounds = log([0, 0, 1, 2, 2, 3, 4, 5], [1, 0, 1, -1, -1, 3, -1, -1])
     save_rounds(tmp_path / "rounds.npz", rounds)
     assert np.array_equal(load_rounds(tmp_path), rounds)
     with np.load(tmp_path / "rounds.npz") as saved:
@@ -49,22 +50,35 @@ def test_a_round_is_compute_waiting_and_communication():
     # Two rounds of 10 s and 30 s: 3 + 13 s compute, 2 + 6 s waiting; the clock of the second worker is far ahead.
     second = 10**6
     rounds = log(
-        [0, 0, 0, 50 * second, 51 * second, 52 * second, 53 * second],  # start-up
-        [0, 1, 0, 3 * second, 5 * second, 7 * second, 10 * second],
-        [1, 1, 900 * second, 913 * second, 5 * second, 11 * second, 930 * second],
-        [1, 2, 930 * second, -1, -1, -1, -1],
+        [0, 0, 0, 50 * second, 50 * second, 51 * second, 52 * second, 53 * second],  # start-up
+        [0, 1, 0, 3 * second, 3 * second, 5 * second, 7 * second, 10 * second],
+        [1, 1, 900 * second, 913 * second, 913 * second, 5 * second, 11 * second, 930 * second],
+        [1, 2, 930 * second, -1, -1, -1, -1, -1],
     )
     shares = TimeTotals(rounds).shares
     assert shares == Shares(2, 20.0, 16 / 40, 8 / 40, 16 / 40)
     assert TimeTotals(rounds[rounds[:, 0] == 0]).shares == Shares(1, 10.0, 0.3, 0.2, 0.5)
-    assert TimeTotals(log([0, 1, 0, 3, -1, -1, 4])).shares.waiting is None
-    assert TimeTotals(log([0, 1, 0, -1, -1, -1, -1])).shares is None
+    assert TimeTotals(log([0, 1, 0, 3, 3, -1, -1, 4])).shares.waiting is None
+    assert TimeTotals(log([0, 1, 0, -1, -1, -1, -1, -1])).shares is None
+
+
+def test_what_a_worker_computes_after_its_message_is_no_waiting_and_no_communication():
+    second = 10**6
+    row = [903 * second, 907 * second]  # 3 s to the ps, whose clock is ahead; 4 s for the others
+
+    def shares(computed, replied):
+        return TimeTotals(log([0, 1, 0, 4 * second, computed * second, *row, replied * second])).shares
+
+    assert shares(4, 14) == Shares(1, 14.0, 4 / 14, 4 / 14, 6 / 14)
+    assert shares(6, 14) == Shares(1, 14.0, 6 / 14, 4 / 14, 4 / 14)
+    assert shares(9, 14) == Shares(1, 14.0, 9 / 14, 2 / 14, 3 / 14)
+    assert shares(12, 14) == Shares(1, 14.0, 12 / 14, 0.0, 2 / 14)
+    assert shares(20, 20) == Shares(1, 20.0, 1.0, 0.0, 0.0)
 
 
 def test_the_advice_names_the_share_and_what_would_reduce_it():
-    def says(rounds, waiting, communication, overlap=0, **hyperparameters):
-        config = {"hyperparameters": hyperparameters, "overlap": overlap}
-        return Shares(rounds, 1.0, 0.1, waiting, communication).in_words(config)
+    def says(rounds, waiting, communication, **hyperparameters):
+        return Shares(rounds, 1.0, 0.1, waiting, communication).in_words({"hyperparameters": hyperparameters})
 
     assert (
         says(1000, 0.0, 0.6, communication_period=5)
@@ -77,8 +91,6 @@ def test_the_advice_names_the_share_and_what_would_reduce_it():
     assert says(1000, 0.3, 0.3, communication_period=5) is None
     assert says(10, 0.0, 0.93, communication_period=5) is None
     assert says(1000, None, 0.93, communication_period=5) is None
-    assert says(1000, 0.0, 0.93, communication_period=5, overlap=0)
-    assert says(1000, 0.0, 0.93, communication_period=5, overlap=1) is None
 
 
 def test_a_run_of_a_few_seconds_gets_no_advice():
@@ -99,30 +111,31 @@ def arrivals(rounds, *picked):
 
 @pytest.mark.parametrize("cut", [[], [1], [3], [5], [2, 4]])
 def test_the_end_of_a_round_is_in_the_next_row_of_its_worker(cut):
-    def row(worker, now, released=-1, replied=-1):
-        return (0, worker, 0, 1, now, 0, released, now - 2, now - 1, replied)
+    def row(worker, now, released=-1, computed=-1, replied=-1):
+        return (0, worker, 0, 1, now, 0, released, now - 2, now - 1, computed, replied)
 
     events = np.array(
-        [row(1, 10), row(0, 20), row(0, 30, 21, 22), row(2, 40), row(1, 50, 41, 42), row(0, 60, 31, -1)], np.int64
+        [row(1, 10), row(0, 20), row(0, 30, 21, 23, 24), row(2, 40), row(1, 50, 41, 43, 44), row(0, 60, 31, -1, -1)],
+        np.int64,
     )
-    numbers, ends = np.array([7, 2, 1]), np.array([[61, 62], [51, -1], [-1, -1]])
+    numbers, ends = np.array([7, 2, 1]), np.array([[61, 63, 64], [51, -1, -1], [-1, -1, -1]])
     blocks = [rounds_of(piece, numbers, ends) for piece in reversed(np.split(events, cut))]
     assert np.concatenate(blocks[::-1]).tolist() == [
-        [1, 0, 8, 9, 10, 41, 42],
-        [0, 4, 18, 19, 20, 21, 22],
-        [0, 5, 28, 29, 30, 31, -1],
-        [2, 0, 38, 39, 40, -1, -1],
-        [1, 1, 48, 49, 50, 51, -1],
-        [0, 6, 58, 59, 60, 61, 62],
+        [1, 0, 8, 9, 43, 10, 41, 44],
+        [0, 4, 18, 19, 23, 20, 21, 24],
+        [0, 5, 28, 29, -1, 30, 31, -1],
+        [2, 0, 38, 39, -1, 40, -1, -1],
+        [1, 1, 48, 49, -1, 50, 51, -1],
+        [0, 6, 58, 59, 63, 60, 61, 64],
     ]
-    assert (numbers.tolist(), ends.tolist()) == ([4, 0, 0], 3 * [[-1, -1]])
+    assert (numbers.tolist(), ends.tolist()) == ([4, 0, 0], 3 * [[-1, -1, -1]])
 
 
 def test_the_message_that_completes_a_set_releases_all_of_it():
     with Harness(SyncSGD(backup_workers=1), workers=3) as harness:
         workers = [harness.worker(k) for k in range(3)]
         going = workers[0].starts()
-        assert harness.observer.ends().tolist() == 3 * [[-1, -1]]
+        assert harness.observer.ends().tolist() == 3 * [[-1, -1, -1]]
         workers[1].round()
         going.result(timeout=100)
         workers[2].round()  # too late: dropped, and released at once
@@ -170,22 +183,24 @@ def test_a_worker_called_back_by_a_restoration_is_not_released():
 def test_a_reply_travels_with_the_next_message_and_the_last_with_the_farewell():
     with Harness(AsyncSGD(), workers=1) as harness:
         worker = harness.worker(0)
-        replies, replied = [], -1
+        ends, end = [], (-1, -1)
         for t in range(3):
-            done = worker.calls.rounds("exchange", np.zeros((1, 1, 8), np.int32), (t, t, replied))
-            replies.append(replied := done.replied)
+            done = worker.calls.rounds("exchange", np.zeros((1, 1, 8), np.int32), (t, t, *end))
+            ends.append(end := done.end)
+        replies = [replied for _, replied in ends]
         assert rounds_in(harness)[:, REPLIED].tolist() == [*replies[:2], -1]
-        worker.calls.set_finished(replied)
+        worker.calls.set_finished(*end)
         rounds = rounds_in(harness)
-        assert rounds[:, REPLIED].tolist() == replies
+        assert rounds[:, [COMPUTED, REPLIED]].tolist() == [[*end] for end in ends]
+        assert (rounds[:, COMPUTED] == rounds[:, READY]).all()
         assert (rounds[1:, BEGUN] >= replies[:2]).all()
         before = worker
         now = harness.worker(0)
-        before.calls.set_finished(replied)  # it does not have its slot any more
-        assert harness.observer.ends()[0, 1] == -1
-        now.calls.set_finished(replied + 1)
-        before.calls.set_finished(replied)
-        assert harness.observer.ends()[0, 1] == replied + 1
+        before.calls.set_finished(*end)  # it does not have its slot any more
+        assert harness.observer.ends()[0, 1:].tolist() == [-1, -1]
+        now.calls.set_finished(7, 9)
+        before.calls.set_finished(*end)
+        assert harness.observer.ends()[0, 1:].tolist() == [7, 9]
 
 
 def test_a_restored_state_has_its_releases_and_no_later_replies():
@@ -193,10 +208,10 @@ def test_a_restored_state_has_its_releases_and_no_later_replies():
         worker = harness.worker(0)
         worker.round()
         saved, ends = harness.state_calls.values(), harness.observer.ends()
-        worker.calls.set_finished(worker.calls.rounds("exchange", np.zeros((1, 1, 8), np.int32)).replied)
+        worker.calls.set_finished(*worker.calls.rounds("exchange", np.zeros((1, 1, 8), np.int32)).end)
         assert harness.observer.ends()[0].min() > ends[0, 0] > 0
         harness.state_calls.restore(saved, restoration=2, events=1)
-        assert harness.observer.ends().tolist() == [[ends[0, 0], -1]]
+        assert harness.observer.ends().tolist() == [[ends[0, 0], -1, -1]]
 
 
 def test_elastic_workers_compute_from_one_reply_to_the_next_message(tmp_path):

@@ -112,7 +112,7 @@ def test_a_message_that_is_not_finite_is_kept_from_the_center_and_counted():
 def test_the_end_of_a_former_holder_does_not_end_its_successor():
     with Harness(SyncSGD()) as harness:
         before, now, other = harness.worker(0), harness.worker(0), harness.worker(1)
-        before.calls.set_finished(7)
+        before.calls.set_finished(5, 7)
         assert before.run("deregister").tolist() == [False] * 2
         flags = harness.observer.worker_flags()
         assert (flags.finished.tolist(), flags.active.tolist()) == ([False] * 2, [True] * 2)

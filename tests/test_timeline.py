@@ -29,11 +29,11 @@ TRACE = [
     (2, 1, 1, 1, 2_500, 3),
     (2, 1, 0, 0, 3_000, 0),
 ]
-# worker, round, begun, ready, arrived, released, replied
+# worker, round, begun, ready, computed, arrived, released, replied
 ROUNDS = [
-    (0, 0, 0, 1_500, 2_000, 2_000, 2_400),
-    (1, 0, 0, 1_000, 1_100, 1_900, 2_000),
-    (1, 1, 2_600, 2_900, 3_000, -1, 3_500),
+    (0, 0, 0, 1_500, 1_500, 2_000, 2_000, 2_400),
+    (1, 0, 0, 1_000, 1_000, 1_100, 1_900, 2_000),
+    (1, 1, 2_600, 2_900, 2_900, 3_000, -1, 3_500),
 ]
 CONFIG = {"algorithm": "async_sgd", "workers": 2, "ps": 1, "dataset": "digits", "model": "mlp"}
 CONFIG |= {"backend": "processes", "record": "full"}
@@ -65,7 +65,7 @@ def many(folder, workers, rounds, waits):
             begun = r * (32_000 + 40 * workers) if waits else r * (length + 2_000)
             arrived = begun + length + 1_000
             released = begun + 31_000 + 40 * (workers - 1) if waits else arrived
-            log.append((k, r, begun, begun + length, arrived, released, released + 1_000))
+            log.append((k, r, begun, begun + length, begun + length, arrived, released, released + 1_000))
             trace.append((0, k, 0, 1, arrived, 0))
     trace.sort(key=lambda event: event[4])
     read = dict.fromkeys(range(workers), 0)
@@ -84,10 +84,10 @@ def test_each_event_is_joined_with_the_stamps_of_its_round(tmp_path):
     names = ("worker", "round", "event", "version", "after", "staleness", "accepted")
     assert names + TIMES == COLUMNS
     assert rows(run.columns) == [
-        (0, 0, 0, 1, 2, 1, 1, 0, 1_500, 2_000, 2_000, 2_400),
-        (1, 0, 0, 0, 1, 0, 1, 0, 1_000, 1_100, 1_900, 2_000),
-        (1, -1, 3, 2, 2, 1, 1, -1, -1, 2_500, -1, -1),  # joined again: no round
-        (1, 1, 0, 2, 2, 0, 0, 2_600, 2_900, 3_000, -1, 3_500),
+        (0, 0, 0, 1, 2, 1, 1, 0, 1_500, 1_500, 2_000, 2_000, 2_400),
+        (1, 0, 0, 0, 1, 0, 1, 0, 1_000, 1_000, 1_100, 1_900, 2_000),
+        (1, -1, 3, 2, 2, 1, 1, -1, -1, -1, 2_500, -1, -1),  # joined again: no round
+        (1, 1, 0, 2, 2, 0, 0, 2_600, 2_900, 2_900, 3_000, -1, 3_500),
     ]
     assert (run.seconds, run.notes, run.workers) == (0.0035, (), 2)
     assert run.about == "2 workers, 1 parameter server; digits, mlp; real, processes"
@@ -95,8 +95,8 @@ def test_each_event_is_joined_with_the_stamps_of_its_round(tmp_path):
 
 
 def test_rounds_without_an_event_and_events_without_a_round_are_told(tmp_path):
-    run = read_lanes(save(tmp_path / "run", rounds=[*ROUNDS[:2], (0, 1, 2_500, 2_900, -1, -1, -1)]))
-    assert rows(run.columns)[1] == (0, 1, -1, -1, -1, -1, -1, 2_500, 2_900, -1, -1, -1)
+    run = read_lanes(save(tmp_path / "run", rounds=[*ROUNDS[:2], (0, 1, 2_500, 2_900, -1, -1, -1, -1)]))
+    assert rows(run.columns)[1] == (0, 1, -1, -1, -1, -1, -1, 2_500, 2_900, -1, -1, -1, -1)
     assert run.notes == (
         "Rounds of which only the arrival of the message is known: 1 of 3.",
         "Rounds that are not in the trace, as their messages were refused or undone: 1.",
@@ -105,7 +105,11 @@ def test_rounds_without_an_event_and_events_without_a_round_are_told(tmp_path):
 
 def test_an_elastic_round_begins_with_the_reply_before_it(tmp_path):
     later = [(1, 1, 0, 1, 9_000, 0), (1, 0, 0, 1, 9_500, 0)]
-    rounds = [*ROUNDS[:2], (1, 1, 8_000, 8_500, 9_000, 9_000, 9_100), (0, 1, 7_000, 9_000, 9_500, 9_500, 9_600)]
+    rounds = [
+        *ROUNDS[:2],
+        (1, 1, 8_000, 8_500, 8_500, 9_000, 9_000, 9_100),
+        (0, 1, 7_000, 9_000, 9_000, 9_500, 9_500, 9_600),
+    ]
     folder = save(tmp_path / "run", TRACE[:2] + later, rounds, algorithm="easgd")
     assert read_lanes(folder).columns["begun"].tolist() == [0, 7_000, 0, 8_000]
     run = read_lanes(folder, exchange_first={"easgd"})
@@ -270,7 +274,7 @@ def test_the_trace_of_a_run_has_the_seconds_of_its_rounds(tmp_path, scheme, back
     check_format(events)
     with np.load(tmp_path / "run" / "rounds.npz") as file:
         rounds = dict(file)
-    for name, first, last in zip(PARTS, TIMES, TIMES[1:], strict=False):
+    for name, first, last in zip(PARTS, (TIMES[0], *TIMES[2:]), TIMES[2:], strict=False):
         assert (rounds[first] >= 0).all()
         spent = sum(bar["dur"] for bar in chosen(events, "X", name=name))
         assert spent == (rounds[last] - rounds[first]).sum(), name
@@ -280,6 +284,13 @@ def test_the_trace_of_a_run_has_the_seconds_of_its_rounds(tmp_path, scheme, back
     (named,) = chosen(events, "M", name="process_name")
     assert named["args"]["name"].startswith(f"{scheme.name}: 3 workers, ")
     assert named["args"]["name"].endswith("in virtual time" if backend == "simulation" else "real, threads")
+
+
+def test_a_round_computes_until_the_last_step_that_overlaps_its_message(tmp_path):
+    trace, rounds = [(0, 0, 0, 1, 1_200, 0)], [(0, 0, 0, 1_000, 1_500, 1_200, 1_600, 1_900)]
+    events = traced(read_lanes(save(tmp_path / "run", trace, rounds)))
+    bars = [(bar["name"], bar["ts"], bar["dur"]) for bar in chosen(events, "X")]
+    assert bars == [("compute", 0, 1_500), ("wait", 1_500, 100), ("pull", 1_600, 300)]
 
 
 def test_two_runs_are_two_processes_whose_threads_differ(tmp_path):
@@ -331,7 +342,7 @@ def test_a_part_of_a_run_has_whole_rounds_and_arrows(tmp_path):
 def test_an_arrival_by_another_clock_stays_within_its_round(tmp_path, arrived):
     trace, rounds = (
         [(0, 0, 0, 1, arrived, 0)],
-        [(0, 0, 0, 1_000, arrived, arrived, 1_500), (0, 1, 1_510, 1_520, -1, -1, -1)],
+        [(0, 0, 0, 1_000, 1_000, arrived, arrived, 1_500), (0, 1, 1_510, 1_520, -1, -1, -1, -1)],
     )
     events = traced(read_lanes(save(tmp_path / "run", trace, rounds)))
     check_format(events)

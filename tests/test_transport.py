@@ -329,7 +329,7 @@ def test_a_concatenated_message_is_concatenated_in_the_segment():
     size = transport.SHARED_BYTES // 8
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         parts = [tf.fill([size], 1.0), tf.fill([1], 2.0), tf.range(float(size))]
-        way, timer = transport.SharedMemory(), RoundTimer(moment(), before=-1)
+        way, timer = transport.SharedMemory(), RoundTimer(moment(), before=[-1, -1])
         sent = timer.send(Message(tf.concat(parts, 0))).vector
         came = session.run(way.receive(way.send(sent)))
         written = next(op for op in graph.get_operations() if op.type == "PyFunc")

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .cut import TAIL, with_times, without_times
+from .cut import TAIL, TIMES, with_times, without_times
 from .transport import SharedTensor, Transport
 
 
@@ -57,7 +57,7 @@ class Channels:
     # Rows of numbers that a worker notes in its rounds, and later sends to another one.
 
     def note(self, row: Any) -> None:
-        """Note a row of times, [4]."""
+        """Note a row of times, [TIMES + 1]."""
         self._notes(self.me, self.me).enqueue(row)
 
     def send_notes(self, to: int) -> None:
@@ -66,14 +66,14 @@ class Channels:
         self._notes(self.me, to).enqueue_many(own.dequeue_many(own.size()))
 
     def notes(self, of: int, number: Any) -> Any:
-        """Return the next rows that worker `of` has noted, [number, 4]."""
+        """Return the next rows that worker `of` has noted, [number, TIMES + 1]."""
         return self._notes(of, self.me).dequeue_many(tf.cast(number, tf.int32))
 
     def _notes(self, of: int, at: int) -> Any:
         with tf.init_scope(), tf.device(self.devices[at]):
             name = f"notes_{of}_{at}"
             if name not in self.queues:
-                self.queues[name] = tf.queue.FIFOQueue(-1, [tf.int64], [[4]], shared_name=name)
+                self.queues[name] = tf.queue.FIFOQueue(-1, [tf.int64], [[TIMES + 1]], shared_name=name)
         return self.queues[name]
 
     def _queue(self, of: int, at: int, *kind: Any) -> Any:

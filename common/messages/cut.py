@@ -50,19 +50,21 @@ def place_of(vector: Tensor) -> tuple[Tensor, int, int]:
     return vector, 0, size
 
 
-TAIL = 6  # floats that `with_times` appends
+TIMES = 4  # of a round, int64
+
+TAIL = 2 * TIMES  # floats that `with_times` appends
 
 
 def with_times(vector: Tensor, times: Tensor) -> Tensor:
-    """Append the bits of three int64 to a vector of any type. As a tensor of their own they would cost a transfer."""
+    """Append the bits of `TIMES` int64 to a vector of any type. As a tensor of their own they would cost a transfer."""
     return tf.concat([vector, tf.reshape(tf.bitcast(times, vector.dtype), [-1])], 0)
 
 
 def without_times(vector: Tensor) -> tuple[Tensor, Tensor]:
     """Return the two arguments of `with_times`, given its result."""
     each = tf.int64.size // vector.dtype.size
-    times = tf.bitcast(tf.reshape(vector[-3 * each :], [3, each]), tf.int64)
-    return vector[: -3 * each], times
+    times = tf.bitcast(tf.reshape(vector[-TIMES * each :], [TIMES, each]), tf.int64)
+    return vector[: -TIMES * each], times
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

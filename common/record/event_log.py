@@ -16,7 +16,7 @@ from ..record_format import EVENTS, RECORD, Kind, checked, list_of, open_to_read
 from ..server.trace import ROW
 from .array_files import save_columns
 
-VERSION, WORKER, STALENESS, ACCEPTED, MICROSECONDS, KIND, RELEASED, BEGUN, READY, REPLIED = range(len(ROW))
+VERSION, WORKER, STALENESS, ACCEPTED, MICROSECONDS, KIND, RELEASED, BEGUN, READY, COMPUTED, REPLIED = range(len(ROW))
 
 COUNT = whole(-1, 2**63 - 1)
 

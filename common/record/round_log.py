@@ -1,9 +1,9 @@
 """The timestamps of all rounds of a run, and the shares of compute, waiting and communication.
 
-A round computes (from `begun` to `ready`), waits for other workers (from `arrived` to `released`), and spends the rest
-until the reply (`replied`) on communication: transfer of message and reply, and the work of the ps. Each part is a
-difference of two timestamps of one clock, so it is right even if the clocks of the machines differ. Timestamps of one
-row are of two clocks, that of the worker and that of the ps, and can only be compared if the clocks agree.
+A round computes (from `begun` to `computed`), waits for other workers (from `arrived` to `released`), and spends the
+rest until the reply (`replied`) on communication: transfer of message and reply, and the work of the ps. What of these
+happens while the worker computes counts as computing, see `server.trace.spent`. Timestamps of one row are of two
+clocks, that of the worker and that of the ps, and can only be compared if the clocks agree.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 
 from ..errors import UserError
 from ..record_format import read_arrays, whole_columns
-from ..server.trace import ROUND, UNKNOWN
+from ..server.trace import ROUND, UNKNOWN, spent
 from .array_files import save_columns
 
 FILE = "rounds.npz"
 
-WORKER, NUMBER, BEGUN, READY, ARRIVED, RELEASED, REPLIED = range(len(ROUND))
+WORKER, NUMBER, BEGUN, READY, COMPUTED, ARRIVED, RELEASED, REPLIED = range(len(ROUND))
 
 NO_ROUNDS = np.empty((0, len(ROUND)), np.int64)
 
@@ -67,7 +67,7 @@ class Shares:
 
     @classmethod
     def of(cls, rounds: int, compute: float, exchange: float, waiting: float | None) -> Shares | None:
-        """Build the shares from mean seconds: to the message, from there to the reply, and of waiting within that."""
+        """Build the shares from mean seconds: of computing, from there to the reply, and of waiting within that."""
         seconds = compute + exchange
         if not rounds or seconds <= 0:
             return None
@@ -82,11 +82,10 @@ class Shares:
     def in_words(self, config: Mapping[str, Any]) -> str | None:
         """Return one sentence on what would make rounds shorter, given the configuration of the run.
 
-        None if no share is large, if the rounds are too few to judge, if the run is too short to matter, or if workers
-        compute while a message travels: then the shares do not tell how long they stand still.
+        None if no share is large, if the rounds are too few to judge, or if the run is too short to matter.
         """
         matters = self.rounds >= ENOUGH_ROUNDS and self.rounds * self.seconds >= ENOUGH_SECONDS
-        if not matters or self.waiting is None or config.get("overlap"):
+        if not matters or self.waiting is None:
             return None
         hyperparameters = config["hyperparameters"]
         for what, name in (("waiting", "waiting for the slowest worker"), ("communication", "communication")):
@@ -143,11 +142,10 @@ class TimeTotals:
     def add(self, rows: np.ndarray) -> None:
         """Count rounds, [n, len(ROUND)], without the first of each worker, which is mostly start-up."""
         rows = rows[rows[:, NUMBER] > 0]
-        known = rows[(rows[:, [BEGUN, READY, REPLIED]] != UNKNOWN).all(1)]
+        known = rows[(rows[:, [BEGUN, READY, COMPUTED, REPLIED]] != UNKNOWN).all(1)]
         met = known[(known[:, [ARRIVED, RELEASED]] != UNKNOWN).all(1)]
         for sums, some in zip(self.rounds, (known, met), strict=True):
-            ends = some[:, [READY, REPLIED, RELEASED]] - some[:, [BEGUN, READY, ARRIVED]]
-            sums += [len(some), *ends.sum(0) / 1e6]
+            sums += [len(some), *spent(some).sum(0) / 1e6]
 
     @property
     def shares(self) -> Shares | None:

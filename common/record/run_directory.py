@@ -11,7 +11,7 @@ runs/<algorithm>/<time>-<id>/
     trace.npz       every event on the parameter server, in order (not with record="off")
     initial.npz     the center before the first update (not with record="off"); data.npz: data that have no NumPy recipe
     topology.txt    the mixing matrix of workers that gossip, if it is from a file
-    rounds.npz      every round: begun, ready, arrived, released, replied (not with record="off")
+    rounds.npz      every round: begun, ready, computed, arrived, released, replied (not with record="off")
     center.npz      the center as one flat vector; model.keras: the same as a Keras model
     logs/           the output of each task
     .lock           held by the program of this run until it ends

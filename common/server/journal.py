@@ -1,7 +1,7 @@
 """The journal: the log of all events of a run in order, read by the evaluator without gaps and repetitions.
 
-An event that ends a round is the one row of that round. Its release and its reply are later than the event, so their
-times are in the worker's next row, or in `ends`.
+An event that ends a round is the one row of that round. Its release, the steps after its message and its reply are
+later than the event, so their times are in the worker's next row, or in `ends`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..messages.cut import TIMES
 from ..messages.ops import microseconds, queue
 from ..messages.stand_in import Row
 from ..record_format import EVENTS
@@ -28,7 +29,7 @@ class Journal:
         refused: number of messages of each worker that were not finite, [W].
         released: times at which the synchronization rule has released the last message of each worker, [W]; unused if
             none waits.
-        replied: times of the last replies of the workers that have finished, [W].
+        ended: `computed` and `replied` of the last rounds of the workers that have finished, [W, 2].
         records: a queue of the events that the evaluator has not read yet, rows of `ROW`.
         unacknowledged: events that the evaluator has read; it may have died before it had written them.
         acknowledged: number of events that the evaluator has written.
@@ -48,7 +49,7 @@ class Journal:
             self.acknowledged = tf.Variable(self.restoration[1], name="acknowledged")
             self.unknown = tf.fill([transactions.num_workers], tf.constant(UNKNOWN, tf.int64))
             self.released = tf.Variable(self.unknown, name="released")
-            self.replied = tf.Variable(self.unknown, name="replied")
+            self.ended = tf.Variable(tf.stack([self.unknown, self.unknown], 1), name="ended")
             none = tf.zeros([0, len(ROW)], tf.int64)
             self.unacknowledged = tf.Variable(none, shape=[None, len(ROW)], name="unacknowledged")
             self.records = queue("records", shape=[len(ROW)], dtype=tf.int64)
@@ -78,7 +79,7 @@ class Journal:
             now = microseconds(tf.timestamp()) if now is None else now
             before = UNKNOWN if event == "join" else self._released_before(slot, accepted, now)
             values = [version, slot.index, staleness, accepted, now, EVENTS.index(event), before]
-            times = tf.fill([3], tf.constant(UNKNOWN, tf.int64)) if slot.times is None else slot.times
+            times = tf.fill([TIMES], tf.constant(UNKNOWN, tf.int64)) if slot.times is None else slot.times
             with tf.control_dependencies([self.transactions.mark(DIRTY)] if locked else []):
                 row = tf.concat([tf.stack([tf.cast(value, tf.int64) for value in values]), times], 0)
                 noted = self.records.enqueue(row)
@@ -94,11 +95,11 @@ class Journal:
 
         Args:
             version: updates of the center before the first of these rounds.
-            times: `begun`, `ready`, `replied` and the release of each, [W, rounds, 4]; see `server.trace`.
+            times: `begun`, `ready`, `computed`, `replied` and the release of each, [W, rounds, TIMES + 1].
         """
         with tf.device(self.device):
             number, workers = tf.shape(times)[1], self.transactions.num_workers
-            released = tf.concat([self.released[:, None], times[:, :-1, 3]], 1)
+            released = tf.concat([self.released[:, None], times[:, :-1, TIMES]], 1)
             versions = version + tf.range(tf.cast(number, tf.int64))
             fixed = tf.constant([0, 1, 0, EVENTS.index("exchange")], tf.int64)  # staleness, accepted, time, event
             now = microseconds(tf.timestamp()) if self.transactions.now is None else self.transactions.now
@@ -109,12 +110,12 @@ class Journal:
                     tf.tile(tf.range(workers, dtype=tf.int64)[None, :, None], [number, 1, 1]),
                     tf.tile(fixed[None, None], [number, workers, 1]),
                     tf.transpose(released)[:, :, None],
-                    tf.transpose(times[:, :, :3], [1, 0, 2]),
+                    tf.transpose(times[:, :, :TIMES], [1, 0, 2]),
                 ],
                 2,
             )
             self.records.enqueue_many(tf.reshape(rows, [-1, len(ROW)]))
-            self.released.assign(times[:, -1, 3])
+            self.released.assign(times[:, -1, TIMES])
             self.rounds_applied.assign_add(tf.fill([workers], tf.cast(number, tf.int64)))
 
     def _released_before(self, slot: WorkerSlot, accepted: Any, now: Any) -> Any:
@@ -134,16 +135,16 @@ class Journal:
         with tf.device(self.device):
             return [self.released.assign(tf.where(flags, self.transactions.now, self.released))]
 
-    def finish(self, slot: WorkerSlot, replied: Any, condition: Any) -> Any:
-        """Note when a worker that has finished received its last reply, if the condition holds."""
+    def finish(self, slot: WorkerSlot, ended: Any, condition: Any) -> Any:
+        """Note `computed` and `replied` [2] of the last round of a worker that has finished, if the condition holds."""
         with tf.device(self.device):
-            row = Row(self.replied, slot.index)
-            return row.write(tf.where(condition, replied, row.read_value()))
+            row = Row(self.ended, slot.index)
+            return row.write(tf.where(condition, ended, row.read_value()))
 
     def ends(self) -> Any:
-        """Return the times at which the last message of each worker was released and replied to, [W, 2]."""
+        """Return `released`, `computed` and `replied` of the last round of each worker, [W, 3]."""
         with tf.device(self.device):
-            return tf.stack([self.released, self.replied], 1)
+            return tf.concat([self.released[:, None], self.ended], 1)
 
     def count_refused(self, slot: WorkerSlot, number: Any) -> None:
         """Count `number` more messages of this worker that were not finite."""
@@ -176,5 +177,5 @@ class Journal:
             self.restored.assign(self.restoration)
             self.acknowledged.assign(self.restoration[1])
             self.unacknowledged.assign(tf.zeros([0, len(ROW)], tf.int64))
-            self.replied.assign(self.unknown)
+            self.ended.assign(tf.fill(self.ended.shape, tf.constant(UNKNOWN, tf.int64)))
             self.records.dequeue_many(self.records.size())

@@ -171,7 +171,7 @@ class ParameterServer:
             with tf.device(self.devices[0]):
                 version, rounds = self.read_version(), self.rounds_applied.read_value()[slot.index]
                 self.membership.take(slot)
-                self.write(self.journal.replied, slot, tf.constant(UNKNOWN, tf.int64))
+                self.write(self.journal.ended, slot, tf.fill([2], tf.constant(UNKNOWN, tf.int64)))
                 waits, (copied, asked) = self.scheme.sync.rejoin(self, slot), self.copies.join(slot, rounds)
                 again = recorded & (version > 0) & ~copied
                 when(again, lambda: self.record(version, slot, 0, accepted=False, event="join"))
@@ -195,14 +195,14 @@ class ParameterServer:
         with tf.control_dependencies(self.journal.note_release(flags)):
             self.membership.wake(flags)
 
-    def finish(self, slot: WorkerSlot, replied: Any) -> Any:
-        """Mark a worker as finished at the time of its last reply, `replied`; no effect if it has lost its slot.
+    def finish(self, slot: WorkerSlot, ended: Any) -> Any:
+        """Mark a worker as finished, with `computed` and `replied` of its last round, unless it has lost its slot.
 
         Worker 1 is taken for dead and started again. The end of the old process must not end the slot of the new one.
         """
         with self.lock([]) as held, tf.device(self.devices[0]):
             mine = self.holds(slot)
-            self.journal.finish(slot, replied, mine)
+            self.journal.finish(slot, ended, mine)
             self.write(self.finished, slot, mine | tf.gather(self.finished, slot.index))
         return held.released
 

@@ -60,7 +60,8 @@ def read_rounds(run_dir: Path, workers: int) -> np.ndarray:
     """
     rows = load_rounds(run_dir)
     moments = np.where(rows[:, BEGUN:] == UNKNOWN, np.iinfo(np.int64).max, rows[:, BEGUN:])
-    in_order = (moments[:, 0] <= moments[:, 1]).all() and (moments[:, 1] <= moments[:, REPLIED - BEGUN]).all()
+    of_worker = moments[:, [0, 1, 2, REPLIED - BEGUN]]
+    in_order = (np.diff(of_worker) >= 0).all()
     worker = rows[:, WORKER]
     if not (in_order and ((worker >= 0) & (worker < workers) & (rows[:, NUMBER] >= 0)).all()):
         raise UserError(f"the recorded rounds in {run_dir} are damaged: they are not those of {workers} workers")
@@ -102,7 +103,7 @@ class RoundTimes:
             known &= _follows(before, rows) & (rows[:, BEGUN] == before[:, REPLIED])
         number = rows[known, NUMBER]
         steps, events = np.array([n for n, _ in planned]), np.array([event for _, event in planned])
-        begun, ready, arrived, released, replied = (rows[known, BEGUN:] / 1e6).T
+        begun, ready, _, arrived, released, replied = (rows[known, BEGUN:] / 1e6).T
         between = np.where(consecutive, after[:, BEGUN] - rows[:, REPLIED], 0)[known] / 1e6
         steps = steps[number - exchange_first]
         return cls(rows[known], steps, events[number], ready - begun, arrived - ready, replied - released, between)

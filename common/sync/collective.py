@@ -63,7 +63,7 @@ class Collective(Barrier):
         return mean
 
     def _record(self, ps: Store, slot: WorkerSlot, times: Tensor) -> None:
-        """Record the round of all workers; `times` are their times, [W, 3]. The last message releases all of them."""
+        """Record the round of all workers; `times` are their times, [W, 4]. The last message releases all of them."""
         version = ps.read_version()
         for k in range(ps.num_workers):
             ps.record(version, slot.with_times(times[k], k), 0, accepted=True, locked=False)

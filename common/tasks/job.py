@@ -364,7 +364,6 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "dataset": dataset,
         "model": model,
         "devices_per_worker": job.devices_per_worker,
-        **({"overlap": job.scheme.overlap} if job.scheme.overlap else {}),
         **options.settings,
         **({"transport": job.transport} if not cluster.placement.in_process else {}),
         "kernels": job.kernels.name,

@@ -149,7 +149,7 @@ class RunOptions:
     the training. If they need more than 256 MB, or are more than 1000, the evaluator uses the first center that it
     reads at or after each multiple. Between multiples the center is evaluated as often as that slows no worker."""
     record: RecordMode = "full"
-    """Record every round (80 bytes each, and 104 in trace.npz and rounds.npz), or only aggregate statistics."""
+    """Record every round (88 bytes each, and 112 in trace.npz and rounds.npz), or only aggregate statistics."""
     tensorboard: bool = False
     """Write summaries of the center for TensorBoard to tb/ in the run directory."""
     schedule: Sequence[int] = field(default=(), metadata=NO_FLAG)

@@ -10,11 +10,10 @@ import numpy as np
 from ..errors import Diverged
 from ..reports import Report
 from ..server.answers import Joined
-from ..server.trace import UNKNOWN
 from ..waiting import paced
 from .options import OnNan
 from .plan import Plan
-from .worker_calls import Done, WorkerCalls
+from .worker_calls import NO_END, Done, WorkerCalls
 
 REPORT_SECONDS = 0.1  # between two reports at first ...
 
@@ -34,7 +33,7 @@ class Progress:
         rounds: number of rounds that are done, and logged as far as the worker knows.
         steps: number of local steps in them.
         restoration: number of the restoration of the state that the worker has joined.
-        replied: time of the reply to the last round, or `UNKNOWN`.
+        end: `computed` and `replied` of the last round, or `UNKNOWN` each; see `server.trace`.
         stopping: the run ends now.
         first: number of local steps that were done when the first round began.
         started, ended: times of the begin of the first and the end of the last round, on the clock `time.monotonic`.
@@ -42,7 +41,7 @@ class Progress:
 
     def __init__(self, calls: WorkerCalls, plan: Plan, on_nan: OnNan, report: Report):
         self.index, self.calls, self.report = calls.index, calls, report
-        self.plan, self.on_nan, self.replied = plan, on_nan, UNKNOWN
+        self.plan, self.on_nan, self.end = plan, on_nan, NO_END
         self.rounds = self.steps = self.restoration = 0
         self.stopping = False
         self.losses: list[float] = []  # since the last report
@@ -73,7 +72,7 @@ class Progress:
 
     def _at(self, rounds: int) -> None:
         # A restoration wakes a worker that waits at the barrier. What it takes for a reply is none.
-        self.replied = UNKNOWN
+        self.end = NO_END
         self.rounds, self.steps = rounds, self.plan.rounds(self.index).steps(rounds)
 
     def count(self, batches: Sequence[np.ndarray], done: Done) -> None:
@@ -87,7 +86,7 @@ class Progress:
             Diverged: a loss or a gradient is not finite, and that ends the run.
         """
         self.ended = time.monotonic()
-        losses, steps, self.replied = done
+        losses, steps, self.end = done
         self.rounds += len(batches)
         self.steps += sum(map(len, batches))
         finite, left_out = np.isfinite(losses), np.array([len(rows) for rows in batches]) - steps

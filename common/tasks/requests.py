@@ -116,7 +116,7 @@ class CommonRequests:
     version = answer(int, lambda ps: ps.read_version())  # updates in the center
     worker_flags = answer(WorkerFlags, lambda ps: WorkerFlags(ps.finished.read_value(), ps.active.read_value()))
     rounds_applied = answer(np.ndarray, lambda ps: ps.rounds_applied.read_value())  # logged rounds of each worker, [W]
-    ends = answer(np.ndarray, lambda ps: ps.journal.ends())  # last release and reply of each worker, [W, 2]
+    ends = answer(np.ndarray, lambda ps: ps.journal.ends())  # `released`, `computed`, `replied` of last rounds, [W, 3]
     recorded = answer(int, lambda ps: ps.journal.records.size())  # events that the evaluator has not taken over yet
     acknowledged = answer(int, lambda ps: ps.journal.acknowledged.read_value())  # events that it has written to disk
     restoration = answer(int, lambda ps: ps.journal.restored[0])  # number of this state's initialization or restoration
@@ -242,9 +242,9 @@ class WorkerRequests:
             return own.clock.assign(steps).op if hasattr(own, "clock") else tf.no_op()
 
     @request()
-    def set_finished(own: Any, replied: int) -> None:
-        """Mark this worker as finished: it has done all its rounds, and received its last reply at time `replied`."""
-        return own.ps.finish(own.slot, replied)
+    def set_finished(own: Any, computed: int, replied: int) -> None:
+        """Mark this worker as finished: it has done all its rounds; these are times of the last, see `server.trace`."""
+        return own.ps.finish(own.slot, [computed, replied])
 
     @request(inputs=lambda own: [tf.nest.map_structure(lambda v: _place(v.dtype, v.shape), own.local())], waits=SLOW)
     def _set_local(own: Any, values: Any) -> None:
@@ -331,7 +331,7 @@ def rounds_of(worker: Any, batch_size: int, counts: set[int]) -> dict[str, Opera
     """Build the rounds of a worker, for each event and each number of rounds in a call."""
     operations = {}
     for count in sorted(counts):
-        rows, before = _place(tf.int32, [count, None, batch_size]), _place(tf.int64, [3])
+        rows, before = _place(tf.int32, [count, None, batch_size]), _place(tf.int64, [4])
         for event in sorted(worker.scheme.events):
             rounds = Operation(traced(worker.rounds, rows, event, before), (rows, before))
             operations[name_of_rounds(event, count)] = rounds

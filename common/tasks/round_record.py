@@ -10,13 +10,15 @@ import numpy as np
 
 from ..files import writing
 from ..record.array_files import save_columns
-from ..record.event_log import BEGUN, KIND, MICROSECONDS, READY, RELEASED, REPLIED, WORKER, EventLog
+from ..record.event_log import BEGUN, COMPUTED, KIND, MICROSECONDS, READY, RELEASED, REPLIED, WORKER, EventLog
 from ..record.round_log import FILE, Shares, TimeTotals
 from ..record_format import EVENTS
 from ..server.trace import ROUND, UNKNOWN
 from .job import Job
 
 CHUNK = 1 << 16  # number of rounds in memory at once
+
+ENDS = [RELEASED, COMPUTED, REPLIED]
 
 ROW_BYTES = 8 * len(ROUND)
 
@@ -42,7 +44,7 @@ class RoundRecord:
         Args:
             log: the events.
             rounds: logged rounds of each worker at the end, [W].
-            ends: times of the last release and reply of each worker, [W, 2].
+            ends: `released`, `computed` and `replied` of the last round of each worker, [W, 3].
 
         Raises:
             CannotWrite: the file cannot be written.
@@ -81,21 +83,23 @@ def rounds_of(events: np.ndarray, numbers: np.ndarray, after: np.ndarray) -> np.
     Args:
         events: events of rounds, [n, len(ROW)].
         numbers: numbers of each worker's first round after these events, [W]; set to those of the first among them.
-        after: release and reply in each worker's first row after these events, [W, 2]; set in the same way.
+        after: `released`, `computed`, `replied` in each worker's first row after these, [W, 3]; set in the same way.
     """
     order = np.argsort(events[:, WORKER], kind="stable")
     mine, first = events[order], np.ones(len(events), bool)
     who = mine[:, WORKER]
     first[1:] = who[1:] != who[:-1]
     last = np.roll(first, -1)
-    ended = np.roll(mine[:, [RELEASED, REPLIED]], -1, 0)
+    ended = np.roll(mine[:, ENDS], -1, 0)
     ended[last] = after[who[last]]
-    after[who[first]] = mine[first][:, [RELEASED, REPLIED]]
+    after[who[first]] = mine[first][:, ENDS]
     counts = np.bincount(who, minlength=len(numbers))
     numbers -= counts
     number = numbers[who] + np.arange(len(mine)) - np.repeat(np.flatnonzero(first), counts[counts > 0])
     rows = np.empty((len(mine), len(ROUND)), np.int64)
-    rows[order] = np.column_stack([who, number, mine[:, [BEGUN, READY, MICROSECONDS]], ended])
+    released, computed, replied = ended.T
+    begun, ready, arrived = mine[:, [BEGUN, READY, MICROSECONDS]].T
+    rows[order] = np.column_stack([who, number, begun, ready, computed, arrived, released, replied])
     return rows
 
 

@@ -180,7 +180,7 @@ class ScriptLoop(WorkerLoop):
     def _call(self, event: Event, *batches: np.ndarray) -> None:
         """Run one round; raises `Left` if the script has left before its first step."""
         (rows,) = batches
-        before = self.progress.rounds, self.progress.steps, self.progress.replied
+        before = self.progress.rounds, self.progress.steps, *self.progress.end
         number = np.full_like(rows, self.handoff.begin_call())  # in place of rows: the data are the script's
         call = partial(self.calls.rounds, event, number[None], before, limited=False)
         try:

@@ -22,9 +22,13 @@ from .job import CHIEF
 from .local_layout import Layout, apart, packed, together, unpacked
 from .requests import SLOW, WorkerRequests, name_of_rounds
 
-Before = tuple[int, int, int]  # rounds and local steps that a worker has done, and the time of its last reply
+End = tuple[int, int]  # `computed` and `replied` of a round, see `server.trace`
 
-NEW: Before = (0, 0, UNKNOWN)
+NO_END: End = (UNKNOWN, UNKNOWN)
+
+Before = tuple[int, int, int, int]  # rounds and local steps that a worker has done, and the `End` of its last round
+
+NEW: Before = (0, 0, *NO_END)
 
 UNLIMITED_MS = 10**10  # 0 would be the limit of the session
 
@@ -36,7 +40,7 @@ class Done(NamedTuple):
 
     losses: np.ndarray  # mean loss of each round
     steps: np.ndarray  # number of steps of each round that count
-    replied: int  # time of the last reply, in microseconds since 1970
+    end: End  # of the last round, in microseconds since 1970
 
 
 class WorkerCalls(Calls, WorkerRequests):
@@ -153,7 +157,7 @@ class WorkerCalls(Calls, WorkerRequests):
         Args:
             event: the event that ends each of them.
             batches: rows of the shard, [rounds, steps, batch size].
-            before: rounds and local steps that this worker has done, and the time of its last reply.
+            before: rounds and local steps that this worker has done, and the end of its last round.
             limited: limit the call to the time that earlier calls took, and a wait. If not, see `worker_recovery`.
 
         Raises:
@@ -185,9 +189,9 @@ class WorkerCalls(Calls, WorkerRequests):
 
         def call(batches: np.ndarray, before: Before, options: Any) -> Done:
             fed = batches, np.array(before, np.int64), *self.identity.values()
-            results, replied, *asked = run(*fed, options=options)
+            results, end, *asked = run(*fed, options=options)
             self.asked = int(asked[0]) if asked else NEVER
-            return Done(results[:, 0], results[:, 1], int(replied))
+            return Done(results[:, 0], results[:, 1], tuple(end.tolist()))
 
         self._callables[event, count] = call
         return call

@@ -137,7 +137,7 @@ class WorkerLoop:
 
     def _call(self, event: Event, *batches: np.ndarray) -> None:
         """Run rounds of the same length in one call; `batches` are their rows, [steps, batch size] each."""
-        before = self.progress.rounds, self.progress.steps, self.progress.replied
+        before = self.progress.rounds, self.progress.steps, *self.progress.end
         call = partial(self.calls.rounds, event, np.stack(batches), before)
         if self.calls.graph.sees_waiting and not self.calls.longest:
             done = self.barrier.first(partial(call, limited=False))
@@ -163,7 +163,7 @@ class WorkerLoop:
 
     def _finish(self) -> None:
         self.local.end()
-        self.calls.set_finished(self.progress.replied)
+        self.calls.set_finished(*self.progress.end)
         if self.calls.graph.sees_waiting and not self.plan.options.schedule and not self.progress.stopping:
             self.calls.deregister()
         self.progress.tell_end()

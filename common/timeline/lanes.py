@@ -16,7 +16,7 @@ from ..server.trace import ROUND
 
 TIMES = ROUND[2:]
 
-# The parts of a round between one time and the next; parts with an unknown time between them are merged.
+# The parts of a round between two of its times; parts with an unknown time between them are merged.
 PARTS = ("compute", "push", "wait", "pull")
 
 COLUMNS = ("worker", "round", "event", "version", "after", "staleness", "accepted", *TIMES)

@@ -72,12 +72,12 @@ def _lanes(axes: Any, run: Tracks, colour_of: Any) -> None:
     staleness, worker = columns["staleness"], columns["worker"]
     colours = colour_of(np.maximum(staleness, 0))
     colours[staleness < 0] = UNKNOWN
-    begun, ready, arrived, released, replied = (
+    begun, ready, computed, arrived, released, replied = (
         np.where(columns[name] < 0, np.nan, columns[name]) / 1e6 for name in TIMES
     )
     sent, freed = np.fmin(arrived, ready), np.fmax(arrived, released)
-    _bars(axes, worker, begun, np.fmax(begun, ready), 0.68, colours)
-    _bars(axes, worker, arrived, released, 0.68, WAIT)
+    _bars(axes, worker, begun, np.fmax(begun, np.fmax(ready, computed)), 0.68, colours)
+    _bars(axes, worker, np.fmax(arrived, computed), released, 0.68, WAIT)
     for start, end in ((ready, arrived), (freed, replied)):
         _bars(axes, worker, start, end, 0.2, TRANSFER)
     axes.scatter(arrived, np.full(len(arrived), -1.0), c=colours, s=9, zorder=3, linewidths=0)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..record_format import EVENTS
 from ..server.trace import UNKNOWN
-from .lanes import COLUMNS, PARTS, TIMES, Tracks
+from .lanes import COLUMNS, PARTS, Tracks
 
 RoundRow = namedtuple("RoundRow", (*COLUMNS, "arrow"))
 
@@ -118,11 +118,13 @@ def _reply(row: RoundRow, pid: int) -> Iterator[Json]:
 def _parts(row: RoundRow) -> list[tuple[str, int, int]]:
     """Return the parts of a round whose ends are known and differ: name, start and end.
 
-    A time of another clock may lie before the previous time or after the reply; it is moved to that time.
+    A time of another clock may lie before the previous time or after the reply, and what happens while the worker
+    computes lies before `computed`; such a time is moved to that time.
     """
     known: list[tuple[int, int]] = []
-    for i, name in enumerate(TIMES):
-        if (time := getattr(row, name)) != UNKNOWN:
+    computed = row.ready if row.computed == UNKNOWN else row.computed
+    for i, time in enumerate((row.begun, computed, row.arrived, row.released, row.replied)):
+        if time != UNKNOWN:
             time = time if row.replied == UNKNOWN else min(time, row.replied)
             known.append((i, max(time, known[-1][1]) if known else time))
     return [(" + ".join(PARTS[i:j]), start, end) for (i, start), (j, end) in pairwise(known) if end > start]

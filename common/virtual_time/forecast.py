@@ -145,7 +145,7 @@ def figures(
     counted = seen & (trace["accepted"] == 1)
     moved = np.array([traffic.of_events[name] for name in EVENTS])[trace["event"][seen]].sum(axis=0)
     sent, received = (moved / seconds / workers).tolist()
-    waiting, communication = _parts(schedule, begin)
+    waiting, communication = _parts(schedule.rounds, begin)
     return Forecast(
         updates=(last - first) / seconds,
         gradients=(_steps(trace, plans)[counted].sum() if plans else scheme.period * counted.sum()) / seconds,
@@ -194,18 +194,17 @@ def rows_of_rounds(trace: Mapping[str, np.ndarray], workers: int) -> list[np.nda
     return np.split(ends[np.argsort(worker, kind="stable")], bounds)
 
 
-def _parts(schedule: EventSchedule, begin: int) -> tuple[float, float]:
+def _parts(rounds: np.ndarray, begin: int) -> tuple[float, float]:
     """Return the fractions of the workers' time spent waiting and communicating, in rounds that end after `begin`.
 
     Steps that a worker makes after its message are computing: only what comes after them is waiting or communicating.
     """
-    counted = (schedule.rounds >= 0).all(axis=1) & (schedule.rounds[:, -1] > begin)
-    worker, _, begun, ready, arrived, released, replied = schedule.rounds[counted].T
-    if schedule.computed is not None:
-        ready, arrived, released = (np.maximum(t, schedule.computed[counted]) for t in (ready, arrived, released))
+    rounds = rounds[(rounds >= 0).all(axis=1) & (rounds[:, -1] > begin)]
+    worker, _, begun, _, computed, arrived, released, replied = rounds.T
+    arrived, released = np.maximum(arrived, computed), np.maximum(released, computed)
     by_worker = np.lexsort((replied, worker))
     edge = np.flatnonzero(np.diff(worker[by_worker])) + 1
     firsts, lasts = by_worker[np.r_[0, edge]], by_worker[np.r_[edge, len(by_worker)] - 1]
     total = max(1, (replied[lasts] - begun[firsts]).sum())
-    communication = (arrived - ready + replied - released).sum()
+    communication = (arrived - computed + replied - released).sum()
     return float((released - arrived).sum() / total), float(communication / total)

@@ -27,7 +27,7 @@ from .neighbours import Neighbours
 from .network import Network
 from .platform import Machines, Platform
 from .resources import NEVER, EventQueue, one_machine
-from .server import MICROSECOND, RoundTimings, SimulatedServer
+from .server import RoundTimings, SimulatedServer
 
 CHIEF = 0
 
@@ -65,14 +65,11 @@ class EventSchedule:
         rounds: rounds of all workers in the order of their ends, [m, len(ROUND)], in microseconds of virtual time; a
             reply that a crashed worker did not receive is `UNKNOWN`; rounds that the end of the run cut are missing.
         seconds: the virtual time of the end.
-        computed: the end of the steps after the message of each round, [m], in microseconds, see `Scheme.overlap`;
-            before the message if there are none, and None if it is not known, as for a recorded run.
     """
 
     trace: Mapping[str, np.ndarray]
     rounds: np.ndarray
     seconds: float
-    computed: np.ndarray | None = None
 
 
 class EventLoop:
@@ -172,8 +169,7 @@ class EventLoop:
             raise UserError(
                 f"{self.scheme.name} takes more than a century on these machines: give faster ones"
             ) from None
-        computed = np.array(self.timings.ends, np.int64) // MICROSECOND
-        return EventSchedule(self.server.trace(), self.timings.rounds(), self.end / SECOND, computed)
+        return EventSchedule(self.server.trace(), self.timings.rounds(), self.end / SECOND)
 
     # The phases of a worker's round.
 
@@ -202,7 +198,7 @@ class EventLoop:
         if worker in self.computing:
             self._computed_all(worker, now)
             return
-        self.timings.ready[worker] = now
+        self.timings.ready[worker] = self.timings.computed[worker] = now
         if self.scheme.overlap:
             self.computing[worker] = None
             late = self.plans[worker].after_message(worker, self.timings.logged[worker], self.scheme.overlap)

@@ -24,21 +24,20 @@ class RoundTimings:
     """The timestamps of the present round of each worker, [W] each, and the rows of finished rounds.
 
     Attributes:
-        begun, ready, arrived, released: see `server.trace`; in nanoseconds.
-        computed: the end of the steps after a message, see `Scheme.overlap`; before `ready` if there are none.
+        begun, ready, computed, arrived, released: see `server.trace`; in nanoseconds.
         logged: number of finished rounds of each worker.
     """
 
     def __init__(self, workers: int):
-        self.begun, self.ready, self.arrived, self.released, self.logged = ([0] * workers for _ in range(5))
-        self.computed = [0] * workers
-        self.rows, self.ends = array("q"), array("q")
+        self.begun, self.ready, self.computed, self.arrived, self.released = ([0] * workers for _ in range(5))
+        self.logged = [0] * workers
+        self.rows = array("q")
 
     def log(self, worker: int, replied: int) -> None:
         """Log a finished round; `replied` is the time of its reply, or `UNKNOWN` if the worker never gets one."""
-        moments = self.begun[worker], self.ready[worker], self.arrived[worker], self.released[worker]
+        computed = UNKNOWN if replied == UNKNOWN else self.computed[worker]  # the next message would bring both
+        moments = self.begun[worker], self.ready[worker], computed, self.arrived[worker], self.released[worker]
         self.rows.extend((worker, self.logged[worker], *moments, replied))
-        self.ends.append(self.computed[worker])
         self.logged[worker] += 1
 
     def rounds(self) -> np.ndarray:

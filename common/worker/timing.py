@@ -2,7 +2,8 @@
 
 One call executes several rounds, so only the graph can take the time of each. The timestamps are in order: each is
 taken after the one before it, and a message leaves after the timestamp of its completion. They travel beside the
-message; the reply to a message is later, so its timestamp travels with the next message.
+message; the reply to a message is later, and so are the steps made meanwhile: their timestamps travel with the next
+message.
 """
 
 from __future__ import annotations
@@ -35,21 +36,27 @@ class RoundTimer:
 
     Args:
         begun: start of the round.
-        before: reply to the round before.
+        before: the `end` of the round before.
 
     Attributes:
-        begun, ready, replied: scalars in microseconds since 1970, int64.
+        begun, ready, computed, replied: scalars in microseconds since 1970, int64; see `server.trace`.
     """
 
     def __init__(self, begun: Any, before: Any):
-        self.begun = self.ready = self.replied = begun
+        self.begun = self.ready = self.computed = self.replied = begun
         self.before = before
 
     @property
     def times(self) -> Any:
-        """The timestamps that travel beside the message, [3]: `begun`, `ready`, and the reply to the round before."""
+        """The timestamps that travel beside the message, [4]: `begun`, `ready`, and the `end` of the round before."""
         with tf.device(CPU):
-            return tf.stack([self.begun, self.ready, self.before])
+            return tf.concat([[self.begun, self.ready], self.before], 0)
+
+    @property
+    def end(self) -> Any:
+        """The timestamps that travel with the next message, [2]: `computed` and `replied`."""
+        with tf.device(CPU):
+            return tf.stack([self.computed, self.replied])
 
     def send(self, message: Any, in_parts: bool = False) -> Any:
         """Take the time at which the message (or another result of the computation) is ready; returns it afterwards.
@@ -62,9 +69,15 @@ class RoundTimer:
             return Message(tf.concat([gated[0], *parts[1:]] if in_parts else gated, 0), scalars)
         # A control edge from a function's result does not wait for it; an edge from an identity of it does.
         there = tf.nest.map_structure(tf.identity, message, expand_composites=True)
-        self.ready = moment([there, self.begun])
+        self.ready = self.computed = moment([there, self.begun])
         with tf.control_dependencies([self.ready]):
             return tf.nest.map_structure(tf.identity, there, expand_composites=True)
+
+    def overlap(self, result: Any) -> Any:
+        """Take the time at which the steps after the message are made, of which this is a result; returns it."""
+        there = tf.identity(result)
+        self.computed = moment([there, self.ready])
+        return there
 
     @contextmanager
     def reply(self) -> Iterator[None]:
@@ -73,4 +86,4 @@ class RoundTimer:
         first = len(graph.get_operations())
         yield
         # A group has one edge for each device, not for each operation.
-        self.replied = moment([tf.group(*graph.get_operations()[first:]), self.ready])
+        self.replied = moment([tf.group(*graph.get_operations()[first:]), self.computed])

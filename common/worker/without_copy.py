@@ -43,24 +43,24 @@ class WithoutCopy:
     def rounds(self, rows: Any, event: Event, before: Any) -> Any:
         """Build several rounds into one call; returns the same as `DenseWorker.rounds`."""
         with tf.device(self.device):
-            losses, replied = [], before[2]
+            losses, end = [], before[2:]
             for r in range(rows.shape[0]):
                 self.view.round = self.view.step = before[0] + r
-                loss, replied = self.round(rows[r, 0], replied, r == 0, r == rows.shape[0] - 1)
+                loss, end = self.round(rows[r, 0], end, r == 0, r == rows.shape[0] - 1)
                 losses.append(loss)
-            return tf.stack([tf.stack([loss, 1.0]) for loss in losses]), replied
+            return tf.stack([tf.stack([loss, 1.0]) for loss in losses]), end
 
     def round(self, rows: Any, before: Any, first: bool, last: bool) -> tuple[Any, Any]:
         """Build one step.
 
         Args:
             rows: the batch, [batch size].
-            before: the time of the last reply.
+            before: the end of the round before, [2].
             first: True in the first round of a call.
             last: True in the last round of a call.
 
         Returns:
-            the loss, and the time of the reply.
+            the loss, and the end of the round, [2].
         """
         raise NotImplementedError
 
@@ -91,7 +91,7 @@ class InPlaceWorker(WithoutCopy):
 
     def round(self, rows: Any, before: Any, first: bool, last: bool) -> tuple[Any, Any]:
         """Build one step. The reply, the center itself, is not used."""
-        sync, state, timer = self.scheme.sync, self.replica.state, RoundTimer(moment() if first else before, before)
+        sync, state, timer = self.scheme.sync, self.replica.state, RoundTimer(moment() if first else before[1], before)
         with tf.control_dependencies([timer.begun]):
             parts = self.ps.center.read()
         loss, self.view.gradient = self.replica.gradient(parts, rows)
@@ -100,7 +100,7 @@ class InPlaceWorker(WithoutCopy):
             sync.exchange(self.ps, self.slot.with_times(timer.times), message)
         if self.replica.model.state_size:
             state.assign(sync.share_state(self.ps, self.slot, state.read_value()))
-        return loss, timer.replied
+        return loss, timer.end
 
 
 class SparseWorker(WithoutCopy):
@@ -120,7 +120,7 @@ class SparseWorker(WithoutCopy):
         flat = tf.reshape(indices, [-1])
         x = tf.reshape(self.scheme.sync.gather(self.ps, self.slot, flat), tf.shape(values))
         begun = moment([x])
-        timer = RoundTimer(begun, before if first else begun)
+        timer = RoundTimer(begun, before if first else tf.stack([before[0], begun]))
         with tf.control_dependencies([timer.begun]):
             x = tf.identity(x)
         loss, gradient = logistic_gradient(x, values, y)
@@ -128,7 +128,7 @@ class SparseWorker(WithoutCopy):
         message = timer.send(Message(self.scheme.message(self.view)))
         with timer.reply() if last else contextlib.nullcontext():
             self.scheme.sync.push(self.ps, self.slot.with_times(timer.times), message)
-        return loss, timer.replied
+        return loss, timer.end
 
 
 def logistic_gradient(x: Any, values: Any, y: Any) -> tuple[Any, Any]:

@@ -84,21 +84,21 @@ class DenseWorker:
         Args:
             rows: the batches, [rounds, steps, batch size].
             event: the event at the end of each round.
-            before: rounds and local steps that the worker has done, and the time of its last reply, [3].
+            before: rounds and local steps that the worker has done, and the end of its last round, [4].
 
         Returns:
-            the mean loss of each round and the number of its steps that count, [rounds, 2]; the time of the last reply.
+            the mean loss of each round and the number of its steps that count, [rounds, 2]; the end of the last, [2].
         """
         with tf.device(self.device):
-            results, now, replied = [], moment(), before[2]
+            results, now, end = [], moment(), before[2:]
             if self.scheme.exchange_first:  # the steps after a reply belong to the next message
-                now = tf.where(replied < 0, now, replied)
+                now = tf.where(end[1] < 0, now, end[1])
             for r in range(rows.shape[0]):
-                timer = RoundTimer(now, replied)
+                timer = RoundTimer(now, end)
                 done = before[0] + r, before[1] + tf.shape(rows, tf.int64)[1] * r
                 results.append(self.round(rows[r], event, timer, *done))
-                now = replied = timer.replied
-            return tf.stack(results), replied
+                now, end = timer.replied, timer.end
+            return tf.stack(results), end
 
     def round(self, rows: Any, event: Event, timer: RoundTimer, number: Any, first: Any) -> Any:
         """Build one round on the batches `rows`, [steps, batch size]; returns its mean loss and its steps that count.
@@ -155,7 +155,7 @@ class DenseWorker:
         total = self._local_steps(rows[:before], timer.begun, first)
         message = timer.send(message_of(scheme, self, timer.begun))
         reply = scheme.sync.exchange(self.ps, self.slot.with_times(timer.times), message)
-        rest = self._local_steps(rows[before:], timer.ready, first + tf.cast(before, tf.int64))
+        rest = timer.overlap(self._local_steps(rows[before:], timer.ready, first + tf.cast(before, tf.int64)))
         with timer.reply(), tf.control_dependencies([rest]):
             self._on_reply(scheme, reply)
         return total + rest
