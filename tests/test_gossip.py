@@ -114,8 +114,8 @@ class TwoOfSync(DSGDTracking):
     sync = Barrier()
 
 
-def test_several_vectors_in_a_message_need_gossip():
-    with pytest.raises(UserError, match="need sync = Gossip"):
+def test_several_vectors_in_a_message_need_a_rule_without_a_ps():
+    with pytest.raises(UserError, match="message_sizes needs .* no parameter server"):
         Group(TwoOfSync(), np.zeros(3), workers=2)
 
 
