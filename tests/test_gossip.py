@@ -115,7 +115,7 @@ class TwoOfSync(DSGDTracking):
 
 
 def test_several_vectors_in_a_message_need_a_rule_without_a_ps():
-    with pytest.raises(UserError, match="message_sizes needs .* no parameter server"):
+    with pytest.raises(UserError, match=r"message_sizes needs .* no parameter server"):
         Group(TwoOfSync(), np.zeros(3), workers=2)
 
 

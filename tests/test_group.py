@@ -124,8 +124,10 @@ def engine_options(scheme):
     if not sync.exchanges:
         return {"steps": len(ALONE)}
     if sync.late == "count":
-        return VIRTUAL | {"stop_at_version": 20}  # before a worker is done
-    if scheme.warmup_updates or scheme.takes_means or sync.gossips or (sync.waits and sync.set_size(3) != 3):
+        return VIRTUAL | {"stop_at_version": min(20, VIRTUAL["steps"] // scheme.period)}  # before a worker is done
+    if scheme.takes_means:
+        return VIRTUAL | {"steps": 12}  # orthonormal columns of nearly equal ones multiply the rounding of each step
+    if scheme.warmup_updates or sync.gossips or (sync.waits and sync.set_size(3) != 3):
         return VIRTUAL
     return SETS if sync.waits else TURNS
 
