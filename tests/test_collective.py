@@ -11,6 +11,7 @@ import tensorflow as tf
 from distsgd.algorithms import AllReduce
 from distsgd.common.messages import transport
 from distsgd.common.messages.channels import Channels
+from distsgd.common.messages.cut import TIMES
 from distsgd.common.messages.ops import without_order
 from distsgd.common.messages.transport import TRANSPORTS, Transport
 from distsgd.common.sync.collective import LEAST, Collective, buckets_of, slices_of
@@ -63,7 +64,7 @@ def received(k, workers, buckets, message, way=None):
         num_workers=workers, min_workers=workers, in_process=False, released=SimpleNamespace(assign=lambda _: None)
     )
     mail = Channels(k, ["/device:CPU:0"] * workers, way or Transport())
-    slot = WorkerSlot(k, "", None, None, mail=mail).with_times(tf.fill([3], tf.constant(k, tf.int64)))
+    slot = WorkerSlot(k, "", None, None, mail=mail).with_times(tf.fill([TIMES], tf.constant(k, tf.int64)))
     rule = Collective(buckets=buckets)
     reply = rule.exchange(store, slot, Message(message))
     return rule.is_finite(store, reply), reply

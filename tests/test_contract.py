@@ -412,7 +412,7 @@ def test_rounds_of_one_call_count_as_those_of_separate_calls(data, in_place, mon
             rows = np.arange(3 * 8, dtype=np.int32).reshape(3, 1, 8)
             worker = harness.worker(0)
             for first, batches in zip(range(5, 8), np.split(rows, calls), strict=False):
-                worker.calls.rounds("exchange", batches, (first, first, 0))
+                worker.calls.rounds("exchange", batches, (first, first, 0, 0))
             centers.append(harness.run("center"))
     assert harness.graph.in_place == in_place
     np.testing.assert_allclose(*centers, rtol=1e-6)
