@@ -71,8 +71,8 @@ class PowerSGD(Scheme):
         errors = [part - move if n else 0 * part for part, move, (n, _) in zip(parts, moves, sides, strict=True)]
         worker.error.assign(_joined(errors))
         worker.right.assign(_joined([reply], worker.right.shape[0]))
-        velocity = worker.velocity.assign(self.momentum * worker.velocity + _joined(moves))
-        sgd(worker.params, _joined(moves) + velocity, self.learning_rate)
+        velocity = worker.velocity.assign(self.momentum * worker.velocity + (move := _joined(moves)))
+        sgd(worker.params, move + velocity, self.learning_rate)
 
     def _factors(self, shapes):
         """Return the shapes of the parts of a message: right factors, and the variables that are sent as they are."""

@@ -15,6 +15,7 @@ from typing import Any
 from .claims_cache import outcomes
 from .claims_runs import ClaimRun
 from .crossing import crossing
+from .grids import following
 
 TUNING_SEEDS, SHOWING_SEEDS = (100, 101, 102), (0, 1, 2)
 
@@ -65,18 +66,6 @@ class Arm:
 def geometric(first: float, ratio: float, count: int) -> tuple[float, ...]:
     """Return so many numbers, each `ratio` times the one before it."""
     return tuple(float(f"{first * ratio**i:.3g}") for i in range(count))
-
-
-def following(name: str, value: Any, neighbour: Any) -> Any:
-    """Return the number beyond the last of a geometric grid; of a momentum, its distance from one is geometric.
-
-    None if there is none: of words, of a momentum below zero, of a whole number below one.
-    """
-    if not isinstance(value, int | float) or not value > 0:
-        return None
-    further = 1 - (1 - value) ** 2 / (1 - neighbour) if "momentum" in name else value**2 / neighbour
-    further = type(value)(float(f"{further:.6g}"))
-    return further if further > 0 else None
 
 
 @dataclass(frozen=True)

@@ -76,11 +76,23 @@ def beyond(best: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> list[
         values = sorted({one[name] for one in tried})
         if "momentum" in name or len(values) == 1 or value not in (values[0], values[-1]):
             continue
-        at, neighbour = (_number(one) for one in ((value, values[1]) if value == values[0] else (value, values[-2])))
-        further = type(at)(round(at * at / neighbour, 12))
-        if further not in (0, at):  # of a whole number
+        neighbour = values[1] if value == values[0] else values[-2]
+        further = following(name, _number(value), _number(neighbour))
+        if further is not None:
             found.append({**best, name: (further,) if isinstance(value, tuple) else further})
     return found
+
+
+def following(name: str, value: Any, neighbour: Any) -> Any:
+    """Return the number beyond the last of a geometric grid; of a momentum, its distance from one is geometric.
+
+    None if there is none: of words, of a momentum below zero, of a whole number below one.
+    """
+    if not isinstance(value, int | float) or not value > 0:
+        return None
+    further = 1 - (1 - value) ** 2 / (1 - neighbour) if "momentum" in name else value**2 / neighbour
+    further = type(value)(float(f"{further:.6g}"))
+    return further if further > 0 else None
 
 
 def _number(value: Any) -> float:

@@ -80,7 +80,7 @@ class LocalVariables:
         known = {name: self.row(name, now.worker).read_value() for name in names}
         if self.brings_loss and not scheme.exchange_first and not scheme.overlap:
             known["loss"] = self.row("loss", now.worker).read_value() / tf.cast(now.length, tf.float32)
-        mean = declared_means(scheme.name, scheme.message_sizes(self.known["shapes"])[:-1], mean)
+        mean = declared_means(scheme.name, scheme.message_sizes(self.known["shapes"]), mean)
         return as_message(scheme.name, scheme.scalars, scheme.message(self.view(now, mean=mean, **known)))
 
     def message_up_to(self, means: Sequence[Tensor], scheme: Scheme, now: Now) -> Any:

@@ -78,8 +78,7 @@ def _check_messages(scheme: Scheme) -> None:
     if scheme.scalars and (not sync.uses_ps or scheme.sparse):
         why = "without a ps" if not sync.uses_ps else "of a scheme with sparse = True"
         raise UserError(f"{name}: messages {why} are vectors alone. Received: scalars={scheme.scalars}")
-    own_sizes = type(scheme).message_sizes is not Scheme.message_sizes
-    if own_sizes and (sync.uses_ps or scheme.elementwise):
+    if scheme.declares_sizes and (sync.uses_ps or scheme.elementwise):
         raise UserError(
             f"{name}: message_sizes needs rules of the worker that are not elementwise, and no parameter server: send "
             "numbers beside the vector (scalars), or use sync = Collective(). Received: elementwise="

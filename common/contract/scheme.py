@@ -138,9 +138,14 @@ class Scheme(CheckedCall):
         return [sum(map(math.prod, shapes))]
 
     @property
+    def declares_sizes(self) -> bool:
+        """True if the scheme has a `message_sizes` of its own."""
+        return type(self).message_sizes is not Scheme.message_sizes
+
+    @property
     def takes_means(self) -> bool:
         """True if a message may need means over all workers, `worker.mean`."""
-        return type(self).message_sizes is not Scheme.message_sizes and not self.sync.gossips
+        return self.declares_sizes and not self.sync.gossips
 
     @property
     def messages_per_update(self) -> int:

@@ -52,18 +52,18 @@ def declared_means(name: str, sizes: Sequence[int], mean: Callable[[Tensor], Ten
 
     Args:
         name: name of the scheme.
-        sizes: elements of the vectors of which a message takes the means, in their order.
+        sizes: elements of the vectors of which a message takes the means, in their order, then of the message.
         mean: function that takes the mean of a float32 tensor.
     """
-    taken: list[int] = []
+    declared, taken = [*sizes][:-1], []
 
     def checked(vector: Any) -> Tensor:
         vector = tf.cast(vector, tf.float32)
         taken.append(int(vector.shape.num_elements()))
-        if taken != [*sizes][: len(taken)]:
+        if taken != declared[: len(taken)]:
             raise UserError(
                 f"{name}: Scheme.message_sizes must return the elements of each worker.mean, then of the message. "
-                f"Received: means of {taken} elements, where {[*sizes]} are declared"
+                f"Received: means of {taken} elements, where {declared} are declared"
             )
         return mean(vector)
 

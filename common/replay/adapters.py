@@ -130,10 +130,8 @@ def _in_sets(
         _check_period(run)
         _check_evicted(run)
         _check_messages(run, memory(scheme))
-        arguments, rounds = (
-            _arguments(rule, run, given),
-            [-(-end // _period(run)) for end in [*run.earlier_step_targets, run.steps]],
-        )
+        arguments = _arguments(rule, run, given)
+        rounds = [-(-end // _period(run)) for end in [*run.earlier_step_targets, run.steps]]
         # Workers leave a run that is resumed later at its steps, but none does if it was stopped before.
         for ends in (rounds, rounds[-1:]):
             centers, lawful = rule(run.start, run.gradient, _reads(run), run.workers, ends=ends, **arguments)

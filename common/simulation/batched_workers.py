@@ -260,7 +260,7 @@ class BatchedWorkers:
             except MeanUnknown as unknown:
                 return unknown.vector
 
-        sizes = self.scheme.message_sizes(self.model.shapes)[:-1]
+        sizes = self.scheme.message_sizes(self.model.shapes)
         while True:
             after, made = self.on_each(act, values, workers, when, losses, *([gradients] if names else []))
             if isinstance(made, Message):

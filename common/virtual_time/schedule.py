@@ -120,8 +120,8 @@ class EventLoop:
     ):
         self.machines = machines = platform if isinstance(platform, Machines) else Machines(platform)
         check(scheme, machines, workers)
-        self.scheme, self.workers, self.seed, self.vectors = scheme, workers, seed, np.atleast_1d(message_bytes)
-        self.message_bytes, self.reply_bytes = float(self.vectors.sum()), reply_bytes
+        self.scheme, self.workers, self.seed, self.vectors = scheme, workers, seed, np.ravel(message_bytes).tolist()
+        self.message_bytes, self.reply_bytes = float(sum(self.vectors)), reply_bytes
         self.plans = plans_of(machines, rounds, workers, seed, scheme.exchange_first)
         most_rounds = max(len(plan.steps) for plan in self.plans)
         self.server = server = SimulatedServer(scheme, workers, most_rounds, stop_at_version)
@@ -296,7 +296,7 @@ class EventLoop:
         self.reducing.append(worker)
         if len(self.reducing) == self.workers:
             self.reducing = []
-            at = now + self.network.reductions(self.vectors.tolist(), self.server.version)
+            at = now + self.network.reductions(self.vectors, self.server.version)
             for free in self.server.reduce(at):
                 self.timings.released[free] = now
                 self._end_round(free, at)

@@ -334,7 +334,7 @@ def message_of(scheme: Scheme, worker: DenseWorker, begun: Any, total: Any = Non
 
     if total is not None:
         show(worker.views, loss=total / worker.views[0].steps)
-    show(worker.views, mean=declared_means(scheme.name, scheme.message_sizes(worker.replica.model.shapes)[:-1], mean))
+    show(worker.views, mean=declared_means(scheme.name, scheme.message_sizes(worker.replica.model.shapes), mean))
     parts = [as_message(scheme.name, scheme.scalars, scheme.message(view)) for view in worker.views]
     message = Message(joined([part.vector for part in parts]), parts[0].scalars)
     hide(worker.views)
