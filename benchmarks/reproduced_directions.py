@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from ..common.data.recipes import make
 from ..common.replay.reference import gradients
-from ..common.replay.reference.inner_steps import adamw_step, inner_window
-from ..common.replay.reference.quorum_rules import mean, radial_directional
-from ..common.replay.reference.synchronous_rules import no_states
+from ..common.replay.reference.inner_steps import adamw_step
+from ..common.replay.reference.quorum_rules import decoupled_diloco, mean, radial_directional
 from .reproduced_experiment import Experiment, Numbers
 
 LEARNERS = 2, 4, 8, 16
@@ -19,7 +19,9 @@ HIDDEN, BATCH, STEPS, SEEDS = 32, 16, 400, 3
 
 PERIOD, ETA, EPSILON, MU = 20, 0.002, 0.7, 0.9  # the defaults of the scheme
 
-RULES = {"plain": mean, "radial": radial_directional}
+Average = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+RULES: dict[str, Average] = {"plain": mean, "radial": radial_directional}
 
 
 def _directions() -> Numbers:
@@ -41,23 +43,44 @@ def _directions() -> Numbers:
                     on_rows, examples=len(x), workers=learners, seed=seed, batch_size=BATCH
                 )
                 theta = np.random.default_rng(seed).standard_normal(sum(tensors)) * x.shape[1] ** -0.5
-                velocity, states = np.zeros_like(theta), no_states(learners)
-                for t in range(0, STEPS, PERIOD):
-                    ends = [
-                        inner_window(theta, state, gradient, k, t, PERIOD, ETA, adamw_step)
-                        for k, state in enumerate(states)
-                    ]
-                    moves = np.split(theta - np.array(ends), np.cumsum(tensors)[:-1], axis=1)
-                    if t >= STEPS / 2:
-                        length = np.linalg.norm(moves[0], axis=1).mean()
-                        lengths.append(np.linalg.norm(moves[0].mean(axis=0)) / length)
-                    moved = np.concatenate([rule(tensor, np.ones(learners)) for tensor in moves])
-                    velocity = MU * velocity + moved
-                    theta = theta - EPSILON * (moved + MU * velocity)
-                losses.append(loss(theta))
+                end, of_tensors = _run(theta, gradient, learners, tensors, rule)
+                kernels = of_tensors[:: len(tensors)]
+                losses.append(loss(end))
+                lengths += kernels[len(kernels) // 2 :]
             found[f"{name}{learners}"] = float(np.mean(losses))
             found[f"{name}_length{learners}"] = float(np.mean(lengths))
     return found
+
+
+def _run(
+    theta: np.ndarray, gradient: gradients.Gradient, learners: int, tensors: Sequence[int], rule: Average
+) -> tuple[np.ndarray, list[float]]:
+    """Return the end of a run with a quorum of all, and how long the plain average of each tensor was in each round."""
+    lengths: list[float] = []
+
+    def average(v: np.ndarray, w: np.ndarray) -> np.ndarray:
+        lengths.append(np.linalg.norm(v.mean(axis=0)) / np.linalg.norm(v, axis=1).mean())
+        return rule(v, w)
+
+    rounds = STEPS // PERIOD
+    centers, _ = decoupled_diloco(
+        theta,
+        gradient,
+        [(k, updates) for updates in range(rounds) for k in range(learners)],
+        learners,
+        eta=ETA,
+        epsilon=EPSILON,
+        mu=MU,
+        count=learners,
+        work=[1.0],
+        sizes=tensors,
+        period=PERIOD,
+        steps=STEPS,
+        ends=[rounds],
+        inner=adamw_step,
+        average=average,
+    )
+    return centers[-1], lengths
 
 
 def _for_each(name: str, digits: int) -> str:

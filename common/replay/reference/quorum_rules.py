@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -56,6 +56,19 @@ def k_async(
     return thetas[1:], lawful
 
 
+def mean(v: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return Σ w v / Σ w."""
+    return np.average(v, axis=0, weights=w)
+
+
+def radial_directional(v: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return (Σ w ‖v‖ / Σ w) φ(Σ w φ(v)) with φ(x) = x/‖x‖ and φ(0) = 0; the weighted mean if the directions cancel."""
+    lengths = np.linalg.norm(v, axis=1)
+    along = mean(v / np.where(lengths, lengths, 1)[:, None], w)
+    length = np.linalg.norm(along)
+    return mean(v, w) if length < 1e-6 else mean(lengths, w) * along / length
+
+
 def decoupled_diloco(
     start: np.ndarray,
     gradient: Gradient,
@@ -72,12 +85,13 @@ def decoupled_diloco(
     steps: int,
     ends: Sequence[int],
     inner: InnerStep = sgd_step,
+    average: Callable[[np.ndarray, np.ndarray], np.ndarray] = radial_directional,
     send: Send = as_it_is,
 ) -> tuple[list[np.ndarray], bool]:
     """Merge the parameters x_k of the first K workers after H_k inner steps each, from whatever θ, and step.
 
-    v_k = θ − x_k with the present θ, w_k = H_k, D = RDA(v, w) for each tensor of `sizes`; m ← μ m + D;
-    θ ← θ − ε (D + μ m). Without `sizes`, D is the weighted mean. Returns as `k_async`.
+    v_k = θ − x_k with the present θ, w_k = H_k, D = RDA(v, w), or another average, for each tensor of `sizes`;
+    m ← μ m + D; θ ← θ − ε (D + μ m). Without `sizes`, D is the weighted mean. Returns as `k_async`.
     """
     (messages, lawful), thetas = sets(events, workers, count, ends), [start.copy()]
     m, states, done = np.zeros_like(start), no_states(workers), [0] * workers
@@ -90,22 +104,8 @@ def decoupled_diloco(
             w.append(length)
             done[k] += length
         moves, weights = np.array(v), np.array(w, start.dtype)
-        average = radial_directional if sizes else mean
-        tensors = np.split(moves, np.cumsum(sizes)[:-1], axis=1) if sizes else [moves]
-        d = np.concatenate([average(tensor, weights) for tensor in tensors])
+        tensors = np.split(moves, np.cumsum(sizes)[:-1], axis=1)
+        d = np.concatenate([average(tensor, weights) for tensor in tensors]) if sizes else mean(moves, weights)
         m = mu * m + d
         thetas.append(thetas[-1] - epsilon * (d + mu * m))
     return thetas[1:], lawful
-
-
-def mean(v: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Return Σ w v / Σ w."""
-    return np.average(v, axis=0, weights=w)
-
-
-def radial_directional(v: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Return (Σ w ‖v‖ / Σ w) φ(Σ w φ(v)) with φ(x) = x/‖x‖ and φ(0) = 0; the weighted mean if the directions cancel."""
-    lengths = np.linalg.norm(v, axis=1)
-    along = mean(v / np.where(lengths, lengths, 1)[:, None], w)
-    length = np.linalg.norm(along)
-    return mean(v, w) if length < 1e-6 else mean(lengths, w) * along / length
