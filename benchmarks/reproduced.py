@@ -25,6 +25,7 @@ from . import (
     reproduced_gossip,
     reproduced_links,
     reproduced_messages,
+    reproduced_regions,
     reproduced_waiting,
 )
 from .outcome_files import write
@@ -41,6 +42,7 @@ EXPERIMENTS = [
     *reproduced_links.EXPERIMENTS,
     *reproduced_failures.EXPERIMENTS,
     *reproduced_directions.EXPERIMENTS,
+    *reproduced_regions.EXPERIMENTS,
     *reproduced_gossip.EXPERIMENTS,
 ]
 

@@ -1,0 +1,62 @@
+"""The experiment of HALoS' paper: a server in each region, and one above them."""
+
+import numpy as np
+import pytest
+
+from distsgd.benchmarks import reproduced, reproduced_regions
+from distsgd.common.replay.reference.asynchronous_rules import async_diloco
+from distsgd.common.replay.reference.inner_steps import adamw_step
+
+
+def gradient(x, k, t):
+    return x - k - np.sin(t + np.arange(len(x)))
+
+
+def alone(monkeypatch, **constants):
+    """Let there be one region of three workers, with links that take no time, for so many seconds."""
+    monkeypatch.setattr(reproduced_regions, "SPEEDS", ((0.9, 0.53, 0.17),))
+    monkeypatch.setattr(reproduced_regions, "LINKS", ((1e9,),))
+    monkeypatch.setattr(reproduced_regions, "SECONDS", 60.0)
+    for name, value in constants.items():
+        monkeypatch.setattr(reproduced_regions, name, value)
+
+
+def test_delayed_nesterov_momentum_is_that_of_async_diloco(monkeypatch):
+    order, epsilon, beta = [0, 1, 2, 2, 0, 1, 0, 0, 1, 2], 0.3, 0.8
+    rates = {"eta": reproduced_regions.ETA, "epsilon": 3 * epsilon, "beta": beta, "c": 0.0}
+    path = async_diloco(np.ones(4), gradient, order, 3, **rates, period=5, steps=99, inner=adamw_step)
+    server, pulled = reproduced_regions.Nesterov(np.ones(4), epsilon, beta, 3), [np.ones(4)] * 3
+    monkeypatch.setattr(reproduced_regions, "FASTEST", 1.0)
+    workers = reproduced_regions.Workers(gradient, [1.0] * 3, 5)
+    for k, theta in zip(order, path, strict=True):
+        server.step(workers.move(k, pulled[k]))
+        pulled[k] = server.theta
+        np.testing.assert_allclose(server.theta, theta, rtol=1e-12)
+
+
+def test_one_region_that_merges_each_update_is_one_server(monkeypatch):
+    alone(monkeypatch, MERGED=1, SHARE=1.0, GLOBAL=(1.0, 0.0, 1), LOCAL=(0.05, 0.9, 32))
+    monkeypatch.setattr(reproduced_regions, "PERIODS", {"async_diloco": 8, "halos": 8})
+    one, regional = (
+        list(rule(np.ones(4), gradient)) for rule in (reproduced_regions.async_diloco, reproduced_regions.halos)
+    )
+    assert len(one) > 32
+    for (at, theta), (then, merged) in zip(one, regional, strict=True):
+        assert then == pytest.approx(at, abs=1e-3)
+        np.testing.assert_allclose(merged, theta, rtol=1e-9)
+
+
+def test_a_region_sends_its_news_after_k_updates_since_a_merge(monkeypatch):
+    alone(monkeypatch, MERGED=4)
+    arrivals = reproduced_regions._arrivals((0.9, 0.53, 0.17), [1e9] * 3, 8)
+    sent = [at for at, _ in reproduced_regions.halos(np.ones(4), gradient)]
+    assert sent == pytest.approx([at for at, _ in arrivals[3::4]], abs=1e-3)
+
+
+@pytest.mark.slow
+def test_regional_servers_are_as_much_faster_as_the_paper_says():
+    (regions,) = (each for each in reproduced.EXPERIMENTS if each.name == "regions")
+    numbers = regions.measure()
+    assert regions.agrees(numbers)
+    assert not regions.agrees(numbers | {"diloco_faster": 5.0})
+    assert not regions.agrees(numbers | {"async_diloco_faster": 1.0})
