@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping
@@ -119,7 +120,8 @@ class Collective(Barrier):
             own = slices[me]
             theirs = times if me == 0 else None
             parts = [own if k == me else mail.receive(k, own.shape[0], theirs) for k in range(number)]
-            total = tf.add_n(parts)
+            # `tf.add_n` would begin with an input that it can overwrite, so that equal runs could differ in their bits.
+            total = functools.reduce(tf.add, parts)
             fine = tf.math.is_finite(tf.reduce_sum(total)) if checked else True
             means[me] = mail.transport.share(total / tf.where(fine, float(number), math.nan))
             for k in range(number):
