@@ -41,21 +41,24 @@ class Buckets:
 
     @classmethod
     def of(cls, scheme: Scheme, replica: Replica) -> Buckets:
-        """Return the buckets of a worker of that scheme: several only if neither its rules nor the loss need [P]."""
+        """Return the buckets of a worker of that scheme.
+
+        There is one for rounds of one step, without a ps, and if the scheme's rules or the loss need the whole vector.
+        """
         sizes = [math.prod(shape) for shape in replica.model.shapes]
         several = cls(sizes, apart=True)
         alone = not scheme.scalars and scheme.sync.uses_ps and scheme.period > 1 and not replica.needs_vector
         return several if len(several.sizes) > 1 and alone and scheme.elementwise else cls(sizes, apart=False)
 
     def cut(self, vector: Any) -> list[Any]:
-        """Copy the buckets out of a vector, which may lie in shared memory.
+        """Copy the buckets out of a vector [P], which may lie in shared memory.
 
-        TensorFlow updates a variable in place when its reference count is one, and does not know that a slice aliases
-        memory that other processes read.
+        A worker updates these copies. TensorFlow updates a variable in place when its reference count is one, and does
+        not know that a slice aliases memory that other processes read.
         """
         if len(self.sizes) == 1:
             return [vector]
-        parts = cut_into(vector, self.sizes)
+        parts = cut_into(vector, self.sizes)  # a slice that is a concatenation has a buffer of its own
         return [part if parts_of(part) else tf.raw_ops.DeepCopy(x=part) for part in parts]
 
     def of_variables(self, buckets: Sequence[Any]) -> Any:

@@ -24,11 +24,11 @@ class Parameters:
     Attributes:
         shapes: shapes of the script's arrays, in the order of the vector.
         initial: the first center, [P].
-        take: returns gradient and loss at a point [P], False, and True; called by the graph of a worker. If the
-            optimizer of the script has made the step, the point after the step stands for the gradient, and the first
-            truth value is True. If the script has left its loop, it returns zeros, and False as the last value, or
-            raises StopIteration unless the round may end there. Its other arguments are True if it may, and the number
-            of the call.
+        take: the function by which the graph of a worker passes a point to the script. Arguments: the point [P], True
+            if the round may end before this step, the number of the call. Results: a vector [P], the loss, `is_point`,
+            `more`. The vector is the gradient at the point; if `is_point`, it is the point after the step instead,
+            because the script's own optimizer has made the step. `more` is False if the script has left its loop; the
+            vector is then zeros. Raises StopIteration if the script has left its loop where the round may not end.
     """
 
     shapes: Sequence[tuple[int, ...]]

@@ -12,7 +12,15 @@ from .flat_model import FlatModel
 
 
 class Shard:
-    """Batches from arrays on the worker's device; the rows select the examples of a batch."""
+    """Batches from arrays on the worker's device; the rows select the examples of a batch.
+
+    Args:
+        arrays: the shard: inputs and labels, and weights if given, each with an example in each row.
+        prefix: prefix of the names of its variables.
+
+    Attributes:
+        fed: placeholders of the arrays, which are fed once.
+    """
 
     def __init__(self, arrays: Sequence[np.ndarray], prefix: str):
         self.fed = [tf.compat.v1.placeholder(a.dtype, a.shape) for a in arrays]
@@ -22,12 +30,12 @@ class Shard:
         self.initialize = tf.group(*(v.initializer for v in self.variables))
 
     def batch(self, rows: Any) -> list[Any]:
-        """Return the examples in those rows."""
+        """Return the examples in the rows [batch size], a tensor [batch size, ...] for each array."""
         return [tf.gather(v, rows) for v in self.variables]
 
 
 class Stream:
-    """Batches from a `tf.data.Dataset`; the rows only count steps.
+    """Batches from a `tf.data.Dataset`; the rows are not used.
 
     The iterator has a name, so that it belongs to the task and not to a session: a worker that reconnects continues
     with the next batch.
@@ -104,18 +112,21 @@ class Replica:
         """Return loss and gradient on one batch, the mean over the devices, and update the model's own state.
 
         Args:
-            params: parameters [P], or a list with a flat vector for each variable; the gradient is alike.
+            params: parameters [P], or a list with a flat vector for each variable.
             rows: the batch, [batch size].
+
+        Returns:
+            the loss, a scalar; the gradient, in the form of `params`.
         """
         state = self.state.read_value()
         seeds, frozen = ([v.read_value() for v in variables] for variables in (self.seeds, self.frozen))
         results = []
         for i, (device, batch) in enumerate(zip(self.devices, self._batches(rows), strict=True)):
-            with tf.device(device):
+            with tf.device(device):  # seeds that no other device of any worker has
                 own = [s + tf.cast(i * self.num_workers, s.dtype) for s in seeds] if i else seeds
                 results.append(self._gradient_function(params, state, own, frozen, batch))
         losses, gradients, states, _ = zip(*results, strict=True)
-        gradients = [_as_is(params, parts) for parts in gradients]
+        gradients = [_in_form_of(params, parts) for parts in gradients]
         loss, gradient, state = map(_mean, (losses, gradients, states))
         if self.l2:
             loss += self.l2 / 2 * tf.reduce_sum(tf.square(params))
@@ -143,8 +154,8 @@ class Replica:
         return [tf.nest.pack_sequence_as(self.structure, part) for part in zip(*parts, strict=True)]
 
 
-def _as_is(params: Any, gradient: list[Any]) -> Any:
-    """Concatenate the gradient to one vector, unless parameters are a list."""
+def _in_form_of(params: Any, gradient: list[Any]) -> Any:
+    """Concatenate the gradient to one vector, unless the parameters are a list."""
     return gradient if isinstance(params, list) else tf.concat(gradient, 0)
 
 

@@ -25,7 +25,8 @@ def moment(after: Sequence[Any] = ()) -> Any:
     """Return the time at which every tensor in `after` is computed: microseconds since 1970, int64."""
     with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)), tf.device(CPU):
         now = tf.timestamp()
-    # Otherwise the worker would wait for the ps to unlock, one extra RPC per round.
+    # `tf.function` runs stateful operations in the order of the code. Exempt the timestamp from that order: otherwise
+    # the worker would wait for the ps to unlock, one extra RPC per round.
     without_order(now.op)
     with tf.device(CPU):
         return microseconds(now)
@@ -59,25 +60,32 @@ class RoundTimer:
             return tf.stack([self.computed, self.replied])
 
     def send(self, message: Any, in_parts: bool = False) -> Any:
-        """Take the time at which the message (or another result of the computation) is ready; returns it afterwards.
+        """Take the time at which the message (or another result of the computation) is ready.
 
-        If its vector is a concatenation, the timestamp precedes it: the transport may concatenate in shared memory. Of
-        a message that leaves `in_parts` only the first part, which leaves last, waits for the timestamp.
+        If the vector is a concatenation, its parts are ready, and are concatenated after the timestamp: the transport
+        may do that in shared memory.
+
+        Args:
+            message: the message, or a structure of tensors.
+            in_parts: True if each part leaves as soon as it is known. Then only the first waits, which leaves last.
+
+        Returns:
+            the message, which is available only after the timestamp.
         """
         if isinstance(message, Message) and (parts := parts_of(message.vector)):
             gated, scalars = self.send((parts, message.scalars))
             return Message(tf.concat([gated[0], *parts[1:]] if in_parts else gated, 0), scalars)
         # A control edge from a function's result does not wait for it; an edge from an identity of it does.
-        there = tf.nest.map_structure(tf.identity, message, expand_composites=True)
-        self.ready = self.computed = moment([there, self.begun])
+        known = tf.nest.map_structure(tf.identity, message, expand_composites=True)
+        self.ready = self.computed = moment([known, self.begun])
         with tf.control_dependencies([self.ready]):
-            return tf.nest.map_structure(tf.identity, there, expand_composites=True)
+            return tf.nest.map_structure(tf.identity, known, expand_composites=True)
 
     def overlap(self, result: Any) -> Any:
-        """Take the time at which the steps after the message are made, of which this is a result; returns it."""
-        there = tf.identity(result)
-        self.computed = moment([there, self.ready])
-        return there
+        """Take the time at which the steps after the message are done; returns `result`, a tensor that they compute."""
+        known = tf.identity(result)
+        self.computed = moment([known, self.ready])
+        return known
 
     @contextmanager
     def reply(self) -> Iterator[None]:
@@ -85,5 +93,5 @@ class RoundTimer:
         graph = tf.compat.v1.get_default_graph()
         first = len(graph.get_operations())
         yield
-        # A group has one edge for each device, not for each operation.
+        # Wait for all these operations through a group, which needs one control edge for each device.
         self.replied = moment([tf.group(*graph.get_operations()[first:]), self.computed])

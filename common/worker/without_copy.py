@@ -138,6 +138,9 @@ def logistic_gradient(x: Any, values: Any, y: Any) -> tuple[Any, Any]:
         x: the parameters at the entries, [batch, entries].
         values: the entries, [batch, entries].
         y: labels 0 or 1, [batch].
+
+    Returns:
+        the loss, a scalar; the gradient, [batch, entries].
     """
     logits, y = tf.reduce_sum(x * values, 1), tf.cast(y, x.dtype)
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(y, logits))

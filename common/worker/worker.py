@@ -37,6 +37,13 @@ class DenseWorker:
         name: prefix of the names of its variables.
         seed: seed of the run.
 
+    Attributes:
+        views: the worker as its scheme sees it, once for each bucket of its vectors, see `Buckets`.
+        names: names of the variables in a view: the parameters and the scheme's local variables.
+        clock: local steps done, a variable; learning-rate schedules read it.
+        is_center: True if the worker's parameters are the center.
+        local: returns the local state to save, see `local_state`.
+
     Raises:
         UserError: a local variable has a name that cannot be used.
     """
@@ -48,16 +55,17 @@ class DenseWorker:
     ):
         self.scheme, self.replica, self.ps, self.fed = scheme, replica, ps, replica.fed
         self.device, self.buckets = replica.devices[0], Buckets.of(scheme, replica)
-        sync = self.scheme.sync  # without a ps the chief has the center, or no worker
+        sync = self.scheme.sync
+        # Without a ps the parameters of the chief are the center. With gossip they are not: it is the workers' mean.
         self.is_center = not (sync.uses_ps or sync.gossips) and name == "worker_0"
         with tf.device(self.device):
             center = ps.slices[0].center if self.is_center else None
             sizes = enumerate(self.buckets.sizes)
             local = [_variables(scheme, f"{name}_{i}" if i else name, size, center) for i, size in sizes]
-            self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")  # local steps done, for schedules
+            self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")
             self.encoder = ps.center.encoder(f"{name}_codec")
             self.initialize = tf.group(self.clock.initializer, replica.initialize)  # `start` assigns the others
-        self.slot, self.slots = replace(slot, encoder=self.encoder), [*local[0]]
+        self.slot, self.names = replace(slot, encoder=self.encoder), [*local[0]]
         known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
         size = sum(self.buckets.sizes)
         known |= {"uniform": partial(uniform, seed, size), "fragments": fragments_of([size])[0]}
@@ -82,17 +90,18 @@ class DenseWorker:
         """Build several consecutive rounds into one call.
 
         Args:
-            rows: the batches, [rounds, steps, batch size].
+            rows: the batches as numbers of examples, [rounds, steps, batch size].
             event: the event at the end of each round.
-            before: rounds and local steps that the worker has done, and the end of its last round, [4].
+            before: rounds and local steps that the worker has done, then `RoundTimer.end` of its last round, [4] int64.
 
         Returns:
-            the mean loss of each round and the number of its steps that count, [rounds, 2]; the end of the last, [2].
+            for each round its mean loss and the number of its steps that were not dropped, [rounds, 2]; the end of the
+            last round, [2].
         """
         with tf.device(self.device):
             results, now, end = [], moment(), before[2:]
-            if self.scheme.exchange_first:  # the steps after a reply belong to the next message
-                now = tf.where(end[1] < 0, now, end[1])
+            if self.scheme.exchange_first:  # the steps after a reply belong to the next message, so its round ...
+                now = tf.where(end[1] < 0, now, end[1])  # ... begins with that reply; there is none before the first
             for r in range(rows.shape[0]):
                 timer = RoundTimer(now, end)
                 done = before[0] + r, before[1] + tf.shape(rows, tf.int64)[1] * r
@@ -101,19 +110,27 @@ class DenseWorker:
             return tf.stack(results), end
 
     def round(self, rows: Any, event: Event, timer: RoundTimer, number: Any, first: Any) -> Any:
-        """Build one round on the batches `rows`, [steps, batch size]; returns its mean loss and its steps that count.
-
-        The round has the given `number`, and its first step the number `first`.
+        """Build one round; it calls a method for each form that a round may have.
 
         A scheme with `exchange_first` exchanges after the first gradient, so the steps between a reply and the next
         message belong to two rounds.
+
+        Args:
+            rows: the batches, [steps, batch size].
+            event: the event at the end of the round.
+            timer: takes the timestamps of the round.
+            number: number of the round, from 0, an int64 scalar.
+            first: number of its first local step, from 0, an int64 scalar.
+
+        Returns:
+            the mean loss of its steps and the number of its steps that were not dropped, [2].
         """
         scheme, ps, state = self._scheme_now(), self.ps, self.replica.state
         hide(self.views)
-        steps = done = tf.cast(tf.shape(rows)[0], tf.float32)
+        steps = kept = tf.cast(tf.shape(rows)[0], tf.float32)
         show(self.views, steps=steps, round=number, step=first)
         if not scheme.sync.exchanges:
-            total, done = self._steps_alone(rows, timer, first)
+            total, kept = self._steps_alone(rows, timer, first)
         elif scheme.exchange_first:
             total, gradients = self._gradient(rows[0], timer.begun)  # at the parameters before the exchange
             self._meet_server(scheme, event, timer)
@@ -122,7 +139,7 @@ class DenseWorker:
                 total += self._local_steps(rows[1:], timer.replied, first + 1)
         elif not scheme.sync.uses_ps:
             total, fine = self._collective_round(scheme, rows, timer, first)
-            done *= tf.cast(fine, tf.float32)
+            kept *= tf.cast(fine, tf.float32)
         elif scheme.overlap:
             total = self._overlapped_round(scheme, rows, timer, first)
         else:
@@ -130,9 +147,11 @@ class DenseWorker:
             self._meet_server(scheme, event, timer, total)
         if self.replica.model.state_size:
             state.assign(scheme.sync.share_state(ps, self.slot, state.read_value()))
-        return tf.stack([total / (steps if scheme.sync.exchanges else done), done])
+        # A worker alone drops single steps, whose losses are not in `total`; others drop the round after its last step.
+        return tf.stack([total / (steps if scheme.sync.exchanges else kept), kept])
 
     def _meet_server(self, scheme: Scheme, event: Event, timer: RoundTimer, total: Any = None) -> None:
+        """Build the pull, push or exchange of a round; `total` is the sum of its losses, if its steps are done."""
         if event == "pull":
             with tf.control_dependencies([timer.send(total)]):
                 center = self.ps.pull(self.slot.with_times(timer.times))
@@ -165,10 +184,13 @@ class DenseWorker:
         for view, part in zip(self.views, self.buckets.cut(reply), strict=True):
             scheme.on_reply(view, part)
 
-    # Without a ps, which would refuse it, the worker itself drops a gradient or a mean that is not finite.
+    # Rounds without a ps, which would refuse a message that is not finite: here the worker drops gradients or means.
 
     def _steps_alone(self, rows: Any, timer: RoundTimer, first: Any) -> tuple[Any, Any]:
-        """Make the local steps of a single worker, skipping those that are not finite; returns loss and steps made."""
+        """Build the steps of a single worker; returns the sum of their losses, and their number.
+
+        A step whose loss or gradient is not finite is dropped, and not counted.
+        """
 
         def step(t: Any, total: Any, done: Any) -> tuple[Any, Any, Any]:
             state = self.replica.state.read_value()
@@ -180,11 +202,13 @@ class DenseWorker:
             self.clock.assign_add(1)
             return t + 1, total + tf.where(fine, loss, 0.0), done + tf.cast(stepped, tf.int64)
 
+        # The loop begins with these zeros. They wait for the timestamp, so the round's first step does, too.
         with tf.control_dependencies([timer.begun]):
             zero = tf.constant(0), tf.constant(0.0), tf.constant(0, tf.int64)
         number = tf.shape(rows)[0]
+        # One iteration at a time: a step reads the variables that the one before has written.
         _, total, done = tf.while_loop(lambda t, *_: t < number, step, zero, parallel_iterations=1)
-        done = timer.send(done)
+        done = timer.send(done)  # the time at which the last step is done: nothing is sent
         self.ps.journal.count_refused(self.slot, tf.cast(number, tf.int64) - done)
         with timer.reply(), tf.control_dependencies([done]):
             slot = self.slot.with_times(timer.times)
@@ -193,11 +217,15 @@ class DenseWorker:
         return total, tf.cast(done, tf.float32)
 
     def _step_of_center(self, gradient: Any, uncounted: Any) -> None:
+        """Make a step of the center; `uncounted` steps of this round, with this one, are not in its version yet."""
         self._scheme_now().local_step(self.views[0], gradient)
         self.ps.center.come_to(self.ps.read_version() + uncounted, self.clock.read_value(), self.replica.state)
 
     def _collective_round(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any) -> tuple[Any, Any]:
-        """Build a round without a ps. If the mean message, equal on all workers, is not finite, drop the round."""
+        """Build a round without a ps; returns the sum of the losses, and True if the worker has used the reply.
+
+        A reply that is not finite is dropped: by all workers if they reduce, as then they have the same reply.
+        """
         state, clock = self.replica.state.read_value(), self.clock.read_value()
         total = self._local_steps(rows, timer.begun, first)
         message = timer.send(message_of(scheme, self, timer.begun, total), in_parts=scheme.sync.buckets > 1)
@@ -215,6 +243,8 @@ class DenseWorker:
         self.replica.keep_state(fine, state)
         if scheme.sync.gossips:
             rule: Any = scheme.sync  # a `Gossip`
+            # Collect after the timestamp of the reply, for which the identities wait. Otherwise the collection could
+            # run before it, and count as part of this round.
             parts = [joined([view.params.read_value() for view in self.views]), self.replica.state.read_value()]
             with tf.control_dependencies([timer.replied]):
                 rule.collect(self.ps, slot, *map(tf.identity, parts), clock)
@@ -223,8 +253,8 @@ class DenseWorker:
     # Local steps: a gradient on each batch, and the scheme's step with it.
 
     def _local_steps(self, rows: Any, after: Any, first: Any) -> Any:
-        """Make one local step for each of `rows`, numbered from `first`, after the tensor `after`; returns the loss."""
-        if self.scheme.period == 1:
+        """Build a local step for each of `rows`, after the tensor `after`; returns the sum of the losses."""
+        if self.scheme.period == 1:  # without a loop the message may be the gradient itself, in its buffers
             loss, gradients = self._gradient(rows[0], after)
             self._step(gradients)
             show(self.views, step=first + 1)
@@ -233,35 +263,40 @@ class DenseWorker:
                 show_each(self.views, gradient_sum=gradients)
             return loss
 
-        def step(t: Any, total: Any, sums: Any, going: Any) -> tuple[Any, Any, Any, Any]:
-            show(self.views, step=first + tf.cast(t, tf.int64))
-            loss, gradients, going = self._local_step(rows[t], t)
-            sums = [a + g for a, g in zip(sums, gradients, strict=True)] if sums else []
-            return t + (tf.cast(going[0], tf.int32) if going else 1), total + loss, sums, going
+        # `stepped` is empty, or has one flag if the round may end early: after False the loop ends, with a step less.
 
-        def go_on(t: Any, total: Any, sums: Any, going: Any) -> Any:
-            return reduce(tf.logical_and, going, t < tf.shape(rows)[0])
+        def step(t: Any, total: Any, sums: Any, stepped: Any) -> tuple[Any, Any, Any, Any]:
+            show(self.views, step=first + tf.cast(t, tf.int64))
+            loss, gradients, stepped = self._local_step(rows[t], t)
+            sums = [a + g for a, g in zip(sums, gradients, strict=True)] if sums else []
+            return t + (tf.cast(stepped[0], tf.int32) if stepped else 1), total + loss, sums, stepped
+
+        def is_left(t: Any, total: Any, sums: Any, stepped: Any) -> Any:
+            return reduce(tf.logical_and, stepped, t < tf.shape(rows)[0])
 
         with tf.control_dependencies([after]):
             nothing = [zeros(size) for size in self.buckets.sizes] if self.scheme.uses_gradient_sum else []
             start = tf.constant(0), tf.constant(0.0), nothing, [tf.constant(True)] if self.may_end else []
-        made, total, sums, _ = tf.while_loop(go_on, step, start, parallel_iterations=1)
+        # One iteration at a time: a step reads the variables that the one before has written.
+        made, total, sums, _ = tf.while_loop(is_left, step, start, parallel_iterations=1)
         self._end_steps(first, made if self.may_end else tf.shape(rows, tf.int64)[0])
         if self.scheme.uses_gradient_sum:
             show_each(self.views, gradient_sum=sums)
         return total
 
     def _local_step(self, rows: Any, t: Any) -> tuple[Any, list[Any], list[Any]]:
-        """Make the local step `t`; returns loss, gradient, and True if it was made where a round may end early."""
+        """Build the local step `t`; returns its loss, its gradient in buckets, and no flag: each step is made."""
         del t
         loss, gradients = self._gradient(rows)
         self._step(gradients)
         return loss, gradients, []
 
     def _end_steps(self, first: Any, made: Any) -> None:
+        """Set the number of the next step, once `made` steps from `first` are done."""
         show(self.views, step=first + tf.cast(made, tf.int64))
 
     def _step(self, gradients: Sequence[Any]) -> None:
+        """Build the scheme's local step with a gradient, which is in buckets."""
         scheme = self._scheme_now()
         if len(gradients) > 1:
             # Update no variable before all gradients are computed: TensorFlow would copy a variable that the rest of
@@ -290,29 +325,32 @@ class DenseWorker:
 
 def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict[str, Any]:
     """Make the parameters of a bucket and its local variables, by name; `center` serves as the parameters if given."""
-    slots = first_values(scheme.local_variables, tf.zeros([size]))
-    check_names(scheme.name, "local variable", slots)
+    own = first_values(scheme.local_variables, tf.zeros([size]))
+    check_names(scheme.name, "local variable", own)
     params = tf.Variable(tf.zeros([size]), name=f"{name}_params") if center is None else center
-    return {"params": params} | {slot: tf.Variable(value, name=f"{name}_{slot}") for slot, value in slots.items()}
+    return {"params": params} | {key: tf.Variable(value, name=f"{name}_{key}") for key, value in own.items()}
 
 
 def local_state(worker: DenseWorker) -> dict[str, list[Any]]:
     """Return the local state to save, which joining does not restore: variables in buckets or slices, by name.
 
-    It has the variables of worker, codec and model. Parameters are left out if they equal the center whenever all
-    workers have ended a round; those of workers that gossip do not. Without a barrier of all workers, a worker has an
-    older center: it saves that together with other local state, and joins with the newest center if it has no other
-    local state.
+    It has the variables of worker, codec and model. Joining sets the parameters to the newest center. So they are left
+    out
+
+    * if they are the center, or equal it after each round: every reply is the center, and a barrier meets all workers;
+    * if they are an older center, and the worker has no other local state that belongs to it.
+
+    The parameters of workers that gossip are never the center.
     """
     scheme, center, workers = worker.scheme, worker.ps.center, worker.views[0].num_workers
     adopts = type(scheme).on_reply is Scheme.on_reply and not scheme.sync.gossips
-    adopts = adopts and "push" not in scheme.events and not scheme.exchange_first
-    is_center = worker.is_center or (adopts and center.replies_center and type(scheme.reply_codec) is Codec)
-    own = {name: [getattr(view, name) for view in worker.views] for name in worker.slots}
+    adopts = adopts and "push" not in scheme.events and not scheme.exchange_first  # after a round they are its reply
+    were_center = adopts and center.replies_center and type(scheme.reply_codec) is Codec
+    own = {name: [getattr(view, name) for view in worker.views] for name in worker.names}
     params = {"params": own.pop("params")}
     own |= {f"codec.{name}": parts for name, parts in worker.encoder.local.items()} | worker.replica.local
     meets = workers == 1 or scheme.sync.set_size(workers) == workers
-    return own if worker.is_center or (is_center and (meets or not own)) else params | own
+    return own if worker.is_center or (were_center and (meets or not own)) else params | own
 
 
 def message_of(scheme: Scheme, worker: DenseWorker, begun: Any, total: Any = None) -> Message:
@@ -323,6 +361,9 @@ def message_of(scheme: Scheme, worker: DenseWorker, begun: Any, total: Any = Non
         worker: the worker.
         begun: start of the round, a tensor. The means of a message run in sequence, after those of the round before.
         total: the sum of the losses of the round, if they are known.
+
+    Raises:
+        UserError: the message does not have the scalars or the means that the scheme declares.
     """
     last = begun
 
