@@ -33,13 +33,16 @@ class Channels:
         self.queues: dict[Any, Any] = {}
 
     def send(self, to: int, vector: Any, times: Any = None, is_reply: bool = False) -> None:
-        """Send a tensor to worker `to`. Only the end of the call waits for the operation."""
+        """Send a tensor to worker `to`, with `times` [TIMES] if given; both sides say whether it `is_reply`.
+
+        Only the end of the call waits for the operation.
+        """
         shared_tensor = self.transport.send(vector if times is None else with_times(vector, times))
         content = shared_tensor.handle if isinstance(shared_tensor, SharedTensor) else shared_tensor
         self._queue(self.me, to, content.dtype, is_reply).enqueue([content])
 
     def receive(self, of: int, size: int | None, times: list[Any] | None = None, is_reply: bool = False) -> Any:
-        """Receive the next tensor from worker `of`, a vector [size]; append the times sent with it."""
+        """Receive the next tensor from worker `of`, a vector [size], and append the times sent with it to `times`."""
         if times is not None:
             vector, theirs = without_times(self.receive(of, None if size is None else size + TAIL))
             times.append(theirs)
@@ -54,7 +57,7 @@ class Channels:
         """Return a vector to `send` to several workers, which receive the times with it."""
         return with_times(vector, times)
 
-    # Rows of numbers that a worker notes in its rounds, and later sends to another one.
+    # Times of rounds. Each worker notes its own in a queue on its own task, and sends them to another one later.
 
     def note(self, row: Any) -> None:
         """Note a row of times, [TIMES + 1]."""
@@ -70,6 +73,7 @@ class Channels:
         return self._notes(of, self.me).dequeue_many(tf.cast(number, tf.int32))
 
     def _notes(self, of: int, at: int) -> Any:
+        """Return the queue on the task of worker `at` with the times of worker `of`."""
         with tf.init_scope(), tf.device(self.devices[at]):
             name = f"notes_{of}_{at}"
             if name not in self.queues:
@@ -77,7 +81,10 @@ class Channels:
         return self.queues[name]
 
     def _queue(self, of: int, at: int, *kind: Any) -> Any:
-        """Return a queue; it is made at its first use, outside of functions, so that all functions share it."""
+        """Return the queue on the task of worker `at` with tensors of worker `of`; `kind` is the type, and `is_reply`.
+
+        It is made at its first use, outside of functions, so that all functions share it.
+        """
         if (of, at, *kind) not in self.queues:
             dtype, is_reply = kind
             name = f"{'replies' if is_reply else 'mail'}_{dtype.name}_{of}_{at}"

@@ -35,6 +35,7 @@ class Encoder:
         ]
 
     def _first(self) -> list[Any]:
+        """Return the initial values of the codec's variables for each slice, by name."""
         return [self.codec.local_variables(zeros(size)) for size in self.sizes]
 
     def begin_again(self) -> None:

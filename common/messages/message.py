@@ -58,6 +58,7 @@ def declared_means(name: str, sizes: Sequence[int], mean: Callable[[Tensor], Ten
     declared, taken = [*sizes][:-1], []
 
     def checked(vector: Any) -> Tensor:
+        """Return the mean; raises `UserError` if the scheme has not declared a vector of this size here."""
         vector = tf.cast(vector, tf.float32)
         taken.append(int(vector.shape.num_elements()))
         if taken != declared[: len(taken)]:

@@ -78,7 +78,10 @@ def zeros(size: int) -> Any:
 
 
 def is_finite(message: Any) -> Any:
-    """Return True if the sums of vector and scalars are finite: twice as fast as testing each element."""
+    """Return True if the sum of all elements of vector and scalars is finite: twice as fast as testing each.
+
+    So a message whose sum overflows is refused, too.
+    """
     parts = tf.nest.flatten(message)
     sums = [tf.reduce_sum(part.values if isinstance(part, tf.IndexedSlices) else part) for part in parts]
     return tf.math.is_finite(tf.add_n(sums) if len(sums) > 1 else sums[0])
@@ -90,7 +93,7 @@ def queue(name: str, shared_name: str | None = None, shape: Sequence[int] = (), 
 
 
 def unless_so(condition: Any, otherwise: Callable[[], Any], value: Any) -> Any:
-    """Return `value`, or `otherwise()` where the condition holds; the condition None never holds."""
+    """Return `value` unless the condition holds, then `otherwise()`; a condition of None builds no choice."""
     return value if condition is None else tf.where(condition, otherwise(), value)
 
 

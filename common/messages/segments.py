@@ -141,6 +141,7 @@ class Segment:
         return np.frombuffer(self.memory, np.uint8, self.size, HEADER)
 
     def _let_go(self) -> None:
+        """Count a freed array, and release the kernel's lock after the last one."""
         with self._counting:
             self._readers -= 1
             if not (self._readers or self.made_here):
@@ -168,6 +169,7 @@ class Segments:
             segment = kept or self._free(sum(part.nbytes for part in data))
             mark = segment.expect()
             segment.used = time.monotonic()
+        # No lock is needed to write: the mark keeps the segment from other threads.
         if kept is None:
             np.concatenate([part.reshape(-1) for part in data], out=segment.bytes())
         return np.array([os.getpid(), segment.descriptor, segment.name, mark], np.int64)
@@ -178,6 +180,7 @@ class Segments:
         return next((one for one in own if one.address == first.ctypes.data), None)
 
     def _free(self, size: int) -> Segment:
+        """Return a free segment of that size, a new one if there is none."""
         own = self._own.setdefault(size, [])
         segment = next((one for one in own if one.is_free()), None)
         if segment is None:
@@ -198,6 +201,7 @@ class Segments:
             segment = self._made(*key) or self._seen.pop(key, None)
             if segment is None:
                 segment = _opened(*key)
+                # Close the segments of makers that have ended, and all but the last used ones of this maker.
                 same = [other for other in self._seen if other[0] == key[0]]
                 gone = [other for other in self._seen if not Path(f"/proc/{other[0]}").exists()]
                 for other in {*gone, *same[: -(SEEN - 1)]}:
@@ -237,6 +241,7 @@ def _check_descriptors() -> None:
 
 
 def _opened(process: int, descriptor: int, name: int) -> Segment:
+    """Open a segment that another process has made; raises `RuntimeError`, with `GONE` if the process has ended."""
     _check_descriptors()
     try:
         segment = Segment(os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC))

@@ -72,7 +72,7 @@ class Structure:
         return parts
 
     def arrays(self, vector: Tensor) -> Any:
-        """Return a vector [P] as arrays of this structure, NumPy arrays where they were none of TensorFlow's."""
+        """Return a vector [P] as arrays of this structure: tensors for TensorFlow's, else NumPy arrays."""
         parts = tf.split(vector, [math.prod(shape) for shape in self.shapes])
         leaves = []
         for part, shape, dtype, is_tensor in zip(parts, self.shapes, self.dtypes, self.is_tensor, strict=True):

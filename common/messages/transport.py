@@ -27,15 +27,21 @@ def _token(function: Any, argument: Any, result: Any) -> str:
 
 
 def _put(bounds: Any, *data: Any) -> Any:
+    """Write the parts of the arrays within these bounds, [parts, 2] bytes, as one tensor; returns its handle."""
     return SEGMENTS.put(*(part[begin:end] for part, (begin, end) in zip(data, bounds, strict=True)))
 
 
 def _take(handle: Any) -> Any:
+    """Return the bytes of a handle."""
     return SEGMENTS.take(handle)
 
 
 def _call(token: str, data: Any, dtype: Any) -> Any:
-    """Build the call of a Python function, which waits for its arguments alone; returns its result."""
+    """Build the call of a Python function, which waits for its arguments alone; returns its result.
+
+    In a `tf.function` it would also wait for all such calls that were built before it, so a worker would write each
+    part of a message only after the one before it.
+    """
     result = tf.raw_ops.PyFunc(input=data, token=token, Tout=[dtype])[0]
     without_order(result.op)
     return result
@@ -47,7 +53,10 @@ TAKE = _token(_take, b"", tf.uint8)
 
 @dataclass(frozen=True)
 class SharedTensor:
-    """A handle of a tensor in shared memory. Its handle is the one component when TensorFlow flattens a structure."""
+    """A tensor in shared memory, of which only the handle travels.
+
+    TensorFlow treats it as a structure with the handle as its one component.
+    """
 
     handle: Any  # int64, [4]; a tensor, or its value
     dtype: Any
@@ -122,8 +131,8 @@ class SharedMemory(Transport):
         """Write a tensor to shared memory; returns its handle, for one `receive`."""
         if not self.shares(tensor.dtype, tensor.shape):
             return tensor
-        # Pass the parts of a concatenation, and whole vectors instead of slices, to `put`, which copies them into the
-        # segment. TensorFlow would make one more copy of an unaligned slice or a concatenation.
+        # Give `put` the vectors that the tensor is a concatenation or a slice of: it copies from them into the segment.
+        # TensorFlow would copy a concatenation or an unaligned slice once more before that.
         places = [place_of(part) for part in parts_of(tensor) or [tensor]]
         data = [tf.constant([place[1:] for place in places]), *(tf.bitcast(place[0], tf.uint8) for place in places)]
         return SharedTensor(_call(PUT, data, tf.int64), tensor.dtype, tensor.shape)
