@@ -87,8 +87,7 @@ class Center:
         with tf.device(device):
             initial = self.transport.receive(initial)
             known = {"fragments": fragments_of(self.sizes)[index], "shapes": self.shapes}
-            how = self.num_workers, self.ema_decay, message_size
-            return Slice(self.scheme, index, device, initial, known, *how)
+            return Slice(self.scheme, index, device, initial, known, self.num_workers, self.ema_decay, message_size)
 
     def keep(self, build: Callable[[Slice], Mapping[str, Any]]) -> None:
         """Make variables on the device of each slice, with the names and initial values of `build(slice)`."""
@@ -112,26 +111,31 @@ class Center:
         return Encoder(self.codec, self.sizes, name)
 
     def receive(self, slot: Any, message: Message) -> tuple[Any, list[Message]]:
-        """Encode, send and decode a worker's message; returns its slot with the times, and its slices on the ps tasks.
+        """Encode, send and decode a worker's message.
 
-        A vector that is a list is cut already.
+        Args:
+            slot: slot of the sender. Its times travel in the first tensor of the message, which saves a transfer.
+            message: the message; if its vector is a list, these are the decoded slices, each on its ps task.
+
+        Returns:
+            the slot, with the times as they arrived; the decoded slices, one on each ps task.
         """
         if isinstance(message.vector, list):
             return slot, self.each_slice(lambda _, u: Message(tf.identity(u)), message.vector)
         encoder = slot.encoder or self.encoder("codec")  # a sender that is no worker has no codec variables
         wires = [[*wire] for wire in encoder.encode(message.vector)]
-        rides = self.apart and slot.times is not None and _is_short(wires[0][0])  # else the times travel by themselves
-        if rides:
+        joins_times = self.apart and slot.times is not None and _is_short(wires[0][0])  # else they travel by themselves
+        if joins_times:
             wires[0][0] = with_times(wires[0][0], slot.times)
         shared_tensors = [[*map(self.transport.send, wire)] for wire in wires]
         arrived = self.each_slice(lambda _, wire: [*map(self.transport.receive, wire)], shared_tensors)
-        if rides:
+        if joins_times:
             with tf.device(self.slices[0].device):
                 arrived[0][0], times = without_times(arrived[0][0])
             slot = slot.with_times(times)
 
         def decode(part: Slice, wire: Sequence[Any]) -> Message:
-            scalars = tf.nest.map_structure(tf.identity, message.scalars)  # each ps task gets all of them
+            scalars = tf.nest.map_structure(tf.identity, message.scalars)  # sends all of them to each ps task
             return Message(self.codec.decode(wire, self.sizes[part.index]), scalars)
 
         return slot, self.each_slice(decode, arrived)
@@ -214,9 +218,18 @@ class Center:
         slot: WorkerSlot | None = None,
         completes: Any = True,
     ) -> Any:
-        """Apply the scheme's rule to one slice, then update the average; returns the reply.
+        """Apply the scheme's rule to one slice, then update the average; built on the device of the slice.
 
-        Without a slot, the message is the mean of a set.
+        Args:
+            part: the slice.
+            message: the slice of the message.
+            staleness: staleness of the message, a float scalar.
+            version: version of the center before this update, a scalar.
+            slot: slot of the sender; None if the message is the mean of a set.
+            completes: False if more messages are needed for an update, see `Scheme.messages_per_update`.
+
+        Returns:
+            the reply, [n]; the variable of the center itself if the scheme replies with the center.
         """
         scheme = self.scheme
         if scheme.scheduled:  # in local steps of the average worker, as on the workers
@@ -247,6 +260,6 @@ class Center:
 
 
 def _is_short(wire: Any) -> bool:
-    """Return True for a vector that is no longer than one in shared memory; a copy of a longer one would take time."""
+    """Return True for a vector too short for shared memory. To append the times to a longer one would copy it."""
     size = wire.shape.num_elements() or 0
     return wire.shape.rank == 1 and wire.dtype.size * size < SHARED_BYTES

@@ -72,7 +72,19 @@ class Journal:
         """Append one event of the worker in `slot` to the log of the run, and count it.
 
         Under the lock the state is dirty from here to the end of the event: log, counts and center agree afterwards, or
-        are restored. If the sender dies, the append is the first operation that is cancelled.
+        are restored. TensorFlow cancels an append to a queue with its caller's step: if the sender has died, the event
+        ends there, before counts and center change.
+
+        Args:
+            version: version of the center before the event.
+            slot: slot of the worker, with the times of its round, if it ends one.
+            staleness: staleness of its message, in updates.
+            accepted: False if its message is dropped, or if there is none.
+            event: one of `EVENTS`.
+            locked: False for a rule without the lock, whose state is never dirty.
+
+        Returns:
+            the last operation.
         """
         with tf.device(self.device):
             now = self.transactions.now
@@ -101,9 +113,8 @@ class Journal:
             number, workers = tf.shape(times)[1], self.transactions.num_workers
             released = tf.concat([self.released[:, None], times[:, :-1, TIMES]], 1)
             versions = version + tf.range(tf.cast(number, tf.int64))
-            fixed = tf.constant([0, 1, 0, EVENTS.index("exchange")], tf.int64)  # staleness, accepted, time, event
             now = microseconds(tf.timestamp()) if self.transactions.now is None else self.transactions.now
-            fixed = tf.tensor_scatter_nd_update(fixed, [[2]], [now])
+            fixed = tf.stack([0, 1, now, EVENTS.index("exchange")])  # staleness, accepted, time, event
             rows = tf.concat(
                 [
                     tf.tile(versions[:, None, None], [1, workers, 1]),
@@ -129,7 +140,10 @@ class Journal:
         return before
 
     def note_release(self, flags: Any) -> list[Any]:
-        """Note that the event that is being built releases the workers in `flags` [W]; a call back is no event."""
+        """Note that the event that is being built releases the workers in `flags` [W]; returns the operations.
+
+        After a restoration workers are woken outside of an event, and nothing is noted.
+        """
         if self.transactions.now is None:
             return []
         with tf.device(self.device):

@@ -43,7 +43,11 @@ class LocalCopies:
     # Calls of the chief.
 
     def ask(self, meeting: Any) -> Heard:
-        """Request copies at that meeting, or set one of the other values of `asked`; read the position after that."""
+        """Request copies at that meeting, or set one of the other values of `asked`; returns the position after that.
+
+        The position is read after the request is written. So a worker that has not read the request passes this
+        position by the rest of its call and one more call at most, which the chief adds, see `tasks.standstill`.
+        """
         version, rounds = self.transactions.version, self.journal.rounds_applied
         with tf.device(self.device), tf.control_dependencies([self.asked.assign(meeting)]):
             return Heard(version.read_value(), rounds.read_value(), self.longest_call.read_value())

@@ -114,7 +114,17 @@ class ParameterServer:
     def apply(
         self, slot: WorkerSlot, slices: Sequence[Message], event: Event = "exchange", locked: bool = True
     ) -> list[Any]:
-        """Build a whole asynchronous update: log it, merge it into every slice, count it; returns the replies."""
+        """Build a whole asynchronous update: log it, merge it into every slice, count it.
+
+        Args:
+            slot: slot of the sender.
+            slices: the slices of its message, on the ps tasks.
+            event: `exchange`, or `push`, whose reply is not read.
+            locked: True if the caller holds the lock.
+
+        Returns:
+            the slices of the reply, on the ps tasks.
+        """
         version = self.read_version()
         staleness = self.staleness(version, slot)
         with tf.device(self.devices[0]):
@@ -123,7 +133,7 @@ class ParameterServer:
 
         def merge(part: Slice, message: Any) -> Any:
             reply = self.merge(part, message, lateness, version, slot, completes)
-            return reply if event == "push" else tf.convert_to_tensor(reply)  # the reply to a push is not read
+            return reply if event == "push" else tf.convert_to_tensor(reply)
 
         def merge_if_accepted(part: Slice, message: Any) -> Any:
             merged = tf.cond(accepted, lambda: tf.convert_to_tensor(merge(part, message)), part.center.read_value)
@@ -164,7 +174,7 @@ class ParameterServer:
             recorded: False if the join is not logged. It is not logged either if the worker resumes from a local copy.
 
         Returns:
-            the center, the worker's own state, and the answer.
+            the center, [P]; the worker's non-trainable state, [S]; the answer.
         """
         transactions = self.transactions
         with transactions.lock([], transactions.check_clean, lambda: transactions.mark(CLEAN)):
@@ -173,8 +183,8 @@ class ParameterServer:
                 self.membership.take(slot)
                 self.write(self.journal.ended, slot, tf.fill([2], tf.constant(UNKNOWN, tf.int64)))
                 waits, (copied, asked) = self.scheme.sync.rejoin(self, slot), self.copies.join(slot, rounds)
-                again = recorded & (version > 0) & ~copied
-                when(again, lambda: self.record(version, slot, 0, accepted=False, event="join"))
+                is_logged = recorded & (version > 0) & ~copied
+                when(is_logged, lambda: self.record(version, slot, 0, accepted=False, event="join"))
                 state = self.states[slot.index]
                 restoration, stopping = self.journal.restored[0], self.is_ending()
                 joined = Joined(rounds, waits, restoration, stopping, copied, version, asked)
@@ -191,7 +201,7 @@ class ParameterServer:
 
     def wake(self, flags: Any) -> None:
         """Send a token to every worker in `flags` [W]; in an event, note the time of their release."""
-        # The time of the release precedes the tokens: a worker could have its reply before that time was taken.
+        # Note the time of the release before the tokens are sent. Otherwise a worker could have its reply first.
         with tf.control_dependencies(self.journal.note_release(flags)):
             self.membership.wake(flags)
 

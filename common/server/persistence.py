@@ -65,7 +65,8 @@ class Persistence:
             for variable, new in zip(slices, new_values[name], strict=True):
                 with tf.device(variable.device):
                     assigns.append(variable.assign(self.client.transport.receive(new), read_value=False))
-        with self.transactions.lock(assigns) as held, tf.device(self.devices[0]):  # the evaluator may read the log now
+        # The evaluator may drain the log meanwhile. The lock shows it the old log or the new one, not a mixture.
+        with self.transactions.lock(assigns) as held, tf.device(self.devices[0]):
             self.membership.stopping.assign(False)
             self.journal.begin_again()
         return tf.group(held.released)

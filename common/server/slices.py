@@ -74,6 +74,7 @@ class Slice(SimpleNamespace):
         check_variables(scheme.name, {}, own, rows, numbers)
 
         def of_each(value: Any) -> Any:
+            """Return a row with this value for each worker."""
             return tf.tile(value[None], [self.num_workers, 1])
 
         def variables(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,8 +98,8 @@ class Slots:
     def wake(self, flags: Any) -> None:
         """Send a token to every worker in `flags` [W]."""
         with tf.device(self.device):
-            # One operation partitions the flags into zero or one token for each worker. With several operations for
-            # each worker, in each event that may wake, the graph of 64 workers took most of their start-up time.
+            # One operation partitions the flags into zero or one token for each worker. Several operations for each
+            # worker, in each event that may wake workers, took most of the start-up time of 64 workers.
             number = self.num_workers
             cut = tf.dynamic_partition(flags, tf.where(flags, tf.range(number), number), number + 1)
             for queue_, tokens in zip(self.tokens, cut, strict=False):  # the last part is the flags that are False

@@ -54,9 +54,16 @@ class Transactions:
     ) -> Iterator[Any]:
         """Run the operations that are built inside the context atomically, once every tensor in `after` is computed.
 
-        The unlock waits for every operation built inside. `released` of the yielded object is the unlock. `enter`
-        builds the first operation under the lock, `leave` the last. The lock of a worker that dies is released: the
-        runtime drops its step, and with it the lock.
+        The unlock waits for every operation built inside. The lock of a worker that dies is released: the runtime drops
+        its step, and with it the lock.
+
+        Args:
+            after: tensors to compute before the lock is taken.
+            enter: builds the first operation under the lock.
+            leave: builds the last operation under the lock.
+
+        Yields:
+            an object whose attribute `released` is the unlock, once the context has ended.
         """
         graph = tf.compat.v1.get_default_graph()
         with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)), tf.device(self.device):
@@ -95,10 +102,10 @@ class Transactions:
     def admit(self, slot: WorkerSlot, conditions: Callable[[], Sequence[Any]]) -> Any:
         """Refuse a request from a former holder of the slot, in a dirty state, or that fails one of the conditions."""
         with tf.device(self.device):
-            here = tf.gather(self.incarnations, tf.stack([slot.index, self.num_workers]))
-            right = tf.reduce_all(tf.equal(here, slot.incarnation))
+            current = tf.gather(self.incarnations, tf.stack([slot.index, self.num_workers]))  # of the slot; the state
+            right = tf.reduce_all(tf.equal(current, slot.incarnation))
             fine = tf.stack([right, *conditions()])
-            return tf.raw_ops.Assert(condition=tf.reduce_all(fine), data=[REFUSED, here, fine, self.version])
+            return tf.raw_ops.Assert(condition=tf.reduce_all(fine), data=[REFUSED, current, fine, self.version])
 
     def holds(self, slot: WorkerSlot) -> Any:
         """Return True if the caller is the holder of the slot, not a former one; under the lock."""
@@ -106,7 +113,10 @@ class Transactions:
             return tf.equal(tf.gather(self.incarnations, slot.index), slot.incarnation[0])
 
     def check(self, conditions: Sequence[Any]) -> Any:
-        """Refuse a request that fails one of the conditions. It reads the version, so earlier writes to it are done."""
+        """Refuse a request that fails one of the conditions.
+
+        Its data has the version, so `tf.function` runs it after earlier operations that write the version.
+        """
         with tf.device(self.device):
             fine = tf.stack(conditions)
             return tf.raw_ops.Assert(condition=tf.reduce_all(fine), data=[REFUSED, fine, self.version])
