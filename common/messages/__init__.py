@@ -1,4 +1,4 @@
 """How a vector travels: its slices, codecs, shared memory, sockets, and channels between workers.
 
-It imports `sync` and the files below.
+It imports `sync` and the modules below all folders.
 """

@@ -60,7 +60,7 @@ class Unlocked(Async):
 
     @contextmanager
     def _received(self, ps: Store, slot: WorkerSlot, message: Message) -> Iterator[tuple[WorkerSlot, list[Message]]]:
-        """Run what is built inside once the whole message has arrived and is finite; the staleness is taken then."""
+        """Run what is built inside once the whole message has arrived and is finite."""
         slot, slices = ps.receive(slot, message)
         with tf.control_dependencies([ps.check(slices)]):
             yield slot, slices

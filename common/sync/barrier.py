@@ -47,8 +47,8 @@ class InSets(Synchronization):
         with ps.event(slot, slices) as arrival:
             answers = self._arrive(ps, slot, slices)
         token = slot.sleep(after=[arrival.released])
-        # Without this worker the others may apply again while it reads. It reads under the lock; otherwise its reply
-        # could mix two versions.
+        # If a set may be complete without this worker, the others may apply the next one while it reads. So it reads
+        # under the lock; otherwise its reply could mix two versions.
         with ps.lock(after=[token]) if self._has_late(ps) else tf.control_dependencies([token]):
             ps.note_pull(slot)
             replies = ps.each_slice(lambda _, answer: tf.identity(answer), answers)
@@ -64,6 +64,7 @@ class InSets(Synchronization):
             staleness = ps.staleness(version, slot)
             fresh = tf.equal(staleness, 0) | (self.late == "count")
             first = ~tf.reduce_any(ps.variables.arrived.read_value())
+            # Read `first` before this worker's flag is set. Otherwise no message would ever be the first of its set.
             with tf.control_dependencies([ps.record(version, slot, staleness, accepted=fresh), first]):
                 arrived = ps.write(ps.variables.arrived, slot, fresh)
 
@@ -74,8 +75,8 @@ class InSets(Synchronization):
             if drops:
                 message = tf.nest.map_structure(lambda u: tf.where(fresh, u, tf.zeros_like(u)), message)
 
-            def put(total: Any) -> None:
-                tf.nest.map_structure(lambda inbox, u: inbox.assign(total(inbox, u)), part.inbox, message)
+            def put(combine: Any) -> None:
+                tf.nest.map_structure(lambda inbox, u: inbox.assign(combine(inbox, u)), part.inbox, message)
 
             # The inbox still holds the sum of the previous set, so the first message replaces it. Assign the sums, too:
             # `assign` shares the buffer of its value and takes no pass over the vector, while `assign_add` would first
@@ -87,14 +88,22 @@ class InSets(Synchronization):
         with tf.control_dependencies(inboxes):
             answers = self._close_set(ps, fresh, version)
         if drops:
-            with tf.device(ps.devices[0]), tf.control_dependencies([arrived]):  # after the time of the event
+            # Wake the sender of a dropped message after the event has its time, which precedes `arrived`. Otherwise the
+            # worker could have its reply before that time.
+            with tf.device(ps.devices[0]), tf.control_dependencies([arrived]):
                 slot.wake(~fresh)
         return answers
 
     def _close_set(self, ps: Store, possible: Any, version: Any) -> list[Any]:
         """Apply the mean of the set and release its workers if all needed messages have arrived; under the lock.
 
-        Returns the variable of each slice that will hold the reply.
+        Args:
+            ps: the parameter server.
+            possible: False if the event brought no message to the set, so that it cannot complete it; a bool scalar.
+            version: version of the center, a scalar.
+
+        Returns:
+            the variable of each slice that will hold the reply.
         """
         with tf.device(ps.devices[0]):
             arrived, active = ps.variables.arrived.read_value(), ps.active.read_value()
@@ -108,7 +117,8 @@ class InSets(Synchronization):
             mean = tf.nest.map_structure(lambda inbox: inbox / messages, part.inbox)
             reply = ps.share(ps.merge(part, mean, tf.constant(0.0), version))
             if reply is part.center and not self._has_late(ps):
-                answers[part.index] = part.center  # no copy: the next update needs a message of each of its readers
+                # Read the reply from the center, without a copy: the next update needs a message of each reader.
+                answers[part.index] = part.center
             else:
                 part.reply.assign(reply)
 
@@ -116,10 +126,12 @@ class InSets(Synchronization):
 
         def release() -> None:
             with tf.control_dependencies([ps.count_updates(1)]):
-                if self._has_late(ps):  # after the last update, workers that are late are not awaited
+                if self._has_late(ps):  # after the last update no worker waits for those that are late
                     ps.active.assign(active & (arrived | ~self.complete(ps)))
                 cleared = ps.variables.arrived.assign(tf.zeros([ps.num_workers], tf.bool))
-            with tf.control_dependencies([cleared]):  # a released worker must see the new version
+            # Send the tokens after the version is counted. Without late workers a released worker reads it without the
+            # lock, and could otherwise note the old version as pulled.
+            with tf.control_dependencies([cleared]):
                 ps.wake(arrived)
 
         # Send no token before every slice has its update. Waking a worker shares no resource with the center, so

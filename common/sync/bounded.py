@@ -36,6 +36,7 @@ class Bounded(Synchronization):
         slot, slices = ps.receive(slot, message)
         with ps.event(slot, slices) as pushed:
             ps.apply(slot, slices)
+            # Set this worker's flag before the release reads it. Otherwise a worker near enough would get no token.
             with tf.device(ps.devices[0]), tf.control_dependencies([ps.write(ps.variables.arrived, slot, True)]):
                 self.release(ps)
         token = slot.sleep(after=[pushed.released])

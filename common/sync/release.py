@@ -44,6 +44,7 @@ class SetOfMessages(Waiting):
         self._needs(workers)
 
     def _needs(self, active: int) -> None:
+        """Set the number of active workers, and the messages that a set of them needs."""
         self.active, self.needed = active, self.sync.set_size(active) or 1
 
     def arrive(self, worker: int, rounds: int) -> Sequence[int]:

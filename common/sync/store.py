@@ -5,7 +5,7 @@ one for each ps task. Operations on the first ps task are built in `with tf.devi
 slice in `each_slice`.
 
     num_workers         W
-    min_workers         the number of workers with which a rule continues if the others do not come
+    min_workers         the number of workers with which a rule continues if the others do not join
     last_version        rounds of the worker with the most, after which a barrier ends the run; None if scripted
     in_process          True if all workers are threads of this process
     devices             one device for each ps task; version, lock, record and all [W] variables are on the first

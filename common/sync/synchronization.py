@@ -23,9 +23,10 @@ from .store import Event, Message, Store, Tensor, WorkerSlot
 
 __all__ = ["Event", "Message", "Store", "Synchronization", "WorkerSlot"]
 
-RULE = {"set_size", "lead"}
+RULE = {"set_size", "lead"}  # the methods that say which workers wait
 
-BESIDES = {"updates_per_round", "check", "traffic", "label", "is_collective"}  # no part of an exchange
+# Methods that a rule may override and stay `simulated`: they change no exchange.
+BESIDES = {"updates_per_round", "check", "traffic", "label", "is_collective"}
 
 
 class Synchronization:
@@ -60,8 +61,8 @@ class Synchronization:
         """Set `simulated` unless the class declares it: False if the class has methods that may change an exchange."""
         own = vars(cls)
         if "simulated" not in own:
-            changed = {name for name, value in own.items() if callable(value) or isinstance(value, property)}
-            changes = any(name not in BESIDES and not name.startswith("__") for name in changed)
+            methods = {name for name, value in own.items() if callable(value) or isinstance(value, property)}
+            changes = any(name not in BESIDES and not name.startswith("__") for name in methods)
             cls.simulated = bool(RULE & own.keys()) or (cls.simulated and not changes)
 
     def updates_per_round(self, workers: int) -> float:
@@ -202,7 +203,7 @@ class Synchronization:
         with ps.exclusive(), tf.device(ps.devices[0]):
             evicted = self.awaited(ps) & ps.variables.arrived.read_value()[slot.index]
             enough = ps.count(ps.active & ~evicted) >= ps.min_workers
-            return self._go_on_without(ps, evicted & enough)
+            return self._leave_out(ps, evicted & enough)
 
     def deregister(self, ps: Store, slot: WorkerSlot) -> Tensor:
         """Remove the worker in `slot`, which has done all its rounds, from those awaited; returns its flag, [W].
@@ -210,9 +211,11 @@ class Synchronization:
         No effect, and no flag, if another process has joined as this worker.
         """
         with ps.exclusive(), tf.device(ps.devices[0]):
-            return self._go_on_without(ps, ps.only(slot) & ps.holds(slot))
+            return self._leave_out(ps, ps.only(slot) & ps.holds(slot))
 
-    def _go_on_without(self, ps: Store, gone: Tensor) -> Tensor:
+    def _leave_out(self, ps: Store, gone: Tensor) -> Tensor:
+        """Close the slots of the workers in `gone` [W], and release those that waited for them; returns `gone`."""
+        # Release after the slots are closed: `release` reads `active`, and would still wait for the workers that leave.
         with tf.control_dependencies(ps.close_slots(gone)):
             self.release(ps)
         return tf.identity(gone)

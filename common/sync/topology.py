@@ -3,6 +3,8 @@
 One round of averaging is x ← W x: worker i hears worker j with the weight W[i, j]. Each row of W sums to one, so that
 equal vectors stay equal, and each column does, so that the mean over the workers stays what it is.
 
+The graphs, by the workers that each worker hears:
+
     ring             its two neighbours on a circle
     torus            its four neighbours on a grid that closes at the edges, as square as the number of workers permits
     hypercube        the workers whose numbers differ from its own in one bit; 2^d workers
