@@ -38,6 +38,15 @@ def test_the_drawing_of_the_folders_has_all_of_them_in_their_order():
     assert drawn[-1] == "files"
 
 
+def test_the_methods_that_the_page_on_architecture_names_exist():
+    named = re.findall(r"`([A-Z]\w+)\.(\w+)`", (ROOT / "docs" / "architecture.md").read_text())
+    sources = [path.read_text() for path in (ROOT / "common").rglob("*.py")]
+    for owner, member in named:
+        [found] = [source for source in sources if re.search(rf"^class {owner}\b", source, re.MULTILINE)]
+        assert re.search(rf"^ +(def )?{member}\b", found, re.MULTILINE), f"{owner}.{member}"
+    assert ("Journal", "record") in named
+
+
 def test_the_networks_of_the_page_on_simulation_are_those_of_the_code():
     from distsgd.common.virtual_time.platform import NETWORKS
 
