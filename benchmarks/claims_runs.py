@@ -20,6 +20,7 @@ from ..common.cluster.fingerprint import source_digest
 from ..common.record_format import EVENTS
 from ..common.replay.adapters import TRANSCRIPTIONS
 from ..common.replay.recorded import Hyperparameters, RecordedRun, Transcription
+from ..common.replay.reference.federated_rules import by_turns
 from ..common.replay.reference.gradients import Gradient
 from ..common.server.traffic import Traffic
 from ..common.virtual_time.platform import Platform
@@ -56,6 +57,7 @@ class ClaimRun:
         scheme: its name.
         settings: hyperparameters.
         workers: W.
+        clients: owners of the data, of which W take part in each round; None: each worker owns a shard.
         steps: of each worker, at most.
         updates: of the center, after which the run ends; None: when all steps are done.
         seed: of parameters, examples, batches and durations.
@@ -70,6 +72,7 @@ class ClaimRun:
     steps: int
     seed: int
     updates: int | None = None
+    clients: int | None = None
     task: str = "clusters"
     batch: int = 16
     platform: dict[str, Any] = field(default_factory=lambda: {"compute": "lognormal:sigma=0.3"})
@@ -105,13 +108,16 @@ def execute(run: ClaimRun) -> dict[str, list[float]]:
     A run that diverges has the loss infinity at its end, and nothing else.
     """
     scheme = KINDS[run.scheme](**run.settings)
-    problem = task(run.task, workers=run.workers, steps=run.steps, batch=run.batch, seed=run.seed)
-    schedule = _order(run, scheme, len(problem.start))
+    owners = run.clients or run.workers
+    problem = task(run.task, workers=owners, steps=run.steps, batch=run.batch, seed=run.seed)
+    schedule, of_worker = _order(run, scheme, len(problem.start)), problem.gradient
+    if run.clients:
+        of_worker = by_turns(of_worker, run.clients, run.workers, run.seed, scheme.period)
 
     def gradient(x: np.ndarray, k: int, t: int) -> np.ndarray:
         if not x @ x < HOPELESS**2:
             raise Diverged
-        return problem.gradient(x, k, t)
+        return of_worker(x, k, t)
 
     try:
         with np.errstate(over="ignore", invalid="ignore"):

@@ -4,6 +4,9 @@ All is NumPy but for the text, whose gradients are Keras'.
 
 clusters    the main benchmark's: 16 noisy Gaussian clusters in 8 classes, a tanh network 20-32-8
 stretched   the same, its features scaled from 1 down to 1/100: badly conditioned
+wide        the same, a tanh network 20-128-128-8 (20,232 parameters): larger matrices
+shards      the same as clusters, but each worker, or client, has 160 examples, and sees them again and again
+dirichlet   the same, with unequal labels: `--skew dirichlet:alpha=0.1`
 digits      1437 images of 8x8, a tanh network 64-32-10: few examples, seen again and again
 rare        sparse logistic regression, two examples seldom have a coordinate in common
 certain     the same, they nearly always have
@@ -29,6 +32,8 @@ from ..common.replay.reference import gradients
 from ..common.worker.flat_model import unpack
 
 FEATURES, CLASSES, HIDDEN, NOISE = 20, 8, 32, 1.5
+
+SHARD = 160  # examples of a worker or client that has its own
 
 TEST = 2048  # examples that are not trained on
 
@@ -63,16 +68,16 @@ def task(name: str, *, workers: int, steps: int, batch: int, seed: int) -> Task:
     Args:
         name: one of the above.
         workers: W.
-        steps: the most that a worker does. A worker never sees an example of `clusters` or `stretched` twice.
+        steps: the most that a worker does. A worker never sees an example of `clusters`, `stretched` or `wide` twice.
         batch: examples of each batch.
         seed: of all that is drawn.
     """
     return TASKS[name](workers, steps, batch, seed)
 
 
-def _endless(scales: np.ndarray) -> Callable[[int, int, int, int], Task]:
+def _endless(scales: np.ndarray, *hidden: int) -> Callable[[int, int, int, int], Task]:
     def make(workers: int, steps: int, batch: int, seed: int) -> Task:
-        sizes = [FEATURES, HIDDEN, CLASSES]
+        sizes = [FEATURES, *hidden, CLASSES]
         x, y = _clusters(workers * steps * batch, seed)
         on_rows = gradients.mlp_gradient(x * scales, y, sizes)
 
@@ -83,6 +88,20 @@ def _endless(scales: np.ndarray) -> Callable[[int, int, int, int], Task]:
         test, labels = _clusters(TEST, TEST_SEED)
         shapes = [shape for n, m in itertools.pairwise(sizes) for shape in ((n, m), (m,))]
         return Task(_initial(sizes, seed), gradient, _classification(test * scales, labels, sizes), shapes)
+
+    return make
+
+
+def _shards(alpha: float | None) -> Callable[[int, int, int, int], Task]:
+    def make(workers: int, steps: int, batch: int, seed: int) -> Task:
+        del steps
+        sizes = [FEATURES, HIDDEN, CLASSES]
+        x, y = _clusters(workers * SHARD, seed)
+        on_rows, skew = gradients.mlp_gradient(x, y, sizes), None if alpha is None else (y, alpha)
+        gradient = gradients.batch_gradient(
+            on_rows, examples=len(x), workers=workers, seed=seed, batch_size=batch, skew=skew
+        )
+        return Task(_initial(sizes, seed), gradient, _classification(*_clusters(TEST, TEST_SEED), sizes))
 
     return make
 
@@ -198,8 +217,11 @@ def _classification(x: np.ndarray, y: np.ndarray, sizes: list[int]) -> Callable[
 
 
 TASKS: dict[str, Callable[[int, int, int, int], Task]] = {
-    "clusters": _endless(np.ones(FEATURES)),
-    "stretched": _endless(10 ** -np.linspace(0, 2, FEATURES)),
+    "clusters": _endless(np.ones(FEATURES), HIDDEN),
+    "stretched": _endless(10 ** -np.linspace(0, 2, FEATURES), HIDDEN),
+    "wide": _endless(np.ones(FEATURES), 128, 128),
+    "shards": _shards(None),
+    "dirichlet": _shards(0.1),
     "digits": _digits,
     "rare": _sparse(""),
     "certain": _sparse(",collisions=1"),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ..algorithms.agn import AGN
 from ..algorithms.async_sgd import AsyncSGD
 from ..algorithms.ef_sgd import EFSGD
+from ..algorithms.powersgd import PowerSGD
 from ..algorithms.signsgd_mv import SignSGDMV
 from ..algorithms.sync_sgd import SyncSGD
 from ..common.contract import Fraction, Positive
@@ -54,6 +56,16 @@ class Forgetful(EFSGD):
     """`ef_sgd` without its memory: what is left out of a message is lost."""
 
     name = "forgetful_ef_sgd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherThanLowRank(PowerSGD):
+    """`powersgd` with another compressor of each matrix, whose message has as many bytes."""
+
+    name = "other_than_low_rank"
+    compressor: Literal["random block", "random elements", "largest", "signs"] = "largest"
+    """A block of r (n + m) elements at a place that all workers draw alike, or as many elements that they draw alike;
+    the largest, half as many, as each has its index; or signs times the mean size, whatever r is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +128,57 @@ def _forgetful(run: RecordedRun, s: Any) -> Path:
     return _steps(run, step)
 
 
+def _other_than_low_rank(run: RecordedRun, s: Any) -> Path:
+    """d = mean C(g_k + e_k);  e_k ← g_k + e_k − C(g_k + e_k);  v ← μ v + d;  θ ← θ − η (d + v)."""
+    errors, velocity = np.zeros((run.workers, len(run.start))), 0 * run.start
+
+    def step(theta: np.ndarray, t: int) -> np.ndarray:
+        nonlocal velocity
+        sent = []
+        for k in range(run.workers):
+            total = errors[k] + run.gradient(theta, k, t)
+            sent.append(compressed(total, run.shapes, s.compressor, s.rank, np.random.default_rng([run.seed, 9, t])))
+            errors[k] = total - sent[k]
+        mean = np.mean(sent, axis=0)
+        velocity = s.momentum * velocity + mean
+        return s.learning_rate * (mean + velocity)
+
+    return _steps(run, step)
+
+
+def compressed(
+    vector: np.ndarray, shapes: Sequence[tuple[int, ...]], compressor: str, rank: int, random: np.random.Generator
+) -> np.ndarray:
+    """Return what is sent of a vector of variables: of each matrix a part, and the other variables as they are.
+
+    Args:
+        vector: the variables one after the other, [P].
+        shapes: their shapes.
+        compressor: as in `OtherThanLowRank`.
+        rank: that of the two factors that have as many bytes.
+        random: of the places that are drawn.
+    """
+    sent, begin = vector.copy(), 0
+    for shape in shapes:
+        n, m = math.prod(shape[:-1]), math.prod(shape[-1:])
+        part, begin = sent[begin : begin + n * m], begin + n * m
+        if (count := rank * (n + m)) >= n * m:
+            continue
+        if compressor == "signs":
+            part[:] = np.abs(part).mean() * np.sign(part)
+            continue
+        if compressor == "random block":
+            kept = np.arange(count) + random.integers(n * m - count + 1)
+        elif compressor == "random elements":
+            kept = random.permutation(n * m)[:count]
+        else:
+            kept = np.argpartition(-np.abs(part), count // 2)[: count // 2]
+        values = part[kept]
+        part[:] = 0
+        part[kept] = values
+    return sent
+
+
 def _steps(run: RecordedRun, step: Callable[[np.ndarray, int], np.ndarray]) -> Path:
     theta, path = run.start.copy(), []
     for t in range(run.steps):
@@ -128,6 +191,7 @@ VARIANTS: dict[Any, Callable[[RecordedRun, Any], Path]] = {
     DampedAGN: _damped_agn,
     MomentumDownpour: _momentum_downpour,
     Forgetful: _forgetful,
+    OtherThanLowRank: _other_than_low_rank,
     WholeWithMomentum: lambda run, s: _means(run, s, vote=False),
     FallingSigns: lambda run, s: _means(run, s, vote=True),
 }

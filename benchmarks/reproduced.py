@@ -20,6 +20,7 @@ from ..common.arguments import check_known
 from ..common.cli import flags
 from . import (
     reproduced_asynchrony,
+    reproduced_clients,
     reproduced_directions,
     reproduced_failures,
     reproduced_gossip,
@@ -39,6 +40,7 @@ EXPERIMENTS = [
     *reproduced_asynchrony.EXPERIMENTS,
     *reproduced_waiting.EXPERIMENTS,
     *reproduced_messages.EXPERIMENTS,
+    *reproduced_clients.EXPERIMENTS,
     *reproduced_links.EXPERIMENTS,
     *reproduced_failures.EXPERIMENTS,
     *reproduced_directions.EXPERIMENTS,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..algorithms.diloco import DiLoCo
@@ -11,6 +13,7 @@ from ..algorithms.fednova import FedNova
 from ..algorithms.fedprox import FedProx
 from ..algorithms.krum import Krum
 from ..algorithms.local_sgd import LocalSGD
+from ..algorithms.powersgd import PowerSGD
 from ..algorithms.scaffold import Scaffold
 from ..algorithms.signsgd_mv import SignSGDMV
 from ..algorithms.sync_sgd import SyncSGD
@@ -167,6 +170,52 @@ def _rounding_agrees(found: Numbers) -> bool:
     )
 
 
+# The size of factors of low rank.
+
+CHANNELS = 64, 128, 256, 512
+
+WORDS, WIDTH = 28_869, 650
+
+
+def _resnet18() -> list[tuple[int, ...]]:
+    """Return the shapes of ResNet18 for images of 32 x 32 pixels, but for the statistics of its normalizations."""
+    convolutions, narrow = [(3, 3, 3, 64)], 64
+    for wide in CHANNELS:
+        convolutions += [(3, 3, narrow, wide)] + 3 * [(3, 3, wide, wide)]
+        if narrow != wide:  # the shortcut
+            convolutions.append((1, 1, narrow, wide))
+        narrow = wide
+    norms = [(shape[-1],) for shape in convolutions for _ in ("scale", "shift")]
+    return [*convolutions, *norms, (512, 10), (10,)]
+
+
+def _lstm() -> list[tuple[int, ...]]:
+    """Return the shapes of three layers of LSTM with two biases each, and the embedding of words at both ends."""
+    return [(WORDS, WIDTH), (WORDS,)] + 3 * [(WIDTH, 4 * WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH,), (4 * WIDTH,)]
+
+
+# shapes of each model, steps of an epoch (fitted), and the paper's megabytes of an epoch by rank; 0 is SGD
+EPOCHS_OF_TABLES = {
+    "resnet18": (_resnet18(), 24, {0: 1023, 1: 4, 2: 8, 4: 14, 7: 24}),
+    "lstm": (_lstm(), 70, {0: 7730, 1: 25, 2: 38, 4: 64}),
+}
+
+
+def _epochs_of_messages() -> Numbers:
+    """Return the megabytes (2²⁰ bytes) that a worker sends in an epoch; a rank of 0 is SGD."""
+    found = {}
+    for model, (shapes, steps, expected) in EPOCHS_OF_TABLES.items():
+        for rank in expected:
+            elements = PowerSGD(rank=rank).message_sizes(shapes) if rank else [math.prod(shape) for shape in shapes]
+            found[f"{model}{rank}"] = 4 * steps * sum(elements) / 2**20
+    return found
+
+
+def _megabytes(model: str) -> str:
+    """Return the format of the megabytes of a model."""
+    return ", ".join(f"{{{model}{rank}:.1f}}" for rank in EPOCHS_OF_TABLES[model][2])
+
+
 # Hostile workers.
 
 HOSTILE = range(5)  # of ten workers
@@ -317,6 +366,21 @@ EXPERIMENTS = [
         _rounding,
         "{variance2:.3g}, {variance4:.3g}, {variance8:.3g}; {nonzero2:.0f}, {nonzero4:.0f}, {nonzero8:.0f}",
         _rounding_agrees,
+    ),
+    Experiment(
+        "low-rank",
+        "`powersgd`",
+        "Vogels et al. 2019 (arXiv:1905.13727), tables 3 and 4: megabytes that a worker sends in an epoch with SGD and "
+        "ranks 1, 2, 4, 7 of ResNet18 on CIFAR-10, and 1, 2, 4 of an LSTM with 28,869 words; the steps of an epoch, 24 "
+        "and 70, are fitted to the numbers of SGD",
+        "; ".join(", ".join(map(str, numbers.values())) for _, _, numbers in EPOCHS_OF_TABLES.values()),
+        _epochs_of_messages,
+        f"{_megabytes('resnet18')}; {_megabytes('lstm')}",
+        lambda found: all(
+            round(found[f"{model}{rank}"]) == expected
+            for model, (_, _, numbers) in EPOCHS_OF_TABLES.items()
+            for rank, expected in numbers.items()
+        ),
     ),
     Experiment(
         "hostile",

@@ -16,6 +16,7 @@ from distsgd.benchmarks import (
     claims_quadratic,
     claims_runs,
     claims_study,
+    claims_variants,
 )
 from distsgd.benchmarks.claims_of_asynchrony import (
     judge_adag,
@@ -28,7 +29,7 @@ from distsgd.benchmarks.claims_of_bytes import judge_demo, judge_des_loc, judge_
 from distsgd.benchmarks.claims_of_delay import judge_hogwild
 from distsgd.benchmarks.claims_of_language import judge_language
 from distsgd.benchmarks.claims_of_machines import judge_all_reduce, judge_asynchronous, judge_backups, judge_ssp
-from distsgd.benchmarks.claims_of_messages import judge_ef, judge_sign
+from distsgd.benchmarks.claims_of_messages import SHAPES, judge_ef, judge_low_rank, judge_sign
 from distsgd.benchmarks.claims_of_rounds import judge_local_sgd, judge_outer, judge_per_update, judge_post_local
 from distsgd.benchmarks.claims_of_speeds import judge_fedbuff, judge_ringmaster
 from distsgd.benchmarks.claims_pictures import dots
@@ -50,6 +51,12 @@ TUNED = {"downpour": {1: 0.5, 8: 1.2}, "agn": {1: 0.6, 8: 0.65}}
 AGN = TUNED | {"downpour_kept": {1: 0.5, 8: 50.0}, "agn_kept": {1: 0.9, 8: 0.95}}
 ADAGRAD = {"plain": {8: 0.9}, "adagrad": {8: 0.8}, "plain_kept": {8: NEVER}, "adagrad_kept": {8: 1.0}}
 MEMORY = {"whole": {8: 0.57}, "top, with": {8: 0.58}, "top, without": {8: 0.7}}
+RANKS = {
+    "whole gradients": {"whole": 0.6},
+    "powersgd": {"1": 0.7, "2": 0.61, "4": 0.6},
+    "largest": {"1": 0.8, "2": 0.7, "4": 0.65},
+    "signs": {"1": 0.75},
+}
 LATE = {"sync": {1: 1.0, 16: 0.6}, "large": {1: 1.0, 16: 0.9}}
 ELASTIC = {"aeasgd": {1: 1.3, 64: 1.35}, "aeamsgd": {1: 1.0, 64: 1.05}, "downpour_easy": {1: 1.5, 64: NEVER}}
 RING = {"ring": {2: 1.0}, "tree": {2: 1.0}, "one ps": {2: 4.0}, "as many ps as workers": {2: 1.0}}
@@ -123,6 +130,9 @@ EVERYWHERE = dict.fromkeys(CLOCK, 1.0)
         (judge_ef, MEMORY | {"top, with": {8: 0.7}}, "refuted"),
         (judge_sign, {"signs": {"falling": 0.51}, "whole messages": {"falling": 0.5}}, "shown"),
         (judge_sign, {"signs": {"falling": 0.53}, "whole messages": {"falling": 0.5}}, "refuted"),
+        (judge_low_rank, RANKS, "shown"),
+        (judge_low_rank, RANKS | {"signs": {"1": 0.7}}, "shown in part"),
+        (judge_low_rank, RANKS | {"powersgd": {"1": 0.9, "2": 0.8, "4": 0.7}}, "refuted"),
         (judge_backups, {"sync_sgd": CLOCK, "sync_sgd, 1 backups": EVERYWHERE | {"pareto": NEVER}}, "shown in part"),
         (judge_momentum, MOMENTUM, "shown"),
         (judge_momentum, MOMENTUM | {"mdownpour": {1: 1400}}, "shown in part"),  # it is not only better than without
@@ -159,6 +169,39 @@ def test_without_memory_only_the_largest_of_the_first_message_has_moved():
     one, alike, late, lost = (claims_runs.execute(run)["loss"] for run in runs)
     assert one == alike  # nothing is remembered yet
     assert late[-1] < lost[-1] < one[-1]
+
+
+def test_other_compressors_send_as_many_bytes_as_low_rank():
+    problem = claims_runs.task("wide", workers=2, steps=1, batch=16, seed=3)
+    assert problem.shapes == SHAPES
+    vector = problem.gradient(problem.start, 0, 0)
+    of_matrix = slice(20 * 128 + 128, 20 * 128 + 128 + 128 * 128)  # the middle one
+    for compressor, kept in (("largest", 256), ("random elements", 512), ("random block", 512), ("signs", 128 * 128)):
+        random = (np.random.default_rng(0) for _ in range(2))
+        one, other = (claims_variants.compressed(vector, SHAPES, compressor, 2, drawn) for drawn in random)
+        assert (one == other).all()  # all workers draw alike
+        assert np.count_nonzero(one[of_matrix]) == kept
+        where = np.flatnonzero(one[of_matrix])
+        if compressor == "signs":
+            assert np.unique(np.abs(one[of_matrix])).size == 1
+            assert np.abs(one[of_matrix]).sum() == pytest.approx(np.abs(vector[of_matrix]).sum())
+        else:
+            assert (one[of_matrix][where] == vector[of_matrix][where]).all()
+        if compressor == "largest":
+            assert np.abs(one[of_matrix][where]).min() >= np.sort(np.abs(vector[of_matrix]))[-256]
+        if compressor == "random block":
+            assert where[-1] - where[0] == 511
+        assert (one[20 * 128 : 20 * 128 + 128] == vector[20 * 128 : 20 * 128 + 128]).all()  # a bias goes as it is
+
+
+def test_without_a_loss_other_compressors_are_powersgd():
+    how = {"workers": 2, "steps": 12, "seed": 3, "settings": {"rank": 32, "learning_rate": 0.1}}
+    kinds = "powersgd", "other_than_low_rank"
+    low, other = (claims_runs.execute(claims_runs.ClaimRun(scheme=kind, **how))["loss"] for kind in kinds)
+    assert low == other
+    kept = {"rank": 1, "compressor": "random elements", "learning_rate": 0.1}
+    run = claims_runs.ClaimRun(scheme=kinds[1], **how | {"settings": kept})
+    assert claims_runs.execute(run)["loss"] != other
 
 
 @pytest.mark.parametrize("scheme", ["sparta", "palsgd"])

@@ -202,6 +202,20 @@ def test_krum_chooses_honest_gradients_where_the_mean_fails():
     assert not krum.agrees(numbers | {"krum_gaussian": 0.1})
 
 
+def test_messages_of_powersgd_have_the_sizes_of_the_papers_tables():
+    (sizes,) = (each for each in reproduced.EXPERIMENTS if each.name == "low-rank")
+    numbers = sizes.measure()
+    assert sizes.agrees(numbers)
+    assert not sizes.agrees(numbers | {"lstm2": 39.0})
+
+
+def test_a_draw_of_clients_without_replacement_adds_the_variance_of_the_closed_form():
+    (sampling,) = (each for each in reproduced.EXPERIMENTS if each.name == "sampling")
+    numbers = sampling.measure()
+    assert sampling.agrees(numbers)
+    assert not sampling.agrees(numbers | {"C50": numbers["C50"] * 2})  # as it were with replacement
+
+
 def test_an_unknown_experiment_is_one_line():
     with pytest.raises(UserError, match=r"unknown experiment 'bais'\. Did you mean bias"):
         reproduced.Options(names=("bais",))
