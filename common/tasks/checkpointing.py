@@ -22,12 +22,12 @@ from .options import Recovery
 from .plan import Plan
 from .state_calls import StateCalls
 
-# The limits for the last checkpoint at the end of a run: a multiple of the longest time so far, and at least
+# The last checkpoint at the end of a run may take the longest of these times.
 FIRST_SAVE_SECONDS = 60.0
 
-SAVE_PATIENCE = 10
+SAVE_PATIENCE = 10  # times the longest write so far
 
-SLOW_DISK = 1e6  # bytes per second
+SLOW_DISK = 1e6  # its size at so many bytes per second
 
 LOOK_SECONDS = 0.02  # between two polls of the events that the evaluator has logged
 

@@ -35,6 +35,7 @@ class Keeping:
         keeps: the local states are kept: they are neither empty nor too large.
         stops: workers stand still while the state is read: for their copies; and without a ps, as they write to the
             center without the lock.
+        waits_for_all: the state is read only if all workers stand still; if not, also after a time limit.
         stride: meetings are at multiples of this number: in gossip, of rounds after which the center is collected.
         lag: rounds by which a worker may be ahead of the version.
         meets: the number at which workers stand still together: the version, if each update has messages of all of
@@ -47,7 +48,7 @@ class Keeping:
     def __init__(self, job: Job, places: Any, collected: int = 1):
         workers, sync = job.cluster.workers, job.scheme.sync
         self.layout = Layout.of(places)
-        # Without a ps the parameters of all workers equal the center on worker 0: they alone need no copy.
+        # Without a ps and gossip the parameters of all workers equal the center on worker 0: these need no copy.
         apart = job.uses_ps or sync.gossips
         self.bytes = workers * (self.layout if apart else self.layout.besides("params")).bytes
         self.stride, self.lag = (collected, collected + workers) if sync.gossips else (1, 0)
@@ -80,10 +81,10 @@ class LocalState:
         self.calls, self.progress, self.keeping = calls, progress, keeping
         calls.listens = keeping.stops
         numbers, recovery = set(map(len, job.plan.all_rounds)), job.recovery
-        others_go_on = job.cluster.workers > 1 and (keeping.meets != "version" or len(numbers) > 1)
+        others_continue = job.cluster.workers > 1 and (keeping.meets != "version" or len(numbers) > 1)
         at_end = recovery.checkpoint_seconds is not None or recovery.checkpoint_steps is not None
-        self.wanted_at_end = others_go_on or at_end
-        self.answered = NONE
+        self.wanted_at_end = others_continue or at_end  # a checkpoint may be read after this worker's last round
+        self.answered = NONE  # the last request that this worker has answered
         self.offset = 0  # the version (if workers meet at one) minus the rounds of this worker
 
     def joined(self, version: int, copied: bool) -> None:

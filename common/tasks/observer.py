@@ -171,7 +171,7 @@ class Observer:
         self.multiples = calls.graph.multiples  # the versions of which the ps takes snapshots, or None
         # Updates between two snapshots that Keras' callbacks see: these are evaluated in the run, and nothing else.
         self.shows_every = self.every if self.shown is not None and self.multiples else None
-        self.looked = -1  # version at the last look for such snapshots
+        self.looked = -1  # version at the last search for such snapshots
         self.evaluated: dict[int, float] = {}  # time of the evaluation by version
         self.due, self.cost = 0.0, 0.0  # the first evaluation is due at once; the seconds of one are not known yet
         self.summaries = job.summaries()

@@ -71,7 +71,8 @@ class Progress:
         self._at(rounds)
 
     def _at(self, rounds: int) -> None:
-        # A restoration wakes a worker that waits at the barrier. What it takes for a reply is none.
+        """Set the number of rounds done, from outside of a call."""
+        # The last round may have no reply: a restoration wakes a worker at the barrier. So its times are not known.
         self.end = NO_END
         self.rounds, self.steps = rounds, self.plan.rounds(self.index).steps(rounds)
 

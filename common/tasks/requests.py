@@ -52,7 +52,7 @@ class Request(Generic[Inputs, Answer]):
         inputs: returns the placeholders that `build` is given, if they are no scalars.
         traced: `build` is traced as one function of the graph, so that its stateful operations run in program order.
         of_waiting: only made where tasks can read which workers wait; the graphs of other runs do not have it.
-        waits: limit of a call, in units of the limit of a wait; or
+        waits: limit of a call, in units of the limit of a wait, unless `seconds` is given.
         seconds: limit of a call.
     """
 

@@ -73,7 +73,7 @@ def hand_over(run_dir: Path | None, arrays: Mapping[str, Any], report: Report, *
 
 
 def write_initial(run_dir: Path, center: np.ndarray) -> None:
-    """Write the center [P] before the first update, for a replay, unless a run has that is resumed here.
+    """Write the center [P] before the first update, for a replay, unless the run that is resumed here has written it.
 
     Raises:
         CannotWrite: it cannot be written.

@@ -192,7 +192,7 @@ class ScriptLoop(WorkerLoop):
                 done = call()
         except tf.errors.OutOfRangeError:  # the StopIteration of `Handoff.take`
             raise Left from None
-        self.barrier.got_on()
+        self.barrier.note_completed()
         self.progress.count(batches, done)
         self.progress.steps -= len(rows) - min(self.handoff.taken, len(rows))
 

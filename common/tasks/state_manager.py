@@ -90,6 +90,7 @@ class StateManager:
         calls.announce_state()
 
     def _pass_over(self, path: Path, problem: checkpoint.Damaged) -> None:
+        """Put a damaged checkpoint aside with a warning, so that the one before it is used."""
         self.report(event="warning", message=checkpoint.quarantine(path, problem))
 
     def _restore(self, calls: StateCalls, last: checkpoint.Checkpoint, again: bool) -> None:
@@ -127,6 +128,7 @@ class StateManager:
         return self.calls
 
     def _watch(self) -> None:
+        """Monitor and save the state until `end`; keep retrying while the ps may be restarting."""
         failing: float | None = None
         while not self._stop.wait(WATCH_SECONDS):
             try:
@@ -140,6 +142,7 @@ class StateManager:
                     return
 
     def _keep_state(self, calls: StateCalls) -> None:
+        """Restore the state if it needs that, and save it if a checkpoint is due."""
         if not self._is_fine(calls):
             self.claim(calls)
         if self.saver.is_due(calls):

@@ -39,7 +39,7 @@ class Done(NamedTuple):
     """The results of the rounds of one call, one element each."""
 
     losses: np.ndarray  # mean loss of each round
-    steps: np.ndarray  # number of steps of each round that count
+    steps: np.ndarray  # number of steps of each round that were not dropped
     end: End  # of the last round, in microseconds since 1970
 
 
@@ -60,6 +60,7 @@ class WorkerCalls(Calls, WorkerRequests):
         self._incarnate(0)
 
     def _incarnate(self, number: int) -> None:
+        """Take a new incarnation number, and feed it with each call from now on."""
         self.incarnation, (index, incarnation) = number, self.graph.identity
         self.identity = {index: self.index, incarnation: np.array([number, 1], np.int64)}
 

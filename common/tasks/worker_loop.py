@@ -69,7 +69,7 @@ class WorkerLoop:
     def prepare(self) -> None:
         """Initialize the local variables; then the chief adopts, restores or initializes the global ones."""
         self.calls.prepare(self.plan.shard(self.index))
-        self.recovery.persist(self._meet_state)
+        self.recovery.persist(self._await_state)
         if self.state is not None:
             self.state.start()
 
@@ -77,7 +77,8 @@ class WorkerLoop:
         """Take the slot; while the last message of this worker is in an incomplete set, block."""
         self.recovery.persist(self.recovery.join)
 
-    def _meet_state(self) -> None:
+    def _await_state(self) -> None:
+        """Block until the global state is ready; the chief makes it ready."""
         if self.state is not None:
             calls = self.calls
             self.state.claim(StateCalls(calls.session, calls.graph, calls.wait_seconds, calls.connect))
@@ -105,10 +106,14 @@ class WorkerLoop:
             self._depart()
 
     def _rounds(self, turn: Callable[[], None]) -> None:
-        """Run the remaining rounds."""
+        """Run the remaining rounds.
+
+        At first each call has one round. Once a call was short, each has `rounds_per_call`. The first call is not
+        measured: it warms up.
+        """
         rounds, first = self.plan.batches(self.index, self.progress.rounds), self.progress.rounds
         most = self.plan.rounds_per_call
-        count, tidy = 1, False  # one round in a call until a call was short; the first is not measured: it warms up
+        count, trimmed = 1, False  # rounds in a call; True after the heap was trimmed for calls of this length
         while True:
             self.local.between_calls()
             now = self.local.at_most(count)
@@ -128,10 +133,10 @@ class WorkerLoop:
                 self.report(event="first_update", worker=self.index)
             elif self.progress.rounds > first + 1:
                 if count < most and is_short(began, used):
-                    count, tidy = self.local.announce_rounds(most), False
-                elif not tidy:  # the session has prepared this kind of call by now, with memory that is free again
+                    count, trimmed = self.local.announce_rounds(most), False
+                elif not trimmed:  # to prepare a kind of call takes memory, which is free after its first call
                     give_back_memory()
-                    tidy = True
+                    trimmed = True
             if self.state is not None and self.state.failure is not None:
                 raise self.state.failure
 
@@ -143,7 +148,7 @@ class WorkerLoop:
             done = self.barrier.first(partial(call, limited=False))
         else:
             done = call()
-        self.barrier.got_on()
+        self.barrier.note_completed()
         self.progress.count(batches, done)
 
     def _await_warmup(self) -> None:
@@ -162,6 +167,7 @@ class WorkerLoop:
         self.recovery.join(recorded=False)
 
     def _finish(self) -> None:
+        """Report that all rounds are done: the others no longer wait for this worker."""
         self.local.end()
         self.calls.set_finished(*self.progress.end)
         if self.calls.graph.sees_waiting and not self.plan.options.schedule and not self.progress.stopping:

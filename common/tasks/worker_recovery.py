@@ -42,9 +42,9 @@ class BarrierWait:
     def __init__(self, calls: WorkerCalls, rule: RestartRule, report: Report):
         self.index, self.calls, self.rule, self.report = calls.index, calls, rule, report
         self.side = SideThread()
-        self.got_on()
+        self.note_completed()
 
-    def got_on(self) -> None:
+    def note_completed(self) -> None:
         """Note that a set was completed: the next one may time out once, while a worker is being restarted."""
         self.may_be_restarted = True
 
@@ -53,7 +53,7 @@ class BarrierWait:
         evicted, arrived, awaited = self.calls.evict_absent(), self.calls.arrived(), self.calls.awaited()
         for k in np.flatnonzero(evicted):
             self.report(event="evicted", worker=int(k))
-        if evicted.any() or not arrived[self.index]:  # if it has not arrived, the set was completed meanwhile
+        if evicted.any() or not arrived[self.index]:  # without its flag this worker was released meanwhile
             return True
         if not (self.rule.recovers and self.may_be_restarted):
             return False
@@ -103,7 +103,7 @@ class BarrierWait:
 
 
 class SideThread:
-    """A thread that runs one call after the other, while the thread that gives them looks at other things.
+    """A thread that runs one call after the other, while the thread that gives the calls polls the ps.
 
     To start a thread for each call would take about half a millisecond.
     """
@@ -128,6 +128,7 @@ class SideThread:
 
 
 def _run(calls: queue.SimpleQueue[Any]) -> None:
+    """Run calls from a queue until it yields None; each future gets the result of its call, or its error."""
     for future, call in iter(calls.get, None):
         try:
             future.set_result(call())
@@ -159,7 +160,7 @@ class WorkerRecovery:
         self.index, self.rule, self.report = calls.index, rule, report
         self.calls, self.progress, self.barrier = calls, progress, barrier
         self.recovered_at = -1  # the round of the last recovery ...
-        self.in_vain = 0  # ... and the number of earlier recoveries in that round
+        self.repeated = 0  # ... and the number of earlier recoveries in that round
 
     def join(self, recorded: bool = True) -> None:
         """Take the slot, even from another process, and continue after its last logged round."""
@@ -213,7 +214,7 @@ class WorkerRecovery:
         if own_failure(error):
             raise _of_its_own(error) from error
         if self.rule.recovers and (is_refusal(error) or is_absence(error)):
-            return self._join_once_it_is_back(error)
+            return self._join_after_loss(error)
         if self.calls.graph.sync.uses_ps and not self.rule.recovers and was_repeated(error):
             return self._join_at_once(error)
         raise error
@@ -239,9 +240,9 @@ class WorkerRecovery:
             self.join()
         return True
 
-    def _join_once_it_is_back(self, error: BaseException) -> None:
+    def _join_after_loss(self, error: BaseException) -> None:
         """Retry to join until the chief has restored the state, after the loss of a ps or of a connection."""
-        self._pause_in_vain(error)
+        self._pause_if_repeated(error)
         deadline = time.monotonic() + self.rule.repair_seconds
         while True:
             try:
@@ -252,8 +253,8 @@ class WorkerRecovery:
                 if not (is_refusal(again) or is_absence(again)):
                     raise
                 if time.monotonic() > deadline:
-                    there = is_refusal(again) or isinstance(again, tf.errors.FailedPreconditionError)
-                    what = "the chief, worker 0, to restore the state" if there else "the ps to come back"
+                    answers = is_refusal(again) or isinstance(again, tf.errors.FailedPreconditionError)  # the ps does
+                    what = "the chief, worker 0, to restore the state" if answers else "the ps to come back"
                     raise WaitTimeout(
                         f"worker {self.index} waited {self.rule.repair_seconds:g} s for {what} ({type(again).__name__})"
                     ) from None
@@ -262,7 +263,7 @@ class WorkerRecovery:
 
     def _join_at_once(self, error: BaseException) -> None:
         """Join in the same session, as no task was lost; raise the error if that fails, as after a partial update."""
-        self._pause_in_vain(error)
+        self._pause_if_repeated(error)
         try:
             self._join_again()
         except tf.errors.OpError:
@@ -272,17 +273,18 @@ class WorkerRecovery:
         self.join()
         self.report(event="rejoined", worker=self.index, rounds=self.progress.rounds)
 
-    def _pause_in_vain(self, error: BaseException) -> None:
-        """Wait longer before each further recovery in the same round, and give up after too many."""
+    def _pause_if_repeated(self, error: BaseException) -> None:
+        """Pause longer before each further recovery in the same round; raise the error after too many."""
         rounds = self.progress.rounds
-        self.in_vain = self.in_vain + 1 if rounds == self.recovered_at else 0
+        self.repeated = self.repeated + 1 if rounds == self.recovered_at else 0
         self.recovered_at = rounds
-        if self.in_vain > ATTEMPTS + self.rule.max_restarts:
+        if self.repeated > ATTEMPTS + self.rule.max_restarts:
             raise error
-        if self.in_vain:
-            time.sleep(min(RETRY_SECONDS * 2**self.in_vain, self.calls.wait_seconds))
+        if self.repeated:
+            time.sleep(min(RETRY_SECONDS * 2**self.repeated, self.calls.wait_seconds))
 
 
 def _of_its_own(error: BaseException) -> TaskFailed:
+    """Return the error for a failed operation of the worker itself, with TensorFlow's reason."""
     what = own_failure(error).splitlines()[1]
     return TaskFailed(f"an operation of the worker itself failed: {what} ({type(error).__name__})")
