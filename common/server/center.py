@@ -249,10 +249,13 @@ class Center:
         seen = part.seen_by(slot, sent=sent, completes=tf.constant(False))
         return Message(self.scheme.weighted(seen, message.vector, tf.cast(staleness, tf.float32)), message.scalars)
 
-    def come_to(self, version: Any, clock: Any, state: Any) -> None:
+    def after_update(self, version: Any, clock: Any, state: Any) -> None:
         """Update the average, and save a snapshot if one is due, on the worker that has the center without a ps.
 
-        The center has just reached `version`, after `clock` updates.
+        Args:
+            version: version that the center now has, a scalar.
+            clock: local steps before this update, in place of the version in `Slice.move_average`.
+            state: state of the model, [S].
         """
         self.slices[0].move_average(clock)
         if self.snapshots is not None:

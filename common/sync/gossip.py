@@ -175,7 +175,7 @@ class Gossip(Collective):
             ps.states.assign(states)
             ps.variables.consensus.assign(consensus(workers))
             ps.count_updates(done - version)
-            ps.center.come_to(done, clock, tf.reduce_mean(states, 0))
+            ps.center.after_update(done, clock, tf.reduce_mean(states, 0))
 
 
 def consensus(workers: Tensor) -> Tensor:

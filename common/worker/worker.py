@@ -219,7 +219,7 @@ class DenseWorker:
     def _step_of_center(self, gradient: Any, uncounted: Any) -> None:
         """Make a step of the center; `uncounted` steps of this round, with this one, are not in its version yet."""
         self._scheme_now().local_step(self.views[0], gradient)
-        self.ps.center.come_to(self.ps.read_version() + uncounted, self.clock.read_value(), self.replica.state)
+        self.ps.center.after_update(self.ps.read_version() + uncounted, self.clock.read_value(), self.replica.state)
 
     def _collective_round(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any) -> tuple[Any, Any]:
         """Build a round without a ps; returns the sum of the losses, and True if the worker has used the reply.
@@ -236,7 +236,7 @@ class DenseWorker:
         def on_reply() -> None:
             self._on_reply(scheme, reply)
             if self.is_center:
-                self.ps.center.come_to(self.ps.read_version(), clock, self.replica.state)
+                self.ps.center.after_update(self.ps.read_version(), clock, self.replica.state)
 
         with timer.reply():
             adopted = when(fine, on_reply)
