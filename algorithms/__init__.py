@@ -36,6 +36,7 @@ from .signsgd_mv import SignSGDMV as SignSGDMV
 from .ef_sgd import EFSGD as EFSGD
 from .ef21_sgdm import EF21SGDM as EF21SGDM
 from .demo import DeMo as DeMo
+from .one_bit_adam import OneBitAdam as OneBitAdam
 from .local_sgd import LocalSGD as LocalSGD
 from .slowmo import SlowMo as SlowMo
 from .fedopt import FedOpt as FedOpt

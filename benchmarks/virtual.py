@@ -225,6 +225,7 @@ class _Run:
             seed=job.seed,
             message_bytes=traffic.message,
             reply_bytes=traffic.codec.reads[1] if traffic.codec.reads else traffic.reply,
+            float_bytes=traffic.floats,
         ).run()
 
     def _enough(self, steps: int) -> int:

@@ -40,7 +40,7 @@ def sizes(job: Job, model: Any) -> dict[str, Any]:
     flat = job.recipe.flat(model)
     scheme, plan, workers = job.scheme, job.plan, job.cluster.workers
     rounds, vector = plan.all_rounds, FLOAT_BYTES * flat.size
-    up, down = moved(rounds[0], job.traffic(flat).of_events)
+    up, down = job.traffic(flat).moved(events_of(rounds[0]), scheme.sent_as_floats(len(rounds[0])))
     own = (scheme.local_variables, job.codec.local_variables)  # the second: errors of messages
     worker = 3 * vector + sum(_bytes_of(variables, flat.size) for variables in own)
     rows = workers * (_bytes_of(scheme.worker_rows, flat.size) + vector * scheme.keeps_pulled_centers)
@@ -126,14 +126,13 @@ def step_seconds(job: Job, flat: FlatModel) -> tuple[float, float]:
     return wall, cpu
 
 
-def moved(rounds: Rounds, of_events: Mapping[str, tuple[float, float]]) -> tuple[float, float]:
-    """Return the bytes that a worker sends and receives in its rounds."""
+def events_of(rounds: Rounds) -> Mapping[str, int]:
+    """Return the number of events of each kind with which a worker's rounds end."""
     number: Counter[str] = Counter()
     for pattern, times in rounds.parts:
         for _, event in pattern:
             number[event] += times
-    up, down = (sum(number[event] * of_events[event][way] for event in number) for way in (0, 1))
-    return up, down
+    return number
 
 
 def _bytes_of(variables: Callable[[Any], Mapping[str, Any]], size: int) -> int:

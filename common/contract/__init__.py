@@ -7,7 +7,7 @@ module of `algorithms/` can import all that it needs, synchronization rules incl
 
 from ..errors import UserError
 from ..lazy import tf
-from ..messages.codec import Codec, Coordinates, ScaledSigns, Signs, Span, SummedCoordinates
+from ..messages.codec import Codec, Coordinates, ScaledSigns, Signs, SignsOrFloats, Span, SummedCoordinates
 from ..sync.alone import Alone
 from ..sync.asynchronous import Async, Unlocked
 from ..sync.barrier import Barrier, Quorum
@@ -52,6 +52,7 @@ __all__ = [
     "Scheme",
     "Server",
     "Signs",
+    "SignsOrFloats",
     "Span",
     "SummedCoordinates",
     "Synchronization",

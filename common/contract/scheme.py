@@ -137,6 +137,14 @@ class Scheme(CheckedCall):
         """
         return [sum(map(math.prod, shapes))]
 
+    def sent_as_floats(self, rounds: int) -> int:
+        """Return how many messages of a worker's first `rounds` are sent as floats, and their replies, too.
+
+        The others have the bytes of the scheme's codecs. For schemes with a ps whose messages are compressed in some
+        rounds alone; their codecs, such as `SignsOrFloats`, take both. Default: 0.
+        """
+        return 0
+
     @property
     def declares_sizes(self) -> bool:
         """True if the scheme has a `message_sizes` of its own."""

@@ -44,9 +44,14 @@ def _compressor(run: RecordedRun, scheme: Hyperparameters) -> Callable[[np.ndarr
     return synchronous_rules.scaled_sign(run.shapes)
 
 
+def _slices(run: RecordedRun) -> list[np.ndarray]:
+    """Return the slices of the center on the ps tasks."""
+    return np.array_split(run.start, run.ps)
+
+
 def _of_chunks(run: RecordedRun, scheme: Hyperparameters) -> Callable[[np.ndarray], np.ndarray]:
     """Return the compressor of `demo`: each slice begins a new chunk."""
-    sizes = [len(part) for part in np.array_split(run.start, run.ps)]
+    sizes = [len(part) for part in _slices(run)]
     compress = on_slices(lambda part: cosine_coefficients(part, scheme.chunk, scheme.kept), sizes)
     return lambda message: compress(message, 0, 0)
 
@@ -465,6 +470,16 @@ TRANSCRIPTIONS = {
         compress=_compressor,
     ),
     "demo": _in_rounds(compressed_rules.demo, lambda s: True, jumps=True, beta="decay", compress=_of_chunks),
+    "one_bit_adam": _in_rounds(
+        compressed_rules.one_bit_adam,
+        lambda s: True,
+        jumps=True,
+        early="warmup_steps",
+        beta_1="beta_1",
+        beta_2="beta_2",
+        compress=lambda run, s: synchronous_rules.scaled_sign(run.shapes),
+        compress_mean=lambda run, s: synchronous_rules.scaled_sign([part.shape for part in _slices(run)]),
+    ),
     "powersgd": _in_rounds(
         compressed_rules.powersgd,
         lambda s: True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..contract.scheme import Scheme
 from ..messages.codec import FLOAT_BYTES, Codec
@@ -52,6 +52,12 @@ class Traffic:
         return self.scheme.reply_codec.for_workers(self.workers).bytes(self.sizes)
 
     @property
+    def floats(self) -> tuple[float, float]:
+        """Bytes of a message and of its reply that are sent as floats, see `Scheme.sent_as_floats`."""
+        plain = replace(self, codec=Codec())
+        return plain.message, plain.center
+
+    @property
     def center(self) -> float:
         """Bytes of a worker's first read of the center; 0 if it keeps no copy."""
         return 0 if self.codec.reads else FLOAT_BYTES * sum(self.sizes)
@@ -67,6 +73,21 @@ class Traffic:
             "pull": (0, self.center),
             "join": (0, self.center),
         }
+
+    def moved(self, number: Mapping[str, int], as_floats: int = 0) -> tuple[float, float]:
+        """Return the bytes up and down of events, given the number of each kind.
+
+        Args:
+            number: events by name.
+            as_floats: exchanges among them that were sent as floats.
+        """
+        of_events = self.of_events
+        coded = [sum(number[event] * of_events[event][way] for event in number) for way in (0, 1)]
+        up, down = (
+            total + as_floats * (floats - one)
+            for total, floats, one in zip(coded, self.floats, of_events["exchange"], strict=True)
+        )
+        return up, down
 
     def _message_sizes(self) -> Sequence[int]:
         size, side = sum(self.sizes), math.isqrt(sum(self.sizes))

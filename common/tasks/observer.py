@@ -76,11 +76,15 @@ class Figures:
             plan.steps(int(n)) * int(times) for n, times in zip(*np.unique(rounds, return_counts=True), strict=True)
         )
 
+    def _sent_as_floats(self, rounds: np.ndarray) -> int:
+        """Return the messages that all workers have sent as floats, given the rounds of each, [W]."""
+        count = self.plan.scheme.sent_as_floats
+        return sum(count(int(n)) * int(times) for n, times in zip(*np.unique(rounds, return_counts=True), strict=True))
+
     def _bytes(self, seen: Tally) -> dict[str, int]:
         """Return the bytes that workers have pushed and pulled so far."""
         number: dict[str, int] = dict(zip(EVENTS, seen.kinds.tolist(), strict=True))
-        moved = [[number[kind] * size for size in sizes] for kind, sizes in self.traffic.of_events.items()]
-        pushed, pulled = (sum(sizes) for sizes in zip(*moved, strict=True))
+        pushed, pulled = self.traffic.moved(number, self._sent_as_floats(seen.rounds))
         begun = self.plan.workers * self.traffic.center if self.plan.scheme.sync.uses_ps else 0
         return {"bytes_pushed": int(pushed), "bytes_pulled": int(begun + pulled)}
 

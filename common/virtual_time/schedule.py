@@ -28,6 +28,7 @@ from .network import Network
 from .platform import Machines, Platform
 from .resources import NEVER, EventQueue, one_machine
 from .server import RoundTimings, SimulatedServer
+from .sizes import Sizes
 
 CHIEF = 0
 
@@ -86,6 +87,7 @@ class EventLoop:
         seed: seed of all random numbers.
         message_bytes: size of a message, or of each vector that a worker sends for it, see `Traffic.vectors`.
         reply_bytes: size of a reply, and of the center that a worker pulls or joins with.
+        float_bytes: sizes of message and reply, or of both, in rounds that send floats, see `Scheme.sent_as_floats`.
         ps: number of ps tasks that share the center.
         stop_at_version: version of the center that ends the run.
 
@@ -115,13 +117,14 @@ class EventLoop:
         seed: int,
         message_bytes: float | Sequence[float],
         reply_bytes: float,
+        float_bytes: float | Sequence[float] = 0.0,
         ps: int = 1,
         stop_at_version: int | None = None,
     ):
         self.machines = machines = platform if isinstance(platform, Machines) else Machines(platform)
         check(scheme, machines, workers)
-        self.scheme, self.workers, self.seed, self.vectors = scheme, workers, seed, np.ravel(message_bytes).tolist()
-        self.message_bytes, self.reply_bytes = float(sum(self.vectors)), reply_bytes
+        self.scheme, self.workers, self.seed = scheme, workers, seed
+        self.sizes = sizes = Sizes(scheme, message_bytes, reply_bytes, float_bytes)
         self.plans = plans_of(machines, rounds, workers, seed, scheme.exchange_first)
         most_rounds = max(len(plan.steps) for plan in self.plans)
         self.server = server = SimulatedServer(scheme, workers, most_rounds, stop_at_version)
@@ -139,13 +142,12 @@ class EventLoop:
         send = self._arrive if at_once and self.network.up is None else self._send
         self.reply = self._end_round if at_once and self.network.down is None else self._reply
         neighbours = sync.gossips and Neighbours(
-            scheme, server, self.timings, self.network, self.message_bytes, self._end_round
+            scheme, server, self.timings, self.network, sizes.message(0), self._end_round
         )
         without = neighbours.send if neighbours else self._reduce
         self.exchange = self._step_alone if not sync.exchanges else send if sync.uses_ps else without
         self.process = {"exchange": server.exchange, "push": server.push, "pull": server.pull}
-        size_of = {"exchange": self.message_bytes, "push": self.message_bytes, "pull": self.reply_bytes}
-        self.service = {kind: machines.service + round(size / ps / machines.ps_rate) for kind, size in size_of.items()}
+        self.service = lambda size: machines.service + round(size / ps / machines.ps_rate)
         self.end = self.lock_free = 0
         self.crashes, self.crash_at = [0] * workers, [math.inf] * workers  # of each worker: their number, the next
         self.away, self.returned, self.fetching = set[int](), set[int](), set[int]()
@@ -220,7 +222,7 @@ class EventLoop:
         if self.network.up is None or self.plans[worker].events[self.server.recorded[worker]] == "pull":
             self._sent(worker, now)
         else:
-            self.queue.share(self.network.up, now, worker, self.message_bytes)
+            self.queue.share(self.network.up, now, worker, self.sizes.message(self.server.recorded[worker]))
 
     def _sent(self, worker: int, now: int) -> None:
         """Add the latency to a message whose bytes have all been sent."""
@@ -234,8 +236,8 @@ class EventLoop:
         """Apply a message that has arrived, when the lock has served those before it."""
         if self.server.over:
             return
-        kind = self.plans[worker].events[self.server.recorded[worker]]
-        self.timings.arrived[worker] = begun = self._lock(now, self.service[kind])
+        kind = self.plans[worker].events[number := self.server.recorded[worker]]
+        self.timings.arrived[worker] = begun = self._lock(now, self.service(self.sizes.of(kind, number)))
         self._release(self.process[kind](worker, begun), begun, self.lock_free)
         if self.held_back and worker == CHIEF:
             self._start_others()
@@ -264,7 +266,7 @@ class EventLoop:
         ):
             self._replied(worker, now)
         else:
-            self.queue.share(self.network.down, now, worker, self.reply_bytes)
+            self.queue.share(self.network.down, now, worker, self.sizes.reply(self.server.recorded[worker] - 1))
 
     def _replied(self, worker: int, now: int) -> None:
         """Add the latency to a reply whose bytes have all been sent, and pass it to the worker."""
@@ -296,7 +298,7 @@ class EventLoop:
         self.reducing.append(worker)
         if len(self.reducing) == self.workers:
             self.reducing = []
-            at = now + self.network.reductions(self.vectors, self.server.version)
+            at = now + self.network.reductions(self.sizes.vectors, self.server.version)
             for free in self.server.reduce(at):
                 self.timings.released[free] = now
                 self._end_round(free, at)

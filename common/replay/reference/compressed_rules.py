@@ -102,6 +102,57 @@ def demo(
     return path
 
 
+def one_bit_adam(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    early: int,
+    beta_1: float,
+    beta_2: float,
+    compress: Compressor,
+    compress_mean: Compressor,
+    steps: int,
+) -> list[np.ndarray]:
+    """Execute Adam on mean gradients in the first steps; then v stays.
+
+    p_k = β₁ m + (1 − β₁) g_k + e_k;  q_k = C(p_k);  e_k ← p_k − q_k;  p = mean q_k + e;  m ← C'(p);  e ← p − m;
+    θ ← θ − η (m/(1 − β₁ᵗ)) / (√v̂ + ε), where v is not zero.
+
+    Args:
+        start: the initial center, [P].
+        gradient: gradient of worker k's t-th batch at x, as a function of (x, k, t).
+        workers: number of workers.
+        eta: step size.
+        early: number of first steps, in which v changes and nothing is compressed.
+        beta_1: decay of the momentum.
+        beta_2: decay of the variance.
+        compress: C, of a worker.
+        compress_mean: C', of the server.
+        steps: number of steps.
+    """
+    theta, m, v, error, path = start.copy(), 0 * start, 0 * start, 0 * start, []
+    errors = [0 * start for _ in range(workers)]
+    for t in range(steps):
+        gradients = [gradient(theta, k, t) for k in range(workers)]
+        if t < early:
+            mean = np.mean(gradients, axis=0)
+            m, v = beta_1 * m + (1 - beta_1) * mean, beta_2 * v + (1 - beta_2) * mean**2
+        else:
+            totals = [beta_1 * m + (1 - beta_1) * g + e for g, e in zip(gradients, errors, strict=True)]
+            sent = [compress(p) for p in totals]
+            errors = [p - q for p, q in zip(totals, sent, strict=True)]
+            total = np.mean(sent, axis=0) + error
+            m = compress_mean(total)
+            error = total - m
+        variance = v / (1 - beta_2 ** min(t + 1, early))
+        moved = m / (1 - beta_1 ** (t + 1)) / (np.sqrt(variance) + 1e-8)
+        theta = theta - eta * np.where(v > 0, moved, 0)
+        path.append(theta.copy())
+    return path
+
+
 def powersgd(
     start: np.ndarray,
     gradient: Gradient,
