@@ -59,6 +59,8 @@ class Collective(Barrier):
             slices = self._reduced(ps, slot, bucket, checked=True) + slices
         mean = tf.concat(self._reduced(ps, slot, first, times, checked=True) + slices, 0)
         if slot.index == 0:
+            # Record the round once the whole mean is here. Otherwise the version could count a round that the loss of
+            # another worker has stopped.
             with tf.control_dependencies([mean]):
                 self._record(ps, slot, tf.stack(times))
         return mean
@@ -102,11 +104,18 @@ class Collective(Barrier):
     def _reduced(
         self, ps: Store, slot: WorkerSlot, vector: Tensor, times: list[Tensor] | None = None, checked: bool = False
     ) -> list[Tensor]:
-        """Return the slices of the mean of the workers' vectors [n]; where n is small, some workers reduce none.
+        """Return the slices of the mean of the workers' vectors; if these are short, some workers reduce none.
 
-        In an exchange the slices are `checked`: one that has an element which is not finite becomes NaN as a whole.
-        With the last of its vectors the `times` of this worker's round travel to worker 0, which appends those of the
-        others to its `times`.
+        Each worker first sends all slices, then receives, and the queues are unbounded: so no two workers wait for each
+        other.
+
+        Args:
+            ps: the run, with the number of workers.
+            slot: slot of this worker.
+            vector: its vector, [n].
+            times: a list with the times of its round, [4], which travel to worker 0 with the vector; worker 0 appends
+                those of the others, in the order of the workers. None for a vector that brings no times.
+            checked: fill a slice of the mean with NaN if one of its elements is not finite.
         """
         number, me, mail = ps.num_workers, slot.index, slot.mail
         if number == 1:
@@ -144,9 +153,9 @@ def slices_of(size: int | None, workers: int) -> dict[int, slice]:
 
 
 def buckets_of(vector: Tensor, number: int) -> list[Tensor]:
-    """Return a vector in so many buckets: each has some of the vectors of which it is the concatenation, in order.
+    """Cut a vector into so many buckets of about equal size, between the vectors of which it is the concatenation.
 
-    Their sizes are about equal; there are as many as vectors at most.
+    There are fewer buckets if there are fewer of these vectors, and one if the vector is no concatenation.
     """
     parts = parts_of(vector)
     if number == 1 or not parts:
