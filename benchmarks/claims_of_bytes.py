@@ -23,7 +23,8 @@ def sent(scheme: str, settings: dict[str, Any], steps: int = STEPS) -> float:
     """Return the kilobytes that a worker pushes and pulls in a run."""
     chosen = KINDS[scheme](**settings)
     traffic = Traffic(chosen, chosen.codec, WORKERS, [PARAMETERS])
-    return len(chosen.rounds(steps)) * (traffic.message + traffic.reply) / 1e3
+    rounds = len(chosen.rounds(steps))
+    return sum(traffic.moved({"exchange": rounds}, chosen.sent_as_floats(rounds))) / 1e3
 
 
 def is_level(one: Row, other: Row) -> bool:
@@ -143,6 +144,33 @@ def judge_demo(found: Found) -> Verdict:
     return of_parts(parts, f"loss and bytes after {place}: {in_words(found, kilobytes, place)}")
 
 
+# Signs of the momentum of Adam, with a variance that is frozen.
+
+FIRST = round(0.15 * STEPS)
+
+ADAMS = {  # algorithm and fixed hyperparameters
+    "Adam, floats": ("one_bit_adam", {"warmup_steps": STEPS}),
+    "one_bit_adam": ("one_bit_adam", {"warmup_steps": FIRST}),
+    "Adam on signs of gradients": ("compressed_adam", {"warmup_steps": FIRST}),
+}
+
+
+def _one_bit_adam() -> list[Row]:
+    arms = [Arm(arm, scheme, {"learning_rate": INNER}, fixed) for arm, (scheme, fixed) in ADAMS.items()]
+    return study(
+        "one-bit-adam", arms, {"240 steps": {"workers": WORKERS, "steps": STEPS}}, last_loss, showing_seeds=NINE
+    )
+
+
+def judge_one_bit_adam(found: Found) -> Verdict:
+    """Judge that signs of the momentum are level with Adam, and better than Adam on signs of gradients."""
+    (place,), (whole, signs, changing) = found.places, found.arms
+    kilobytes = {arm: sent(*ADAMS[arm]) for arm in ADAMS}
+    parts = [is_level(found[signs, place], found[whole, place])]
+    parts += [clearly_less(found[signs, place], found[changing, place])]
+    return of_parts(parts, f"loss and bytes after {place}: {in_words(found, kilobytes, place)}")
+
+
 # Pulls to the last center between the local steps.
 
 PULLS = {"palsgd, γ 0.05": 0.05, "palsgd, γ 0.5": 0.5}
@@ -221,6 +249,20 @@ CLAIMS = [
         "run",
         _demo,
         judge_demo,
+    ),
+    Claim(
+        "one-bit-adam",
+        "1-bit Adam (Tang et al. 2021)",
+        "signs of the momentum with a frozen variance are as good as Adam, which signs of gradients are not",
+        (
+            f"{WORKERS} workers, {STEPS} steps of each, and a message after each step. The first {FIRST} messages "
+            "are floats in the second and the third arm; in the third Adam continues on means of signs, with "
+            "error memory on both sides."
+        ),
+        "loss after the last round",
+        "run",
+        _one_bit_adam,
+        judge_one_bit_adam,
     ),
     Claim(
         "palsgd",

@@ -12,12 +12,14 @@ import numpy as np
 from ..algorithms.agn import AGN
 from ..algorithms.async_sgd import AsyncSGD
 from ..algorithms.ef_sgd import EFSGD
+from ..algorithms.one_bit_adam import OneBitAdam
 from ..algorithms.powersgd import PowerSGD
 from ..algorithms.signsgd_mv import SignSGDMV
 from ..algorithms.sync_sgd import SyncSGD
 from ..common.contract import Fraction, Positive
 from ..common.replay.recorded import RecordedRun
 from ..common.replay.reference import asynchronous_rules, synchronous_rules
+from ..common.replay.reference.inner_steps import adamw_step
 
 Path = list[np.ndarray]
 
@@ -66,6 +68,13 @@ class OtherThanLowRank(PowerSGD):
     compressor: Literal["random block", "random elements", "largest", "signs"] = "largest"
     """A block of r (n + m) elements at a place that all workers draw alike, or as many elements that they draw alike;
     the largest, half as many, as each has its index; or signs times the mean size, whatever r is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressedAdam(OneBitAdam):
+    """`one_bit_adam` that sends signs of gradients after the first steps, from which the variance changes further."""
+
+    name = "compressed_adam"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +188,25 @@ def compressed(
     return sent
 
 
+def _compressed_adam(run: RecordedRun, s: Any) -> Path:
+    """Adam on mean gradients; after the first steps on ĝ = C(mean C(g_k + e_k) + e), with memories e_k and e."""
+    compress, whole = (synchronous_rules.scaled_sign(shapes) for shapes in (run.shapes, [run.start.shape]))
+    errors, error, state = np.zeros((run.workers, len(run.start))), 0 * run.start, {}
+    theta, path = run.start.copy(), []
+    for t in range(run.steps):
+        gradients = np.array([run.gradient(theta, k, t) for k in range(run.workers)])
+        mean = gradients.mean(axis=0)
+        if t >= s.warmup_steps:
+            sent = np.array([compress(total) for total in gradients + errors])
+            errors += gradients - sent
+            total = sent.mean(axis=0) + error
+            mean = whole(total)
+            error = total - mean
+        theta = adamw_step(theta, mean, s.learning_rate, state, beta_1=s.beta_1, beta_2=s.beta_2, weight_decay=0.0)
+        path.append(theta)
+    return path
+
+
 def _steps(run: RecordedRun, step: Callable[[np.ndarray, int], np.ndarray]) -> Path:
     theta, path = run.start.copy(), []
     for t in range(run.steps):
@@ -192,6 +220,7 @@ VARIANTS: dict[Any, Callable[[RecordedRun, Any], Path]] = {
     MomentumDownpour: _momentum_downpour,
     Forgetful: _forgetful,
     OtherThanLowRank: _other_than_low_rank,
+    CompressedAdam: _compressed_adam,
     WholeWithMomentum: lambda run, s: _means(run, s, vote=False),
     FallingSigns: lambda run, s: _means(run, s, vote=True),
 }
