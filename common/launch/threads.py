@@ -79,6 +79,10 @@ class WorkerThreads:
     def end(self) -> None:
         """End the session, wait for the threads; raises the failure of a thread before that."""
         failed = list(self.failures)
+        # End the chief's thread that saves the state. After a failure it would keep the graph of this run in memory,
+        # until its next checkpoint is due.
+        if (state := self.loops[0].state) is not None:
+            state.over.set()
         # Closing the session wakes workers that wait at a barrier. Copy the failures before: theirs must not count.
         self.loops[0].calls.session.close()
         if self.scripted and failed:

@@ -100,9 +100,8 @@ class Center:
         """Variables for a checkpoint, by name: one variable, or the slices of a vector."""
         of_slices = [part.saved for part in self.slices]
         sliced = {name: [values[name] for values in of_slices] for name in of_slices[0]}
-        if self.messages is not None:
-            sliced["messages"] = [self.messages]
-        return sliced | {"version": [self.version], "pulled": [self.pulled]}
+        counted = {} if self.messages is None else {"messages": [self.messages]}
+        return sliced | counted | {"version": [self.version], "pulled": [self.pulled]}
 
     # Vectors and their slices.
 

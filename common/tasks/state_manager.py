@@ -45,6 +45,7 @@ class StateManager:
 
     Attributes:
         failure: the error that ended the thread, or None.
+        over: set to end the thread.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class StateManager:
         self.claimed = False
         self.calls: StateCalls | None = None  # those of the thread
         self.failure: BaseException | None = None
-        self._stop = threading.Event()
+        self.over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def claim(self, calls: StateCalls) -> None:
@@ -116,7 +117,7 @@ class StateManager:
 
     def end(self) -> Callable[[], None]:
         """Stop the thread; return a function that writes the last checkpoint, which is read already, without the ps."""
-        self._stop.set()
+        self.over.set()
         if self._thread.is_alive():
             self._thread.join(self.rule.wait_seconds)
         return self.saver.save_last(self._connected)
@@ -130,7 +131,7 @@ class StateManager:
     def _watch(self) -> None:
         """Monitor and save the state until `end`; keep retrying while the ps may be restarting."""
         failing: float | None = None
-        while not self._stop.wait(WATCH_SECONDS):
+        while not self.over.wait(WATCH_SECONDS):
             try:
                 self._keep_state(self._connected())
                 failing = None

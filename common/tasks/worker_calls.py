@@ -127,8 +127,7 @@ class WorkerCalls(Calls, WorkerRequests):
 
     def write_copy(self, rounds: int, keeps: bool = True) -> None:
         """Write a copy of the local state after `rounds` to the first ps or worker 0, empty unless `keeps`."""
-        copy = packed(together(self._local())) if keeps else b""
-        self._write_copy(rounds, copy)
+        self._write_copy(rounds, packed(together(self._local())) if keeps else b"")
 
     def restore_copy(self, layout: Layout) -> None:
         """Restore the local state from its copy, unless the chief has deleted the copies since this worker joined."""
