@@ -16,15 +16,19 @@ The graphs, by the workers that each worker hears:
 
 In each graph but that of a file, a worker gives itself and each worker that it hears the same weight.
 
+**Lost workers.** The matrix of the others is the stochastic complement, see `without`: a neighbour of a lost worker
+hears the neighbours of that worker in its place. For example, a ring without worker 2 is closed again between 1 and 3.
+
 Reference: Lian et al. 2017 (arXiv:1705.09056) for the ring; Ying et al. 2021 (arXiv:2110.13363) for the exponential
-graphs; Boyd et al. 2006, Randomized Gossip Algorithms, for pairs.
+graphs; Boyd et al. 2006, Randomized Gossip Algorithms, for pairs; Meyer 1989, Stochastic Complementation, Uncoupling
+Markov Chains, and the Theory of Nearly Reducible Systems, SIAM Review 31, for graphs without some of their workers.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -98,9 +102,13 @@ class Topology:
             return None
         return _distances(workers) if self.text == "one-peer" else 1
 
-    def of_run(self, workers: int, round: int) -> np.ndarray:
-        """Return the mixing matrix of a round of a run, as `weights`; random ones repeat after `cycle` rounds."""
-        return self.weights(workers, round % self.cycle(workers))
+    def of_run(self, workers: int, round: int, lost: Collection[int] = ()) -> np.ndarray:
+        """Return the mixing matrix of a round of a run, as `weights`; random ones repeat after `cycle` rounds.
+
+        `lost`: workers that are out, see `without`.
+        """
+        matrix = self.weights(workers, round % self.cycle(workers))
+        return without(matrix, lost) if lost else matrix
 
     def cycle(self, workers: int) -> int:
         """Return the number of rounds after which a run repeats its matrices."""
@@ -114,6 +122,23 @@ def spectral_gap(weights: np.ndarray) -> float:
     """
     among = weights - 1 / len(weights)  # the eigenvalue 1 of the mean becomes 0
     return float(1 - np.max(np.abs(np.linalg.eigvals(among))))
+
+
+def without(weights: np.ndarray, lost: Collection[int]) -> np.ndarray:
+    """Return the mixing matrix once some workers are lost, [W, W]: each of these hears itself alone.
+
+    The others have the weights with which they would hear each other if a lost worker only passed on what it hears:
+    W_ij + W_ik W_kj / (1 - W_kk) without worker k, for one lost worker after the other, in any order. Rows and columns
+    still sum to one, a symmetric matrix stays symmetric, and a connected graph stays connected.
+    """
+    matrix = np.array(weights)
+    for k in lost:
+        passed = 1 - matrix[k, k]
+        if passed > EXACT:  # else it hears, and is heard by, itself and other lost workers alone
+            matrix += np.outer(matrix[:, k], matrix[k]) / passed
+        matrix[k], matrix[:, k] = 0, 0
+        matrix[k, k] = 1
+    return matrix
 
 
 def _ring(workers: int, round: int, seed: int) -> np.ndarray:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +14,109 @@ from .synchronous_rules import no_states
 
 Mixing = Callable[[int], np.ndarray]  # the mixing matrix of a round, [W, W]
 
+NEVER = 1 << 62  # a round that no run reaches
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker that was lost in a run.
+
+    Attributes:
+        worker: its index.
+        out_from: round from which on the others have the graph without it.
+        in_center_until: the last number of rounds after which the mean has its parameters.
+        missed_from: for each worker, the first round whose message of the lost one it has not heard, [W].
+        returned_at: number of rounds after which it began anew from the mean of the others.
+        times: how often it was lost; the others are of the last time.
+    """
+
+    worker: int
+    out_from: int
+    in_center_until: int
+    missed_from: Sequence[int]
+    returned_at: int = NEVER
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Members:
+    """The workers that take part in each round; without lost ones all of them."""
+
+    lost: Sequence[Lost] = field(default=())
+
+    def mixing(self, weights: np.ndarray, t: int) -> np.ndarray:
+        """Return the matrix of round t, given that of all workers, [W, W].
+
+        With L the workers that are not out and D those that are, it is W_LL + W_LD (1 − W_DD)⁻¹ W_DL, the stochastic
+        complement, and 1 for D. A worker that has not heard a message before that has its weight itself.
+        """
+        mixed = np.array(weights, np.float64)
+        out = np.array([one.worker for one in self.lost if one.out_from <= t < one.returned_at], int)
+        if out.size:
+            left = np.delete(np.arange(len(mixed)), out)
+            (among, to_out), (from_out, inside) = ([mixed[a][:, b] for b in (left, out)] for a in (left, out))
+            whole = among + to_out @ np.linalg.pinv(np.eye(out.size) - inside) @ from_out
+            mixed = np.eye(len(mixed))
+            mixed[left[:, None], left] = whole
+        for one in self.lost:
+            if t < min(one.out_from, one.returned_at):
+                missing = [i for i, first in enumerate(one.missed_from) if first <= t and i != one.worker]
+                mixed[missing, missing] += mixed[missing, one.worker]
+                mixed[missing, one.worker] = 0
+        return mixed
+
+    def mean(self, rows: np.ndarray, rounds: int) -> np.ndarray:
+        """Return the mean of rows [W, P] over the workers in the center after that many rounds."""
+        absent = [one.worker for one in self.lost if one.in_center_until < rounds <= one.returned_at]
+        return np.delete(rows, absent, axis=0).mean(axis=0)
+
+    def anew(self, t: int) -> list[int]:
+        """Return the workers that begin anew with round t, at the mean of the others."""
+        return [one.worker for one in self.lost if one.returned_at == t]
+
+    def rounds(self, workers: int, updates: int) -> np.ndarray:
+        """Return the recorded rounds of each worker in a run of so many rounds, [W]."""
+        made = np.full(workers, updates)
+        for one in self.lost:
+            made[one.worker] -= min(one.returned_at, updates) - one.in_center_until
+        return made
+
+
+ALL = Members()
+
+
+def members_of(entries: Any, workers: int, updates: int) -> Members:
+    """Return the members of a run from the lost workers in its record; `ValueError` if these cannot be."""
+    try:
+        lost = [_lost(entry, workers, updates) for entry in entries]
+        fits = len({one.worker for one in lost}) == len(lost) < workers
+    except (KeyError, TypeError):
+        fits, lost = False, []
+    if not fits:
+        raise ValueError("the rule and the record differ: which workers were lost, and when")
+    return Members(lost)
+
+
+def _lost(entry: Mapping[str, Any], workers: int, updates: int) -> Lost:
+    missed, back = entry["missed_from"], entry["returned_at"]
+    worker, out_from, until, times = (entry[name] for name in ("worker", "out_from", "in_center_until", "times"))
+    rounds = [NEVER if number is None else number for number in (back, *missed)]
+    lost = Lost(worker, out_from, until, rounds[1:], rounds[0], times)
+    whole = all(type(number) is int and 0 <= number <= NEVER for number in (worker, out_from, until, times, *rounds))
+    if not (whole and lost.worker < workers == len(missed) and lost.in_center_until <= min(lost.returned_at, updates)):
+        raise TypeError
+    return lost
+
 
 def d_psgd(
-    start: np.ndarray, gradient: Gradient, workers: int, *, weights: Mixing, eta: float, steps: int
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    weights: Mixing,
+    eta: float,
+    steps: int,
+    members: Members = ALL,
 ) -> list[np.ndarray]:
     """Execute x_i ← Σ_j W_ij x_j − η g_i(x_i) on all workers at once; returns the mean of the workers after each step.
 
@@ -22,9 +124,10 @@ def d_psgd(
     """
     x, path = np.tile(start, (workers, 1)), []
     for t in range(steps):
+        x[members.anew(t)] = path[-1] if path else start
         moves = np.array([gradient(own, k, t) for k, own in enumerate(x)])
-        x = weights(t) @ x - eta * moves
-        path.append(x.mean(axis=0))
+        x = members.mixing(weights(t), t) @ x - eta * moves
+        path.append(members.mean(x, t + 1))
     return path
 
 
@@ -47,7 +150,14 @@ def dsgd_tracking(
 
 
 def sgp(
-    start: np.ndarray, gradient: Gradient, workers: int, *, weights: Mixing, eta: float, steps: int
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    weights: Mixing,
+    eta: float,
+    steps: int,
+    members: Members = ALL,
 ) -> list[np.ndarray]:
     """Execute x_i ← x_i − η g_i(z_i);  x ← P x;  w ← P w;  z_i = x_i/w_i; returns the mean of z after each step.
 
@@ -55,9 +165,11 @@ def sgp(
     """
     x, w, path = np.tile(start, (workers, 1)), np.ones((workers, 1)), []
     for t in range(steps):
+        x[members.anew(t)] = path[-1] if path else start
         x = x - eta * np.array([gradient(z_k, k, t) for k, z_k in enumerate(x / w)])
-        x, w = weights(t) @ x, weights(t) @ w
-        path.append((x / w).mean(axis=0))
+        mixing = members.mixing(weights(t), t)
+        x, w = mixing @ x, mixing @ w
+        path.append(members.mean(x / w, t + 1))
     return path
 
 
@@ -74,6 +186,7 @@ def noloco(
     period: int,
     steps: int,
     inner: InnerStep = sgd_step,
+    members: Members = ALL,
 ) -> list[np.ndarray]:
     """Execute x_i ← a_i; H inner steps; m ← μ m + ε W (x − a) + γ (W a − a);  a ← a + m; returns the means of a.
 
@@ -82,11 +195,13 @@ def noloco(
     a, path, states = np.tile(start, (workers, 1)), [], no_states(workers)
     m = np.zeros_like(a)
     for number, t in enumerate(range(0, steps, period)):
+        for k in members.anew(number):
+            a[k], m[k], states[k] = path[-1], 0, {}
         x = _after_steps(a, states, gradient, t, min(period, steps - t), eta, inner)
-        mixing = weights(number)
+        mixing = members.mixing(weights(number), number)
         m = mu * m + epsilon * (mixing @ (x - a)) + gamma * (mixing @ a - a)
         a = a + m
-        path.append(a.mean(axis=0))
+        path.append(members.mean(a, number + 1))
     return path
 
 
@@ -102,18 +217,21 @@ def gasloc(
     period: int,
     steps: int,
     inner: InnerStep = sgd_step,
+    members: Members = ALL,
 ) -> list[np.ndarray]:
     """Execute x_i ← θ_i; H inner steps; ψ = θ + ε (x − θ);  θ ← W (ψ + μ (ψ − ψ'));  ψ' ← ψ; returns the means of θ.
 
     `weights` returns W of a round.
     """
     theta, path, states = np.tile(start, (workers, 1)), [], no_states(workers)
-    before = theta
+    before = theta.copy()
     for number, t in enumerate(range(0, steps, period)):
+        for k in members.anew(number):
+            theta[k], before[k], states[k] = path[-1], path[-1], {}
         x = _after_steps(theta, states, gradient, t, min(period, steps - t), eta, inner)
         psi = theta + epsilon * (x - theta)
-        theta, before = weights(number) @ (psi + mu * (psi - before)), psi
-        path.append(theta.mean(axis=0))
+        theta, before = members.mixing(weights(number), number) @ (psi + mu * (psi - before)), psi
+        path.append(members.mean(theta, number + 1))
     return path
 
 
