@@ -11,7 +11,7 @@ Case Study for Decentralized Parallel Stochastic Gradient Descent*, NIPS 2017, a
 Departures: the paper's gradient and messages overlap; here the messages follow the gradient. Graphs that change from
 round to round (`one-peer`, `random-matching`) are later than the paper.
 Limits: on the complete graph it is `all_reduce` on the mean of the workers' gradients, each at its own x_k, and these
-differ by one step; with one worker it is serial SGD. A lost worker stops the run.
+differ by one step; with one worker it is serial SGD.
 """
 
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ from typing import Any
 
 from sleeping import rested
 
-from distsgd.algorithms import AsyncSGD, SyncSGD
+from distsgd.algorithms import DPSGD, SGP, AsyncSGD, NoLoCo, SyncSGD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,36 @@ class Resting(AsyncSGD):
 @dataclass(frozen=True, kw_only=True)
 class RestingTogether(SyncSGD):
     """The same of synchronous SGD."""
+
+    milliseconds: int = 20
+
+    def message(self, worker: Any) -> Any:
+        return rested(super().message(worker), self.milliseconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestingDPSGD(DPSGD):
+    """The same of gossip."""
+
+    milliseconds: int = 20
+
+    def message(self, worker: Any) -> Any:
+        return rested(super().message(worker), self.milliseconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestingSGP(SGP):
+    """The same of gossip with one other."""
+
+    milliseconds: int = 20
+
+    def message(self, worker: Any) -> Any:
+        return rested(super().message(worker), self.milliseconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestingNoLoCo(NoLoCo):
+    """The same of gossip in random pairs after many steps."""
 
     milliseconds: int = 20
 

@@ -153,7 +153,9 @@ def test_the_base_is_small_and_replays_a_run_without_tensorflow(folder, tmp_path
 def test_the_catalogue_adds_its_equations_alone(folder, tmp_path):
     verdict, files = in_a_program(folder, "catalogue", tmp_path)
     assert verdict == (True, False)
-    assert files == sorted([*BASE, *EQUATIONS, "common/replay/adapters.py", "common/arguments.py"])
+    assert files == sorted(
+        [*BASE, *EQUATIONS, *(f"common/replay/{name}.py" for name in ("adapters", "members")), "common/arguments.py"]
+    )
 
 
 def test_a_folder_written_by_hand_is_replayed_by_the_command(folder, capsys):

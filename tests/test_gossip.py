@@ -308,5 +308,3 @@ def test_what_gossip_cannot_do_is_refused(tmp_path):
         record(DPSGD(), tmp_path, backend="threads", steps=2, ema_decay=0.9, **FEW)
     with pytest.raises(UserError, match="cannot follow a schedule"):
         record(DPSGD(), tmp_path, backend="threads", steps=2, schedule=(0, 1, 2), **FEW)
-    with pytest.raises(UserError, match="leave min_workers out"):
-        record(DPSGD(), tmp_path, backend="threads", steps=2, recovery=Recovery(min_workers=1), **FEW)

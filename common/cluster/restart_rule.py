@@ -22,7 +22,7 @@ class RestartRule:
     | chief, ps, evaluator | it is started again  | the run ends                        | the run ends |
 
     Workers without a ps and threads are never started again, since no surviving task knows their progress: such
-    workers reduce among themselves, and threads end with their process.
+    workers reduce among themselves, and threads end with their process. Workers that gossip may be lost for good.
 
     Attributes:
         uses_ps: True if the run has a parameter server, which knows the progress of each worker.
@@ -30,6 +30,7 @@ class RestartRule:
         alone: True if the run has one worker only, which resumes from its checkpoint.
         max_restarts: number of restarts allowed, over all tasks.
         min_workers: number of workers with which the run continues if the others do not come back; None: all.
+        gossips: True if each worker hears its neighbours alone, without a ps.
         awaits_workers: True if workers execute a script, which may do more after the result, and is not ended then.
     """
 
@@ -38,6 +39,7 @@ class RestartRule:
     alone: bool = False
     max_restarts: int = 0
     min_workers: int | None = None
+    gossips: bool = False
     awaits_workers: bool = False
 
     @property
@@ -63,12 +65,17 @@ class RestartRule:
     @property
     def tolerates(self) -> bool:
         """True if the run continues after a worker is lost, with or without it."""
-        return self.uses_ps and (self.max_restarts > 0 or self.min_workers is not None)
+        return (self.uses_ps and self.max_restarts > 0) or (self.can_lose and self.min_workers is not None)
+
+    @property
+    def can_lose(self) -> bool:
+        """True if the others can continue without a worker: each message has other weights then."""
+        return self.uses_ps or self.gossips
 
     def can_do_without(self, task: tuple[str, int], workers_left: int) -> bool:
         """Return True if the run continues without a task that does not come back, with `workers_left` workers."""
         enough = self.min_workers is not None and workers_left >= self.min_workers
-        return self.uses_ps and enough and _is_one_of_several(task)
+        return self.can_lose and enough and _is_one_of_several(task)
 
     def is_needed(self, task: tuple[str, int]) -> bool:
         """Return True if the silence of a task ends the run; that of a worker may be left to those that wait for it."""

@@ -32,6 +32,10 @@ class Channels:
         self.me, self.devices, self.transport = me, devices, transport
         self.queues: dict[Any, Any] = {}
 
+    def at(self, number: Any) -> Channels:
+        """Return the channels in the round of this number."""
+        return self
+
     def send(self, to: int, vector: Any, times: Any = None, is_reply: bool = False) -> None:
         """Send a tensor to worker `to`, with `times` [TIMES] if given; both sides say whether it `is_reply`.
 
@@ -41,8 +45,13 @@ class Channels:
         content = shared_tensor.handle if isinstance(shared_tensor, SharedTensor) else shared_tensor
         self._queue(self.me, to, content.dtype, is_reply).enqueue([content])
 
-    def receive(self, of: int, size: int | None, times: list[Any] | None = None, is_reply: bool = False) -> Any:
-        """Receive the next tensor from worker `of`, a vector [size], and append the times sent with it to `times`."""
+    def receive(
+        self, of: int, size: int | None, times: list[Any] | None = None, is_reply: bool = False, instead: Any = None
+    ) -> Any:
+        """Receive the next tensor from worker `of`, a vector [size]; append the times sent with it.
+
+        `instead`: vector and times in place of those of a lost worker, see `carried`.
+        """
         if times is not None:
             vector, theirs = without_times(self.receive(of, None if size is None else size + TAIL))
             times.append(theirs)
@@ -63,10 +72,18 @@ class Channels:
         """Note a row of times, [TIMES + 1]."""
         self._notes(self.me, self.me).enqueue(row)
 
-    def send_notes(self, to: int) -> None:
-        """Send all rows of this worker to worker `to`."""
+    def hand_over(self, to: int, vector: Any) -> None:
+        """Send a vector to worker `to`, and all rows of this worker."""
+        self.send(to, vector)
+        self._notes(self.me, to).enqueue_many(self._own_notes())
+
+    def collected(self, of: int, size: int, number: Any) -> tuple[Any, Any, Any]:
+        """Receive what worker `of` has handed over: vector [size], [number] rows; True unless the worker is lost."""
+        return self.receive(of, size), self.notes(of, number), tf.constant(True)
+
+    def _own_notes(self) -> Any:
         own = self._notes(self.me, self.me)
-        self._notes(self.me, to).enqueue_many(own.dequeue_many(own.size()))
+        return own.dequeue_many(own.size())
 
     def notes(self, of: int, number: Any) -> Any:
         """Return the next rows that worker `of` has noted, [number, TIMES + 1]."""

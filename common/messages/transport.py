@@ -147,7 +147,8 @@ class SharedMemory(Transport):
             return tf.identity(sent)
         data = _call(TAKE, [tf.identity(sent.handle)], tf.uint8)
         element = [sent.dtype.size] if sent.dtype.size > 1 else []
-        return tf.bitcast(tf.reshape(data, [*sent.shape, *element]), sent.dtype)
+        shape = [-1 if n is None else n for n in sent.shape]  # one dimension may be unknown
+        return tf.bitcast(tf.reshape(data, [*shape, *element]), sent.dtype)
 
 
 TRANSPORTS = {"sockets": Transport, "memory": SharedMemory}

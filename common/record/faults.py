@@ -20,6 +20,7 @@ class Faults:
         self.checkpoints = self.version = 0
         self.refused: Counter[str] = Counter()
         self.evicted: list[int] = []
+        self.lost_workers: list[dict[str, Any]] = []
         self.warnings: list[str] = []
         self.unsaved: dict[int, str] = {}  # warnings on a version without a checkpoint
 
@@ -47,6 +48,8 @@ class Faults:
             self.refused[f"worker {event['worker']}"] += event.get("number", 1)
         elif kind == "evicted":
             self.evicted.append(event["worker"])
+        elif kind == "result":
+            self.lost_workers = event.get("lost_workers", [])
         elif kind == "checkpoint":
             self.checkpoints += 1
             if (unsaved := self.unsaved.pop(event["version"], None)) in self.warnings:  # a later attempt saved it
@@ -93,5 +96,6 @@ class Faults:
             "lost_rounds": sum(event["rounds"] for event in self.lost),
             "refused": dict(self.refused),
             "evicted": self.evicted,
+            **({"lost_workers": self.lost_workers} if self.lost_workers else {}),
             "warnings": self.warnings,
         }

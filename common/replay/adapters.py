@@ -19,6 +19,7 @@ from ..arguments import at_least
 from ..errors import UserError
 from ..record_format import EVENTS
 from ..spec import parse
+from .members import members_of, mixing_of
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
 from .reference import (
     asynchronous_rules,
@@ -77,13 +78,6 @@ def _drawn_in_step(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int, 
     return lambda k, t: uniform_numbers(run.seed, 1, k, t)[0]
 
 
-def _mixing(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int], np.ndarray]:
-    """Return the mixing matrix of a round, [W, W], as a function of its number."""
-    from ..sync.topology import Topology  # not at the top: few algorithms have a graph
-
-    return lambda number: Topology(scheme.topology).of_run(run.workers, number)
-
-
 def _in_order(
     rule: Callable[..., Centers], memory: Memory = lambda s: False, *, buffered: bool = False, **given: Argument
 ) -> Transcription:
@@ -113,11 +107,14 @@ def _in_rounds(
 
     def execute(run: RecordedRun, scheme: Hyperparameters) -> Centers:
         _check_period(run)
-        _check_evicted(run)
-        _check_messages(run, memory(scheme))
+        members = members_of(run)
+        if not members.lost:
+            _check_evicted(run)
+        back = [one.worker for one in members.lost if one.returned_at <= run.result["updates"]]
+        _check_messages(run, memory(scheme) and sorted(run.trace["worker"][run.joins]) != sorted(back))
         updates = run.result["updates"]  # fewer than steps if the run was stopped early
         messages = np.bincount(run.trace["worker"][run.trace["accepted"] == 1], minlength=run.workers)
-        must((messages == updates).all(), "how many messages each worker sent")
+        must((messages == members.rounds(run.workers, updates)).all(), "how many messages each worker sent")
         steps = min(run.steps, updates * _period(run))  # later steps are not in the center
         centers = rule(run.start, run.gradient, run.workers, **{**_arguments(rule, run, given), "steps": steps})
         must(updates <= len(centers), "how many updates there were")
@@ -323,6 +320,8 @@ USUAL: dict[str, Argument] = {
     "send": lambda run, s: run.send,
 }
 
+GOSSIP: dict[str, Any] = {"weights": mixing_of, "members": lambda run, s: members_of(run)}
+
 OUTER: dict[str, Any] = {"epsilon": "outer_learning_rate", "mu": "momentum"}
 
 TRANSCRIPTIONS = {
@@ -377,11 +376,11 @@ TRANSCRIPTIONS = {
     "k_sync": Transcription(lambda run, s: _sync_sgd(run, max(0, run.workers - s.workers_per_update)), "synchronous"),
     "k_async": _in_sets(quorum_rules.k_async, count="workers_per_update"),
     "all_reduce": Transcription(lambda run, s: _sync_sgd(run), "synchronous"),
-    "d_psgd": _in_rounds(gossip_rules.d_psgd, lambda s: True, weights=_mixing),
-    "dsgd_tracking": _in_rounds(gossip_rules.dsgd_tracking, lambda s: True, weights=_mixing),
-    "sgp": _in_rounds(gossip_rules.sgp, lambda s: True, weights=_mixing),
-    "noloco": _in_rounds(gossip_rules.noloco, lambda s: True, weights=_mixing, gamma="consensus_rate", **OUTER),
-    "gasloc": _in_rounds(gossip_rules.gasloc, lambda s: True, weights=_mixing, **OUTER),
+    "d_psgd": _in_rounds(gossip_rules.d_psgd, lambda s: True, **GOSSIP),
+    "dsgd_tracking": _in_rounds(gossip_rules.dsgd_tracking, lambda s: True, weights=mixing_of),
+    "sgp": _in_rounds(gossip_rules.sgp, lambda s: True, **GOSSIP),
+    "noloco": _in_rounds(gossip_rules.noloco, lambda s: True, gamma="consensus_rate", **GOSSIP, **OUTER),
+    "gasloc": _in_rounds(gossip_rules.gasloc, lambda s: True, **GOSSIP, **OUTER),
     "sync_sgd_lr": _in_rounds(
         synchronous_rules.sync_sgd_lr,
         etas=lambda run, s: s.learning_rates * (run.workers // len(s.learning_rates)),

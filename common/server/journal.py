@@ -25,7 +25,7 @@ class Journal:
 
     Attributes:
         rounds_applied: number of logged rounds of each worker, [W].
-        joins: number of logged joins.
+        joins: number of logged joins, less the rounds that count as applied and are not logged, see `skip_rounds`.
         refused: number of messages of each worker that were not finite, [W].
         released: times at which the synchronization rule has released the last message of each worker, [W]; unused if
             none waits.
@@ -102,12 +102,13 @@ class Journal:
                 counts = self.rounds_applied.handle
                 return tf.raw_ops.ResourceScatterAdd(resource=counts, indices=slot.index, updates=one)
 
-    def record_rounds(self, version: Any, times: Any) -> None:
+    def record_rounds(self, version: Any, times: Any, present: Any) -> None:
         """Append rounds of all workers, which begin with the update after `version`, round by round; without a ps.
 
         Args:
             version: updates of the center before the first of these rounds.
             times: `begun`, `ready`, `computed`, `replied` and the release of each, [W, rounds, TIMES + 1].
+            present: flags [W] of the workers whose rounds these are; those of the others are left out.
         """
         with tf.device(self.device):
             number, workers = tf.shape(times)[1], self.transactions.num_workers
@@ -125,9 +126,14 @@ class Journal:
                 ],
                 2,
             )
-            self.records.enqueue_many(tf.reshape(rows, [-1, len(ROW)]))
-            self.released.assign(times[:, -1, TIMES])
-            self.rounds_applied.assign_add(tf.fill([workers], tf.cast(number, tf.int64)))
+            self.records.enqueue_many(tf.reshape(tf.boolean_mask(rows, present, axis=1), [-1, len(ROW)]))
+            self.released.assign(tf.where(present, times[:, -1, TIMES], self.released))
+            self.rounds_applied.assign_add(tf.cast(present, tf.int64) * tf.cast(number, tf.int64))
+
+    def skip_rounds(self, number: Any) -> None:
+        """Count so many rounds of each worker, [W], that were made without it: they are not logged; under the lock."""
+        self.rounds_applied.assign_add(number)
+        self.joins.assign_sub(tf.reduce_sum(number))
 
     def _released_before(self, slot: WorkerSlot, accepted: Any, now: Any) -> Any:
         """Return when the worker's message before this one was released; a dropped message is released at once."""

@@ -85,6 +85,7 @@ class ParameterServer:
         self.read_version, self.count_updates = center.read_version, center.count_updates
         self.staleness, self.note_pull, self.when = center.staleness, center.note_pull, when
         self.record, self.rounds_applied, self.released = journal.record, journal.rounds_applied, journal.released
+        self.skip_rounds = journal.skip_rounds
         self.active, self.finished, self.states = members.active, members.finished, members.states
         self.write, self.close_slots = members.write, members.close_slots
         self.store_state, self.only, self.count = members.store_state, members.only, members.count
@@ -179,10 +180,11 @@ class ParameterServer:
         transactions = self.transactions
         with transactions.lock([], transactions.check_clean, lambda: transactions.mark(CLEAN)):
             with tf.device(self.devices[0]):
+                waits = self.scheme.sync.rejoin(self, slot)
                 version, rounds = self.read_version(), self.rounds_applied.read_value()[slot.index]
                 self.membership.take(slot)
                 self.write(self.journal.ended, slot, tf.fill([2], tf.constant(UNKNOWN, tf.int64)))
-                waits, (copied, asked) = self.scheme.sync.rejoin(self, slot), self.copies.join(slot, rounds)
+                copied, asked = self.copies.join(slot, rounds)
                 is_logged = recorded & (version > 0) & ~copied
                 when(is_logged, lambda: self.record(version, slot, 0, accepted=False, event="join"))
                 state = self.states[slot.index]

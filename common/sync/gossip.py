@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..lazy import tf
+from . import losses
 from .collective import Collective
 from .store import Message, Store, Tensor, WorkerSlot
 from .topology import Topology
@@ -43,6 +44,11 @@ class Gossip(Collective):
     after the last: the version of the center is then the number of rounds. With them travel the times of these rounds,
     which worker 0 records in the order of the rounds. Nothing else goes to worker 0.
 
+    Where a run may continue without some workers (`can_lose`), a round touches no task but the worker's own and that of
+    worker 0, so that it does not fail with another: `messages.carried` brings the messages. The message of a lost
+    worker is then missing, and its weight is given back to the worker that would have heard it, until the round from
+    which on all others have the weights of the graph without it, see `losses`. The mean is that of the others.
+
     Attributes:
         topology: graph of the workers, see `sync.topology`. Random matchings repeat after 1024 rounds.
     """
@@ -61,6 +67,20 @@ class Gossip(Collective):
         """Return the mixing matrix of the round of this number, [W, W]."""
         return Topology(self.topology).of_run(workers, number)
 
+    @staticmethod
+    def can_lose(ps: Store) -> bool:
+        """Return True if the run may continue without some of its workers: processes alone can be lost."""
+        return not ps.in_process and ps.min_workers < ps.num_workers
+
+    def rows(self, worker: int, workers: int, lost: Collection[int] = ()) -> np.ndarray:
+        """Return what a worker hears, and what the others give to it, without the lost ones: [2, rounds, W]."""
+        if not lost:
+            return np.stack(self.links(workers).of(worker))
+        graph, others = Topology(self.topology), np.arange(workers) != worker
+        matrices = [graph.of_run(workers, number, lost) for number in range(graph.cycle(workers))]
+        rows = [(matrix[worker] * others, matrix[:, worker] * others) for matrix in matrices]
+        return np.array(rows, np.float32).transpose(1, 0, 2)
+
     def links(self, workers: int) -> Links:
         """Return the links of consecutive rounds, after which they repeat."""
         return _links(self.topology, workers, Topology(self.topology).written())
@@ -71,8 +91,8 @@ class Gossip(Collective):
         return links, links
 
     def variables(self, ps: Store) -> Mapping[str, Tensor]:
-        """Return the consensus distance of the workers that were collected last."""
-        return {"consensus": tf.constant(0.0)}
+        """Return the consensus distance of the workers that were collected last, and those of `losses`."""
+        return {"consensus": tf.constant(0.0), **losses.variables(ps.num_workers)}
 
     def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor | Message]:
         """Return no variables."""
@@ -96,12 +116,16 @@ class Gossip(Collective):
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Return the mean of the neighbours' messages and its own, weighted by the matrix of this round."""
-        me, mail = slot.index, slot.mail
-        heard, hearing = self.links(ps.num_workers).of(me)  # [rounds, W] each
-        number = slot.round % len(heard)
-        gives, gets = tf.constant(hearing)[number], tf.constant(heard)[number]
+        me, mail = slot.index, slot.mail.at(slot.round)
+        rows = self.rows(me, ps.num_workers)  # [2, rounds, W]
+        heard, hearing = rows
+        now = (mail.links if self.can_lose(ps) else tf.constant(rows))[:, slot.round % len(heard)]
+        if self.can_lose(ps):  # without some workers any two others may be linked
+            heard = hearing = np.eye(2)[:, :1] * np.ones(ps.num_workers)
+        gets, gives = now[0], now[1]
         others = [k for k in range(ps.num_workers) if k != me]
-        shared = mail.transport.share(mail.with_times(message.vector, slot.times)) if others else None
+        sent = mail.with_times(message.vector, slot.times)
+        shared = mail.transport.share(sent) if others else None
         for k in others:
             _if_linked(hearing[:, k] > 0, gives[k], lambda k=k: _then(mail.send, k, shared), lambda: ())
         own = message.vector
@@ -111,7 +135,7 @@ class Gossip(Collective):
 
             def receive(k: int = k) -> tuple[Tensor, Tensor]:
                 times: list[Tensor] = []
-                theirs = mail.receive(k, own.shape[0], times)
+                theirs = mail.receive(k, own.shape[0], times, instead=sent)
                 return gets[k] * (theirs - own), times[0][1]
 
             def silence() -> tuple[Tensor, Tensor]:
@@ -159,23 +183,47 @@ class Gossip(Collective):
         ps.when(due, lambda: send(ps, slot, params, state, clock, done))
 
     def _hand_over(self, ps: Store, slot: WorkerSlot, params: Tensor, state: Tensor, *_: Tensor) -> None:
-        slot.mail.send(0, tf.concat([params, state], 0))
-        slot.mail.send_notes(0)
+        slot.mail.at(slot.round).hand_over(0, tf.concat([params, state], 0))
 
     def _gather(self, ps: Store, slot: WorkerSlot, params: Tensor, state: Tensor, clock: Tensor, done: Tensor) -> None:
-        others, size = range(1, ps.num_workers), params.shape[0] + state.shape[0]
-        vectors = [tf.concat([params, state], 0), *(slot.mail.receive(k, size) for k in others)]
-        version = ps.read_version()
-        times = tf.stack([slot.mail.notes(k, done - version) for k in range(ps.num_workers)])
-        workers, states = tf.split(tf.stack(vectors), [params.shape[0], state.shape[0]], 1)
+        mail, version, size = slot.mail, ps.read_version(), params.shape[0] + state.shape[0]
+        own = tf.concat([params, state], 0), mail.notes(0, done - version), tf.constant(True)
+        found = [own, *(mail.collected(k, size, done - version) for k in range(1, ps.num_workers))]
+        vectors, times, present = (tf.stack(parts) for parts in zip(*found, strict=True))
+        if self.can_lose(ps):  # in place of each lost worker, the mean of the others
+            among = tf.cast(present, tf.float32)[:, None]
+            mean = tf.reduce_sum(vectors * among, 0) / tf.reduce_sum(among)
+            vectors = tf.where(present[:, None], vectors, mean)
+        workers, states = tf.split(vectors, [params.shape[0], state.shape[0]], 1)
         center = tf.reduce_mean(workers, 0)
+        share = tf.cast(ps.count(present), tf.float32) / ps.num_workers
         with tf.control_dependencies([center, times]), ps.exclusive():
-            ps.journal.record_rounds(version, times)
+            ps.journal.record_rounds(version, times, present)
             ps.slices[0].center.assign(center)
             ps.states.assign(states)
-            ps.variables.consensus.assign(consensus(workers))
+            ps.variables.consensus.assign(consensus(workers) / share)
+            losses.keep(ps, present, done)
             ps.count_updates(done - version)
             ps.center.after_update(done, clock, tf.reduce_mean(states, 0))
+
+    # Lost workers; see `losses`.
+
+    def rejoin(self, ps: Store, slot: WorkerSlot) -> Tensor:
+        """Let a worker take its slot, also one that was lost before the run was resumed."""
+        losses.rejoin(ps, slot)
+        return super().rejoin(ps, slot)
+
+    def begin(self, ps: Store, slot: WorkerSlot, end: Tensor) -> Tensor:
+        """Announce rounds before the one of that number, as `losses.begin`."""
+        return losses.begin(ps, slot, end)
+
+    def lose(self, ps: Store, slot: WorkerSlot, of: Tensor, missed: Tensor) -> tuple[Tensor, Tensor]:
+        """Report the loss of a worker, as `losses.lose`."""
+        return losses.lose(ps, slot, of, missed)
+
+    def lost(self, ps: Store) -> dict[str, Tensor]:
+        """Return the variables of `losses` that the record needs."""
+        return losses.read(ps)
 
 
 def consensus(workers: Tensor) -> Tensor:

@@ -54,6 +54,7 @@ The center:
 The record and the workers:
 
     record(version, slot, staleness, accepted, event, locked)       append one event; returns the operation
+    skip_rounds(number)                     count so many rounds of each worker, [W], as applied without a record
     wake(flags)                             send a token to every worker in `flags` [W]; in an event, these workers are
                                             released at its time
     close_slots(flags)                      make the workers in `flags` [W] inactive; they are refused until they join

@@ -194,6 +194,10 @@ class Synchronization:
         if self.arrived(ps) is not None:
             ps.wake(tf.ones([ps.num_workers], tf.bool))
 
+    def lost(self, ps: Store) -> dict[str, Tensor]:
+        """Return what the record needs of workers that were lost where no ps knows of them, by name. Default: empty."""
+        return {}
+
     def evict(self, ps: Store, slot: WorkerSlot) -> Tensor:
         """Evict the workers that the worker in `slot` has waited for too long, if enough workers are left.
 

@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import Diverged, WaitTimeout
 from ..lazy import tf
 from ..reports import Report
+from ..sync import losses
 from ..waiting import POLL_SECONDS
 from .calls import ObserverCalls
 from .job import Job
@@ -72,7 +73,10 @@ class Ending:
                 "learning rate or period"
             )
         refused = snapshot.pop("refused")
-        rounds_applied = self.calls.rounds_applied()  # read from the ps: the record in this task may have a gap
+        lost = self.calls.lost_workers()
+        rounds_applied = self.calls.rounds_applied() - losses.away(
+            lost
+        )  # read from the ps: the record in this task may have a gap
         arrays = {name: value for name, value in snapshot.items() if name != "at"}
         missing = self._write_results(arrays, rounds_applied, self.calls.ends())
         if not self.at_once:
@@ -80,6 +84,7 @@ class Ending:
         self.report(
             event="result",
             **self.observer.figures.steps_made(rounds_applied),
+            lost_workers=losses.described(lost),
             refused={str(k): int(n) for k, n in enumerate(refused) if n},
             **result_of(seen, self.rounds.shares, missing, metrics),
         )

@@ -27,8 +27,10 @@ from .requests import (
     Builds,
     CommonRequests,
     LazyOperations,
+    LossRequests,
     Operation,
     WorkerRequests,
+    carriers_of,
     operations_of,
     requests_of,
     rounds_of,
@@ -54,9 +56,10 @@ class TaskGraph:
             memory-mapped files, and take memory only for the parts that are read, while they are in use.
         frozen: arrays of the model that never change; empty in a graph without workers.
         in_place: True if its workers take gradients at the center itself.
+        can_lose: True if the run may continue without some of its workers, and no ps knows of them.
     """
 
-    in_place = False
+    in_place = can_lose = False
     rounds_collected = 1
 
     def __init__(self, job: Job, workers: Sequence[int] = (), model: FlatModel | None = None):
@@ -105,6 +108,7 @@ class TaskGraph:
                 min_workers=job.recovery.min_workers,
                 multiples=self.multiples,
             )
+            self.can_lose = isinstance(self.sync, Gossip) and self.sync.can_lose(self.ps)
             with tf.device(self.ps.devices[0]):
                 # A constant would make the graph of each worker different, and workers could not share one.
                 index = tf.compat.v1.placeholder_with_default(-1, [], name="index")
@@ -120,6 +124,7 @@ class TaskGraph:
 
     def _of_worker(self, job: Job, k: int, gradient: Any) -> tuple[Builds, dict[str, Operation]]:
         """Return functions that build the requests of a worker, and its rounds: errors of a scheme appear here."""
+        from ..messages.carried import CarriedChannels
         from ..messages.channels import Channels
         from ..worker.fed_worker import FedReplica, FedWorker
         from ..worker.replica import Replica
@@ -128,9 +133,11 @@ class TaskGraph:
 
         place, devices = job.cluster.placement, _devices(job, k)
         tasks = [f"{place.worker_device(other)}/device:CPU:0" for other in range(job.cluster.workers)]
-        slot = self.ps.membership.slot(
-            k, k if job.shared_graph is None else self.identity[0], Channels(k, tasks, self.ps.center.transport)
-        )
+        carried, transport = None, self.ps.center.transport
+        if self.can_lose and isinstance(self.sync, Gossip):
+            carried = CarriedChannels(k, tasks, transport, self.sync.rows(k, job.cluster.workers))
+        mail = carried or Channels(k, tasks, transport)
+        slot = self.ps.membership.slot(k, k if job.shared_graph is None else self.identity[0], mail)
         name, numbers = f"worker_{k}", (slot.index, job.cluster.workers)
         if isinstance(self.model, Parameters):
             replica: Any = FedReplica(self.model, name, devices[0])
@@ -144,6 +151,10 @@ class TaskGraph:
             parts = job.scheme, replica, self.ps, slot
             worker = InPlaceWorker(*parts) if self.in_place else DenseWorker(*parts, name, job.seed)
         requests = operations_of([WorkerRequests], worker, worker.device, self.sees_waiting)
+        if carried is not None:
+            worker.initialize = tf.group(worker.initialize, carried.links.initializer)
+            more = operations_of([LossRequests], worker, worker.device, self.sees_waiting)
+            requests = {**requests, **more, **carriers_of(worker, job.cluster.workers)}
         return requests, rounds_of(worker, job.batch_size, {1, job.plan.rounds_per_call})
 
     # One task builds the graph and the workers load it: building takes longer than all other steps of the start.

@@ -187,7 +187,8 @@ class Job:
         """The rule of restarts: which tasks are restarted, which may be lost, and how long the others wait."""
         sync, asked, wait = self.scheme.sync, self.recovery, self.cluster.wait_seconds
         limits = asked.max_restarts, asked.min_workers
-        return RestartRule(sync.uses_ps, wait, not sync.exchanges, *limits, awaits_workers=self.script is not None)
+        kind = {"gossips": sync.gossips, "awaits_workers": self.script is not None}
+        return RestartRule(sync.uses_ps, wait, not sync.exchanges, *limits, **kind)
 
     @property
     def devices_per_worker(self) -> int:
@@ -260,8 +261,8 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         raise UserError(f"{scheme.name} {need}. Received: {here.addresses.as_dict()}")
     if wanted is not None and wanted > cluster.workers:
         raise UserError(f"min_workers must be at most the workers, {cluster.workers}. Received: min_workers={wanted}")
-    if wanted is not None and wanted < cluster.workers and not uses_ps:
-        raise UserError(f"{scheme.name} needs all its workers: leave min_workers out. Received: min_workers={wanted}")
+    if wanted not in (None, cluster.workers) and (why := _why_all(scheme, cluster)) is not None:
+        raise UserError(f"{scheme.name} needs all its workers{why}: leave min_workers out. Received: {wanted}")
     recovery = options.recovery
     behind = recovery.max_restarts or recovery.on_nan == "drop" or wanted not in (None, cluster.workers)
     if scheme.sends_in_turn and behind:
@@ -288,6 +289,17 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
     if any(worker not in range(cluster.workers) for worker in options.schedule):
         raise UserError(f"schedule names workers below {cluster.workers}. Received: {list(options.schedule)}")
     return scheme
+
+
+def _why_all(scheme: Scheme, cluster: Cluster) -> str | None:
+    """Return why no worker of a run may be lost; None if one may."""
+    if scheme.sync.uses_ps:
+        return None
+    if not scheme.sync.gossips:
+        return ""
+    if cluster.task is not None:
+        return ", as it runs on several machines"
+    return ", as the sum of what they keep would change" if scheme.declares_sizes else None
 
 
 def _check_participation(scheme: Scheme, train: Any, workers: int, options: RunOptions) -> None:

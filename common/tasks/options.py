@@ -74,7 +74,8 @@ class Recovery(CheckedCall):
     max_restarts: Count = 0
     """Maximum number of restarts of killed tasks, all tasks together."""
     min_workers: Natural | None = None
-    """Number of workers with which the run continues if the others do not come back; the default is all."""
+    """Number of workers with which the run continues if the others do not come back; the default is all. Without a ps
+    of `d_psgd`, `sgp`, `noloco` and `gasloc` alone."""
     on_nan: OnNan = "stop"
     """Reaction to a message that is not finite: stop the run, or drop the message. It never reaches the center."""
 

@@ -156,6 +156,7 @@ class ObserverRequests:
 
     present = answer(int, lambda ps: ps.count(ps.active | ps.finished))  # workers that are active or have finished
     drain = answer(Drained, lambda ps: ps.journal.drain(), traced=True)
+    lost_workers = answer(dict, lambda ps: ps.scheme.sync.lost(ps))
     snapshots = answer(dict, lambda ps: ps.center.snapshots.read() if ps.center.snapshots else {})
     _stop = answer(bool, lambda ps: ps.membership.stop(), traced=True)
     _wake = answer(bool, lambda ps: ps.wake_all(), traced=True)
@@ -270,6 +271,26 @@ class WorkerRequests:
     )
 
 
+class LossRequests:
+    """Requests of a worker of a run that may continue without some of its workers, without a ps; see `sync.losses`."""
+
+    @request(traced=True)
+    def begin_rounds(own: Any, end: int) -> np.ndarray:
+        """Announce the rounds before the one of that number; return the round from which on each worker is out, [W]."""
+        return own.scheme.sync.begin(own.ps, own.slot, end)
+
+    @request(traced=True)
+    def lose(own: Any, of: int, missed: int) -> tuple[bool, bool]:
+        """Report the loss of a worker; return True if the run continues, and if this is the first report of it."""
+        return own.scheme.sync.lose(own.ps, own.slot, of, missed)
+
+    @request(inputs=lambda own: [_place(tf.float32, own.slot.mail.links.shape)])
+    def set_links(own: Any, links: Any) -> None:
+        """Set the weights of the worker's links, [2, rounds, W]; see `Gossip.rows`."""
+        with tf.device(own.device):
+            return own.slot.mail.links.assign(links).op
+
+
 OF_PS = (CommonRequests, ObserverRequests, StateRequests)
 
 
@@ -336,6 +357,27 @@ def rounds_of(worker: Any, batch_size: int, counts: set[int]) -> dict[str, Opera
             rounds = Operation(traced(worker.rounds, rows, event, before), (rows, before))
             operations[name_of_rounds(event, count)] = rounds
     return operations
+
+
+def carriers_of(worker: Any, workers: int) -> Builds:
+    """Return functions that build the operations of `messages.carried` for each other worker, by name."""
+    mail = worker.slot.mail
+    builds = {}
+    for k in range(workers):
+        if k != worker.slot.index:
+            builds[carrying(k)] = lambda k=k: Operation(mail.carry(k))
+            builds[marking(k)] = lambda k=k: Operation(mail.mark_lost(k))
+    return builds
+
+
+def carrying(worker: int) -> str:
+    """Return the name of the operation that brings the next message of that worker."""
+    return f"carry_{worker}"
+
+
+def marking(worker: int) -> str:
+    """Return the name of the operation that puts the mark of a lost worker."""
+    return f"mark_{worker}"
 
 
 def name_of_rounds(event: Event, count: int) -> str:

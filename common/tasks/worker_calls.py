@@ -20,7 +20,7 @@ from .calls import Calls, Connect
 from .graph import TaskGraph
 from .job import CHIEF
 from .local_layout import Layout, apart, packed, together, unpacked
-from .requests import SLOW, WorkerRequests, name_of_rounds
+from .requests import SLOW, LossRequests, WorkerRequests, name_of_rounds
 
 End = tuple[int, int]  # `computed` and `replied` of a round, see `server.trace`
 
@@ -43,14 +43,17 @@ class Done(NamedTuple):
     end: End  # of the last round, in microseconds since 1970
 
 
-class WorkerCalls(Calls, WorkerRequests):
+class WorkerCalls(Calls, WorkerRequests, LossRequests):
     """The calls of a worker. Each call carries the number of the worker and its incarnation.
 
     Attributes:
         longest: seconds of the longest call of rounds.
         listens: True if each call of rounds also reads the request of the chief for copies of local states.
         asked: the request that the last call has read; see `server.asked`.
+        slack: factor on the limit of a call of rounds.
     """
+
+    slack = 1
 
     def __init__(self, session: Any, graph: TaskGraph, index: int, wait_seconds: float, connect: Connect | None = None):
         self.index, self.sync = index, graph.sync
@@ -165,7 +168,7 @@ class WorkerCalls(Calls, WorkerRequests):
         """
         # At a barrier the limit detects a lost worker. A call that waits for no other worker may be slow, so its limit
         # is longer.
-        seconds = (1 if self.sync.waits else SLOW) * self.patience
+        seconds = (self.slack if self.sync.waits else SLOW) * self.patience
         options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds) if limited else UNLIMITED_MS)
         began = time.monotonic()
         try:

@@ -18,6 +18,7 @@ from ..lazy import tf
 from ..reports import Report
 from ..waiting import wait_until
 from .calls import Connect
+from .carriers import Carriers
 from .checkpointing import Saver, identity
 from .graph import TaskGraph
 from .job import CHIEF, Job
@@ -64,6 +65,7 @@ class WorkerLoop:
             saver = Saver(about, job.run_dir, recovery, rule.wait_seconds, report, keeping)
             standstill = Standstill(keeping, lambda: self.calls.patience)
             self.state = StateManager(graph, saver, rule, self.calls.connect, report, standstill)
+        self.carriers = Carriers(self.calls, self.plan, report) if graph.can_lose else None
         self.recovery = WorkerRecovery(self.calls, self.progress, self.barrier, self.local, rule, report)
 
     def prepare(self) -> None:
@@ -91,6 +93,8 @@ class WorkerLoop:
     def run(self, turn: Callable[[], None] = lambda: None) -> None:
         """Run all rounds, with recovery from faults of other tasks; before each call, `turn()` may block."""
         self.progress.begin()
+        if self.carriers is not None:
+            self.carriers.start(self.progress.rounds)
         over = False
         with contextlib.closing(self.barrier.side):
             while not over:
@@ -117,6 +121,8 @@ class WorkerLoop:
         while True:
             self.local.between_calls()
             now = self.local.at_most(count)
+            if self.carriers is not None:
+                now = self.carriers.begin(self.progress.rounds, now)
             if not (chunk := list(itertools.islice(rounds, now))):
                 return
             turn()
@@ -168,6 +174,8 @@ class WorkerLoop:
 
     def _finish(self) -> None:
         """Report that all rounds are done: the others no longer wait for this worker."""
+        if self.carriers is not None:
+            self.carriers.close()
         self.local.end()
         self.calls.set_finished(*self.progress.end)
         if self.calls.graph.sees_waiting and not self.plan.options.schedule and not self.progress.stopping:
