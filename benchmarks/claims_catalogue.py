@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     claims_of_asynchrony,
     claims_of_bytes,
+    claims_of_clients,
     claims_of_delay,
     claims_of_language,
     claims_of_machines,
@@ -18,5 +19,6 @@ CLAIMS: list[Claim] = [
     *claims_of_rounds.CLAIMS,
     *claims_of_bytes.CLAIMS,
     *claims_of_language.CLAIMS,
+    *claims_of_clients.CLAIMS,
     *claims_of_machines.CLAIMS,
 ]

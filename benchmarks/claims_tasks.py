@@ -10,6 +10,7 @@ dirichlet   the same, with unequal labels: `--skew dirichlet:alpha=0.1`
 digits      1437 images of 8x8, a tanh network 64-32-10: few examples, seen again and again
 rare        sparse logistic regression, two examples seldom have a coordinate in common
 certain     the same, they nearly always have
+words       the same, two of its four coordinates are of 8 frequent ones
 text        characters of Python's standard library, a small transformer (20,097 parameters)
 """
 
@@ -156,7 +157,8 @@ def _text(workers: int, steps: int, batch: int, seed: int) -> Task:
         rows = order[first : first + batch]
         return slope(params, x[rows], y[rows])
 
-    return Task(_transformer_recipe(seed).flat().pack(), gradient, lambda params: (value(params, test, labels), np.nan))
+    model = _transformer_recipe(seed).flat()
+    return Task(model.pack(), gradient, lambda params: (value(params, test, labels), np.nan), model.shapes)
 
 
 def _transformer_recipe(seed: int) -> ModelRecipe:
@@ -225,5 +227,6 @@ TASKS: dict[str, Callable[[int, int, int, int], Task]] = {
     "digits": _digits,
     "rare": _sparse(""),
     "certain": _sparse(",collisions=1"),
+    "words": _sparse(",collisions=0.5"),
     "text": _text,
 }

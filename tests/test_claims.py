@@ -33,8 +33,9 @@ from distsgd.benchmarks.claims_of_bytes import (
     judge_sparseloco,
     judge_sparta,
 )
+from distsgd.benchmarks.claims_of_clients import judge_fedopt
 from distsgd.benchmarks.claims_of_delay import judge_hogwild
-from distsgd.benchmarks.claims_of_language import judge_language
+from distsgd.benchmarks.claims_of_language import HERE, VARIABLES, judge_bytes, judge_language
 from distsgd.benchmarks.claims_of_machines import judge_all_reduce, judge_asynchronous, judge_backups, judge_ssp
 from distsgd.benchmarks.claims_of_messages import SHAPES, judge_ef, judge_low_rank, judge_sign
 from distsgd.benchmarks.claims_of_rounds import judge_local_sgd, judge_outer, judge_per_update, judge_post_local
@@ -64,6 +65,9 @@ RANKS = {
     "largest": {"1": 0.8, "2": 0.7, "4": 0.65},
     "signs": {"1": 0.75},
 }
+SERVED = {"FedAvg": {"a": 0.9}, "FedAvgM": {"a": 0.8}, "FedAdam": {"a": 0.7}, "FedYogi": {"a": 0.7}}
+SENT = {"diloco": 2.2, "muloco": 2.1, "sparseloco": 2.21, "powersgd, rank 2": 2.3, "demo": 2.2}
+BYTES = {arm: {HERE: loss} for arm, loss in SENT.items()}
 LATE = {"sync": {1: 1.0, 16: 0.6}, "large": {1: 1.0, 16: 0.9}}
 ELASTIC = {"aeasgd": {1: 1.3, 64: 1.35}, "aeamsgd": {1: 1.0, 64: 1.05}, "downpour_easy": {1: 1.5, 64: NEVER}}
 RING = {"ring": {2: 1.0}, "tree": {2: 1.0}, "one ps": {2: 4.0}, "as many ps as workers": {2: 1.0}}
@@ -110,6 +114,9 @@ EVERYWHERE = dict.fromkeys(CLOCK, 1.0)
         (judge_language, LANGUAGE, "shown"),
         (judge_language, LANGUAGE | {"diloco": {50: 2.2}}, "shown in part"),
         (judge_language, LANGUAGE | {"diloco": {50: 3.3}}, "refuted"),
+        (judge_bytes, BYTES, "shown"),
+        (judge_bytes, BYTES | {"sparseloco": {HERE: 2.3}}, "shown in part"),
+        (judge_bytes, BYTES | {"sparseloco": {HERE: 2.3}, "muloco": {HERE: 2.2}}, "refuted"),
         (judge_des_loc, RARE, "shown"),
         (judge_des_loc, RARE | {"des_loc": {10: 0.72, 40: 0.82}}, "shown in part"),  # better than without means
         (judge_des_loc, RARE | {"des_loc": {10: 0.9, 40: 0.9}}, "refuted"),
@@ -143,6 +150,9 @@ EVERYWHERE = dict.fromkeys(CLOCK, 1.0)
         (judge_low_rank, RANKS, "shown"),
         (judge_low_rank, RANKS | {"signs": {"1": 0.7}}, "shown in part"),
         (judge_low_rank, RANKS | {"powersgd": {"1": 0.9, "2": 0.8, "4": 0.7}}, "refuted"),
+        (judge_fedopt, SERVED, "shown"),
+        (judge_fedopt, SERVED | {"FedAvgM": {"a": 0.7}}, "shown in part"),
+        (judge_fedopt, SERVED | {"FedAvg": {"a": 0.6}, "FedAvgM": {"a": 0.6}}, "refuted"),
         (judge_backups, {"sync_sgd": CLOCK, "sync_sgd, 1 backups": EVERYWHERE | {"pareto": NEVER}}, "shown in part"),
         (judge_momentum, MOMENTUM, "shown"),
         (judge_momentum, MOMENTUM | {"mdownpour": {1: 1400}}, "shown in part"),  # it is not only better than without
@@ -212,6 +222,31 @@ def test_without_a_loss_other_compressors_are_powersgd():
     kept = {"rank": 1, "compressor": "random elements", "learning_rate": 0.1}
     run = claims_runs.ClaimRun(scheme=kinds[1], **how | {"settings": kept})
     assert claims_runs.execute(run)["loss"] != other
+
+
+def test_clients_take_turns_with_data_of_their_own():
+    how = {
+        "scheme": "local_sgd",
+        "settings": {"communication_period": 10, "learning_rate": 0.4},
+        "steps": 40,
+        "seed": 3,
+    }
+    few = claims_runs.ClaimRun(**how, workers=2, clients=8, task="dirichlet")
+    every = claims_runs.ClaimRun(**how, workers=8, clients=8, task="dirichlet")
+    assert claims_runs.execute(few)["gradients"][-1] == 80
+    owners = claims_runs.execute(claims_runs.ClaimRun(**how, workers=8, task="dirichlet"))["loss"]
+    # all take part: which worker plays which client has no weight in a mean
+    assert claims_runs.execute(every)["loss"] == pytest.approx(owners, abs=2e-5)
+    assert claims_runs.execute(few)["loss"] != owners
+
+
+def test_a_client_with_unequal_labels_has_few_of_them():
+    def labels(task):  # that more than a fifth of a client's examples have, in the mean
+        problem = claims_runs.task(task, workers=20, steps=10, batch=160, seed=3)
+        biases = [problem.gradient(problem.start, k, 0)[-8:] for k in range(20)]  # softmax less one for the label
+        return np.mean([np.count_nonzero(bias < -0.1) for bias in biases])
+
+    assert labels("shards") < 0.2 < 0.8 < labels("dirichlet") < 3
 
 
 @pytest.mark.parametrize("scheme", ["sparta", "palsgd"])
@@ -343,6 +378,7 @@ def test_a_run_on_text_learns_and_is_kept(monkeypatch, tmp_path):
     run = claims_runs.ClaimRun(scheme="local_sgd", settings=settings, workers=2, steps=8, seed=3, task="text")
     (curve,) = claims_cache.outcomes([run], "in a process of its own, on one core")
     assert curve["loss"][-1] < curve["loss"][0] - 0.2
+    assert claims_runs.task("text", workers=2, steps=8, batch=16, seed=3).shapes == VARIABLES
     monkeypatch.setattr(claims_runs.ClaimRun, "execute", None)  # it is not run again
     assert claims_cache.outcomes([run], "kept")[0]["loss"] == curve["loss"]
 
