@@ -33,7 +33,7 @@ from distsgd.benchmarks.claims_of_bytes import (
     judge_sparseloco,
     judge_sparta,
 )
-from distsgd.benchmarks.claims_of_clients import judge_fedopt
+from distsgd.benchmarks.claims_of_clients import judge_fedopt, judge_participation, judge_unequal_buffer
 from distsgd.benchmarks.claims_of_delay import judge_hogwild
 from distsgd.benchmarks.claims_of_language import HERE, VARIABLES, judge_bytes, judge_language
 from distsgd.benchmarks.claims_of_machines import judge_all_reduce, judge_asynchronous, judge_backups, judge_ssp
@@ -65,7 +65,9 @@ RANKS = {
     "largest": {"1": 0.8, "2": 0.7, "4": 0.65},
     "signs": {"1": 0.75},
 }
+CLIENTS = {"equal data": {"1": 300, "10": 90, "100": 70}, "unequal data": {"1": NEVER, "10": 600, "100": 400}}
 SERVED = {"FedAvg": {"a": 0.9}, "FedAvgM": {"a": 0.8}, "FedAdam": {"a": 0.7}, "FedYogi": {"a": 0.7}}
+OWNED = {"local_sgd": {"equal": 9.0, "unequal": 20.0}, "K 1": {"equal": 3.0, "unequal": NEVER}}
 SENT = {"diloco": 2.2, "muloco": 2.1, "sparseloco": 2.21, "powersgd, rank 2": 2.3, "demo": 2.2}
 BYTES = {arm: {HERE: loss} for arm, loss in SENT.items()}
 LATE = {"sync": {1: 1.0, 16: 0.6}, "large": {1: 1.0, 16: 0.9}}
@@ -150,9 +152,14 @@ EVERYWHERE = dict.fromkeys(CLOCK, 1.0)
         (judge_low_rank, RANKS, "shown"),
         (judge_low_rank, RANKS | {"signs": {"1": 0.7}}, "shown in part"),
         (judge_low_rank, RANKS | {"powersgd": {"1": 0.9, "2": 0.8, "4": 0.7}}, "refuted"),
+        (judge_participation, CLIENTS, "shown"),
+        (judge_participation, CLIENTS | {"unequal data": {"1": NEVER, "10": 600, "100": 200}}, "shown in part"),
         (judge_fedopt, SERVED, "shown"),
         (judge_fedopt, SERVED | {"FedAvgM": {"a": 0.7}}, "shown in part"),
         (judge_fedopt, SERVED | {"FedAvg": {"a": 0.6}, "FedAvgM": {"a": 0.6}}, "refuted"),
+        (judge_unequal_buffer, OWNED | {"K 10": {"equal": 1.0, "unequal": 1.0}}, "shown"),
+        (judge_unequal_buffer, OWNED | {"K 10": {"equal": 1.0, "unequal": 21.0}}, "shown in part"),
+        (judge_unequal_buffer, OWNED | {"K 10": {"equal": 1.0, "unequal": NEVER}}, "refuted"),
         (judge_backups, {"sync_sgd": CLOCK, "sync_sgd, 1 backups": EVERYWHERE | {"pareto": NEVER}}, "shown in part"),
         (judge_momentum, MOMENTUM, "shown"),
         (judge_momentum, MOMENTUM | {"mdownpour": {1: 1400}}, "shown in part"),  # it is not only better than without
