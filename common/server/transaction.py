@@ -18,6 +18,35 @@ NO_HOLDER, DIRTY, CLEAN = -1, 0, 1  # see `Transactions.incarnations`; the incar
 REFUSED = "refused"
 
 
+@contextmanager
+def holding(
+    mutex: Any,
+    device: str,
+    after: Sequence[Any],
+    enter: Callable[[], Any] | None = None,
+    leave: Callable[[], Any] | None = None,
+) -> Iterator[Any]:
+    """Hold the lock `mutex` on `device` for what is built inside; see `Transactions.lock`."""
+    graph = tf.compat.v1.get_default_graph()
+    with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)), tf.device(device):
+        lock = entered = tf.raw_ops.MutexLock(mutex=mutex)
+        if enter is not None:
+            with tf.control_dependencies([lock]):
+                entered = enter()
+    held: Any = SimpleNamespace(released=None)
+    first = len(graph.get_operations())
+    with tf.control_dependencies([entered]):
+        yield held
+    # The operations that lead to the unlock are all on the device of the lock. On the worker they would hold the lock
+    # for a round trip, or for ever if the worker has died.
+    with tf.device(device):
+        inside = tf.group(*graph.get_operations()[first:])  # one edge for each device, not for each operation
+        with tf.control_dependencies([inside]):
+            last = [leave()] if leave else []
+            with tf.control_dependencies(last):
+                held.released = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+
+
 class Transactions:
     """Atomic events on the global variables.
 
@@ -65,27 +94,16 @@ class Transactions:
         Yields:
             an object whose attribute `released` is the unlock, once the context has ended.
         """
-        graph = tf.compat.v1.get_default_graph()
-        with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)), tf.device(self.device):
-            lock = entered = tf.raw_ops.MutexLock(mutex=self.mutex)
-            if enter is not None:
-                with tf.control_dependencies([lock]):
-                    entered = enter()
-                with tf.control_dependencies([entered]):
-                    self.now = microseconds(tf.timestamp())
-        held: Any = SimpleNamespace(released=None)
-        first = len(graph.get_operations())
-        with tf.control_dependencies([entered]):
+
+        def begin() -> Any:
+            entered = enter() if enter else None
+            with tf.control_dependencies([entered]):
+                self.now = microseconds(tf.timestamp())
+            return entered
+
+        with holding(self.mutex, self.device, after, begin if enter else None, leave) as held:
             yield held
-        self.now = None
-        # The operations that lead to the unlock are all on the ps. On the worker they would hold the lock for a round
-        # trip, or for ever if the worker has died.
-        with tf.device(self.device):
-            inside = tf.group(*graph.get_operations()[first:])  # one edge for each device, not for each operation
-            with tf.control_dependencies([inside]):
-                last = [leave()] if leave else []
-                with tf.control_dependencies(last):
-                    held.released = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+            self.now = None
 
     def event(
         self, slot: WorkerSlot, after: Sequence[Any], conditions: Callable[[], Sequence[Any]]
