@@ -23,6 +23,7 @@ from .aeasgd import AEASGD as AEASGD
 from .aeamsgd import AEAMSGD as AEAMSGD
 from .async_diloco import AsyncDiLoCo as AsyncDiLoCo
 from .hierarchical import Hierarchical as Hierarchical
+from .ad_psgd import ADPSGD as ADPSGD
 from .ssp import SSP as SSP
 from .sync_sgd import SyncSGD as SyncSGD
 from .k_sync import KSync as KSync

@@ -29,6 +29,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "all_reduce": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "powersgd": {"learning_rate": (0.02, 0.04, 0.08, 0.16)},
     "d_psgd": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
+    "ad_psgd": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "dsgd_tracking": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "sgp": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "noloco": {"learning_rate": INNER, "outer_learning_rate": OUTER},

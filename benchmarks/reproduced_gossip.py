@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from rich.progress import track
 
+from ..algorithms.ad_psgd import ADPSGD
 from ..algorithms.all_reduce import AllReduce
+from ..algorithms.d_psgd import DPSGD
 from ..common.data.recipes import make
 from ..common.replay.reference import gossip_rules, gradients
 from ..common.sync.topology import Topology, spectral_gap
+from ..common.virtual_time.platform import Platform
+from ..common.virtual_time.schedule import EventLoop
+from .claims_runs import centers
 from .reproduced_experiment import Experiment, Numbers, path
 
 # How far the workers are from their mean.
@@ -60,15 +66,20 @@ VARIANCE = RATE**2 / (1 - (1 - RATE) ** 2) / WORKERS  # of the mean, with any gr
 EPOCHS, BATCH, HIDDEN, ETA = (2, 8, 32), 16, 32, 0.2
 
 
-def _epochs() -> Numbers:
-    """Return the loss on digits after so many epochs, of all-reduce and of D-PSGD on a ring, on equal shards."""
+def _on_digits(workers: int) -> tuple[np.ndarray, gradients.Gradient, Callable[[np.ndarray], float], int]:
+    """Return the start, the gradients, the loss, and the steps of an epoch of a network on digits, on equal shards."""
     x, y = make("digits").train
     x = x.reshape(len(x), -1)
     sizes = [x.shape[1], HIDDEN, 10]
     loss, on_rows = gradients.mlp_loss(x, y, sizes), gradients.mlp_gradient(x, y, sizes)
-    gradient = gradients.batch_gradient(on_rows, examples=len(x), workers=WORKERS, seed=0, batch_size=BATCH)
+    gradient = gradients.batch_gradient(on_rows, examples=len(x), workers=workers, seed=0, batch_size=BATCH)
     start = np.random.default_rng(0).standard_normal(sum((n + 1) * m for n, m in pairwise(sizes))) * x.shape[1] ** -0.5
-    of_epoch = len(x) // (WORKERS * BATCH)
+    return start, gradient, loss, len(x) // (workers * BATCH)
+
+
+def _epochs() -> Numbers:
+    """Return the loss on digits after so many epochs, of all-reduce and of D-PSGD on a ring, on equal shards."""
+    start, gradient, loss, of_epoch = _on_digits(WORKERS)
     steps = EPOCHS[-1] * of_epoch
     ring = Topology("ring").weights(WORKERS)
     paths = {
@@ -76,6 +87,30 @@ def _epochs() -> Numbers:
         "ring": gossip_rules.d_psgd(start, gradient, WORKERS, weights=lambda t: ring, eta=ETA, steps=steps),
     }
     return {f"{name}{n}": loss(centers[n * of_epoch - 1]) for name, centers in paths.items() for n in EPOCHS}
+
+
+# One slow worker.
+
+SLOWER, FEW, LOSS, STEP_MS = (1, 10, 100), 4, 0.3, 10.0
+
+OF_SLOW = ADPSGD(learning_rate=ETA), DPSGD(learning_rate=ETA), AllReduce(learning_rate=ETA)
+
+
+def _slow_worker() -> Numbers:
+    """Return the virtual seconds to a loss on digits, with the first of four workers so many times slower."""
+    start, gradient, loss, _ = _on_digits(FEW)
+    found = {}
+    for scheme in OF_SLOW:
+        for slower in SLOWER:
+            machines = Platform(step_ms=STEP_MS, step_factors=f"{slower}{',1' * (FEW - 1)}")
+            most = round(200 * scheme.sync.updates_per_round(FEW))
+            how = {"rounds": scheme.rounds(most), "message_bytes": 0, "reply_bytes": 0, "stop_at_version": most}
+            trace = EventLoop(scheme, machines, workers=FEW, seed=0, **how).run().trace
+            whole = centers(scheme, trace, start, gradient, FEW, most)
+            reached = next(version for version, center in enumerate(whole) if loss(center) <= LOSS)
+            at = np.searchsorted(trace["version"], reached, side="right") - 1
+            found[f"{scheme.name}{slower}"] = float(trace["microseconds"][at]) / 1e6
+    return found
 
 
 # What the spectral gap does not tell.
@@ -219,6 +254,24 @@ EXPERIMENTS = [
         + "; all-reduce "
         + ", ".join(f"{{all_reduce{n}:.4f}}" for n in EPOCHS),
         lambda found: all(abs(found[f"ring{n}"] / found[f"all_reduce{n}"] - 1) < 0.02 for n in EPOCHS),
+    ),
+    Experiment(
+        "slow-worker",
+        "`ad_psgd`, `d_psgd`, `all_reduce`",
+        "Lian et al. 2018 (arXiv:1710.06952), one slow worker among others; ours is a network with 32 hidden units on "
+        f"digits, {FEW} workers with equal shards, η = {ETA}, batches of {BATCH}, steps of 10 ms, the first worker "
+        f"{', '.join(map(str, SLOWER))} times slower",
+        "AD-PSGD hardly notices the slow worker: by its gradients, 3 + 1/s in place of 4 in the time of a step, it "
+        "takes "
+        f"{', '.join(f'{FEW / (FEW - 1 + 1 / s):.2f}' for s in SLOWER[1:])} times as long; the others s times",
+        _slow_worker,
+        f"virtual seconds to a loss of {LOSS}: "
+        + "; ".join(f"`{scheme.name}` " + ", ".join(f"{{{scheme.name}{s}:.2f}}" for s in SLOWER) for scheme in OF_SLOW),
+        lambda found: all(
+            abs(found[f"ad_psgd{s}"] / found["ad_psgd1"] / (FEW / (FEW - 1 + 1 / s)) - 1) < 0.05
+            and all(abs(found[f"{name}{s}"] / found[f"{name}1"] / s - 1) < 0.01 for name in ("d_psgd", "all_reduce"))
+            for s in SLOWER
+        ),
     ),
     Experiment(
         "spectral-gap",

@@ -155,7 +155,17 @@ class Operations:
 
     def merge(self, now: Now) -> None:
         """Merge a worker's message into the center."""
-        self._update(self._received(now), now, now.worker)
+        if self.sync.in_pairs:
+            return self._average(self._received(now), now)
+        return self._update(self._received(now), now, now.worker)
+
+    def _average(self, message: Sequence[Message], now: Now) -> None:
+        """Let a worker and its peer, or a worker alone, take the mean of their parameters, which is the reply."""
+        peer = self.sync.peer(self.workers, now.worker, now.round)
+        other, own = self.local.row("params", peer), message[0].vector
+        mean = tf.where(tf.equal(peer, tf.cast(now.worker, tf.int32)), own, (own + other.read_value()) / 2)
+        other.assign(mean)
+        Row(self.reply, now.worker).assign(mean)
 
     def drop(self, now: Now) -> None:
         """Drop a worker's message; the reply is the present center."""

@@ -154,7 +154,12 @@ def test_the_catalogue_adds_its_equations_alone(folder, tmp_path):
     verdict, files = in_a_program(folder, "catalogue", tmp_path)
     assert verdict == (True, False)
     assert files == sorted(
-        [*BASE, *EQUATIONS, *(f"common/replay/{name}.py" for name in ("adapters", "members")), "common/arguments.py"]
+        [
+            *BASE,
+            *EQUATIONS,
+            *(f"common/replay/{name}.py" for name in ("adapters", "draws", "members")),
+            "common/arguments.py",
+        ]
     )
 
 

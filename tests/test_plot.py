@@ -94,6 +94,7 @@ def test_runs_of_one_algorithm_share_a_colour_and_differ_in_dashes():
         "serial hogwild async_sgd downpour",
         "async_sgd ringmaster delay_adaptive",
         "all_reduce d_psgd dsgd_tracking sgp noloco gasloc",
+        "all_reduce d_psgd ad_psgd async_sgd",
         "all_reduce diloco streaming_diloco",
         "sync_sgd k_sync async_sgd",
         "sync_sgd local_sgd ssp async_sgd downpour_easy",

@@ -113,15 +113,16 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "downpour with a warm start": Downpour(warm_start=8),
     "sync_sgd with a backup worker": SyncSGD(backup_workers=1),
 }
-# One of each way through the code between processes: no wait, a bound, a barrier, a quorum, no ps, exchanges before the
-# steps, messages that are no vectors, steps between message and reply, pushes and pulls apart. What the others add is
-# their rule: see test_group.py.
+# One of each way through the code between processes: no wait, a bound, a barrier, a quorum, no ps, pairs, exchanges
+# before the steps, messages that are no vectors, steps between message and reply, pushes and pulls apart. What the
+# others add is their rule: see test_group.py.
 WAYS = (
     "async_sgd",
     "ssp",
     "sync_sgd",
     "k_async",
     "all_reduce",
+    "ad_psgd",
     "aeasgd",
     "ef_sgd",
     "streaming_diloco",

@@ -14,6 +14,7 @@ from ..sync.barrier import Barrier, Quorum
 from ..sync.bounded import Bounded
 from ..sync.collective import Collective
 from ..sync.gossip import Gossip
+from ..sync.pairs import Pairs
 from ..sync.synchronization import Synchronization
 from .hyperparameters import Count, Decay, Fraction, Graph, NotNegative, Period, Positive, Rate, unstable_above
 from .inner import InnerOptimizer, inner
@@ -43,6 +44,7 @@ __all__ = [
     "InnerOptimizer",
     "Int8",
     "NotNegative",
+    "Pairs",
     "Period",
     "Positive",
     "Quorum",

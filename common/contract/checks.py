@@ -90,6 +90,15 @@ def _check_messages(scheme: Scheme) -> None:
             "uses_gradient_sum=True, exchange_first=True"
         )
     _check_overlap(scheme)
+    own = {
+        rule for rule in ("gradient_point", "local_step") if getattr(type(scheme), rule) is not getattr(Scheme, rule)
+    }
+    if sync.in_pairs and (scheme.period > 1 or own != {"gradient_point"}):
+        raise UserError(
+            f"{name}: others change worker.params while it computes, so that with Pairs() it takes its gradient at a "
+            "local variable (gradient_point), and makes its one step of a round in on_reply. Received: "
+            f"period={scheme.period}, and of these rules {', '.join(sorted(own)) or 'none'}"
+        )
     if not sync.uses_ps and {*map(type, codecs)} != {Codec}:
         raise UserError(
             f"{name}: without a ps vectors travel as they are: leave the codec out. Received: "

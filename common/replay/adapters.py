@@ -19,6 +19,7 @@ from ..arguments import at_least
 from ..errors import UserError
 from ..record_format import EVENTS
 from ..spec import parse
+from . import draws
 from .members import members_of, mixing_of
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
 from .reference import (
@@ -55,27 +56,6 @@ def _of_chunks(run: RecordedRun, scheme: Hyperparameters) -> Callable[[np.ndarra
     sizes = [len(part) for part in _slices(run)]
     compress = on_slices(lambda part: cosine_coefficients(part, scheme.chunk, scheme.kept), sizes)
     return lambda message: compress(message, 0, 0)
-
-
-def _drawn(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int], np.ndarray]:
-    """Return the elements that are drawn in a round, [P], as a function of its number."""
-    from ..contract.seeded import uniform_numbers  # not at the top: few algorithms are random
-
-    return lambda number: uniform_numbers(run.seed, len(run.start), number) < scheme.share
-
-
-def _first_factors(run: RecordedRun, scheme: Hyperparameters) -> np.ndarray:
-    """Return the numbers of the first right factors of `powersgd`, [P], the same in each run."""
-    from ..contract.seeded import uniform_numbers  # not at the top: few algorithms are random
-
-    return uniform_numbers(0, len(run.start), 0) - 0.5
-
-
-def _drawn_in_step(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int, int], float]:
-    """Return the number that a worker draws in a local step, as a function of its index and of the step."""
-    from ..contract.seeded import uniform_numbers  # not at the top: few algorithms are random
-
-    return lambda k, t: uniform_numbers(run.seed, 1, k, t)[0]
 
 
 def _in_order(
@@ -377,6 +357,7 @@ TRANSCRIPTIONS = {
     "k_async": _in_sets(quorum_rules.k_async, count="workers_per_update"),
     "all_reduce": Transcription(lambda run, s: _sync_sgd(run), "synchronous"),
     "d_psgd": _in_rounds(gossip_rules.d_psgd, lambda s: True, **GOSSIP),
+    "ad_psgd": _in_order(gossip_rules.ad_psgd, lambda s: True, peer=draws.peer),
     "dsgd_tracking": _in_rounds(gossip_rules.dsgd_tracking, lambda s: True, weights=mixing_of),
     "sgp": _in_rounds(gossip_rules.sgp, lambda s: True, **GOSSIP),
     "noloco": _in_rounds(gossip_rules.noloco, lambda s: True, gamma="consensus_rate", **GOSSIP, **OUTER),
@@ -417,7 +398,7 @@ TRANSCRIPTIONS = {
         mu="momentum",
         p="pull_probability",
         gamma="pull_strength",
-        drawn=_drawn_in_step,
+        drawn=draws.drawn_in_step,
     ),
     "des_loc": _in_rounds(
         synchronous_rules.des_loc,
@@ -485,11 +466,11 @@ TRANSCRIPTIONS = {
         mu="momentum",
         rank="rank",
         shapes=lambda run, s: run.shapes,
-        first=_first_factors,
+        first=draws.first_factors,
     ),
     "sparta": _in_rounds(
         compressed_rules.sparta,
         lambda s: True,
-        drawn=_drawn,
+        drawn=draws.drawn,
     ),
 }

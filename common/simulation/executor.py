@@ -126,12 +126,23 @@ class Merging:
         """Merge a message into the center; return the reply."""
         center, sender = self.center, _slot(worker)
         message = self._received(worker, now, place)
+        if self.scheme.sync.in_pairs:
+            return self._averaged(worker, now)
         version = center.read_version()
         staleness = tf.cast(center.staleness(version, sender), tf.float32)
         completes = center.count_message(True)
         reply = tf.convert_to_tensor(center.merge(self.part, message, staleness, version, sender, completes))
         center.count_updates(completes)
         return center.reply([reply])
+
+    def _averaged(self, worker: Any, now: Any) -> Any:
+        """Let a worker and its peer, or a worker alone, take the mean of their present parameters; return it."""
+        params, peer = self.workers.tables["params"], self.scheme.sync.peer(self.center.num_workers, worker, now[2])
+        own, other = Row(params, worker).read_value(), Row(params, peer)
+        mean = tf.where(tf.equal(peer, tf.cast(worker, tf.int32)), own, (own + other.read_value()) / 2)
+        other.assign(mean)
+        self.center.count_updates(1)
+        return mean
 
     def _adopt_one(self, worker: Any, now: Any, reply: Any) -> None:
         self.center.note_pull(_slot(worker))
@@ -352,7 +363,11 @@ class Executor:
         found = {"at": self.center.read_version(), "center": self.part.center.read_value()}
         if self.part.average is not None:
             found["average"] = self.part.average.read_value()
-        if self.center.scheme.sync.gossips:
+        sync = self.center.scheme.sync
+        if sync.in_pairs:
+            params = self.workers.tables["params"].read_value()
+            found |= {"center": tf.reduce_mean(params, 0), "consensus": consensus(params)}
+        elif sync.gossips:
             found["consensus"] = self.merging.consensus.read_value()
         return found | {"state": tf.reduce_mean(self.workers.shared.read_value(), 0)}
 

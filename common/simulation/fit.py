@@ -276,9 +276,11 @@ class Recording:
         config = read_config(run_dir)
         scheme, workers, steps = scheme_of(config, schemes), config["workers"], config["steps_per_worker"]
         rows, rounds = read_rounds(run_dir, workers), rounds_of(scheme, steps)
-        apart = scheme.overlap or scheme.sync.buckets > 1 or scheme.takes_means
+        apart = scheme.overlap or scheme.sync.buckets > 1 or scheme.takes_means or scheme.sync.in_pairs
         if apart or any(scheme.rounds(steps, 0, k) != scheme.rounds(steps) for k in range(workers)):
-            needed = "rounds that are the same for all workers, without steps after the message, buckets or means"
+            needed = (
+                "rounds that are the same for all workers, without pairs, steps after the message, buckets or means"
+            )
             raise UserError(f"a fit needs {needed}. Received: a run of {scheme.name}")
         times = RoundTimes.of(rows, rounds, scheme.exchange_first)
         times.need(workers)

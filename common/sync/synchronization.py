@@ -37,7 +37,9 @@ class Synchronization:
             a worker that has waited too long names the workers that are missing.
         exchanges: False for a single worker, which exchanges nothing.
         uses_ps: False without a parameter server: worker 0 holds the center and the record.
-        gossips: True if each worker hears its neighbours alone, and the center is the mean of the workers (`Gossip`).
+        gossips: True if each worker hears its neighbours alone, and the center is the mean of the workers (`Gossip`,
+            `Pairs`).
+        in_pairs: True if two workers at a time average their parameters, and none waits (`Pairs`).
         label: the name of the rule in the catalogue.
         buckets: number of parts in which a message leaves, each as soon as it is known; see `Collective`.
         late: with `set_size`, `drop` if a message computed on an older version is dropped, `count` if it is part of the
@@ -52,6 +54,7 @@ class Synchronization:
     exchanges: ClassVar[bool] = True
     uses_ps: ClassVar[bool] = True
     gossips: ClassVar[bool] = False
+    in_pairs: ClassVar[bool] = False
     label: ClassVar[str] = "asynchronous"
     buckets: int = 1
     late: Literal["drop", "count"] = "drop"
@@ -155,10 +158,18 @@ class Synchronization:
         """Return the replies to the messages of all workers in a round, [W, P], if each worker has its own."""
         raise NotImplementedError(f"{type(self).__name__} has one reply for all")
 
+    def peer(self, workers: int, worker: Any, number: Any) -> Tensor:
+        """Return the worker with which `worker` averages in its round of this number, or itself, int32, of pairs."""
+        raise NotImplementedError(f"{type(self).__name__} has no pairs")
+
     def share_state(self, ps: Store, slot: WorkerSlot, state: Tensor) -> Tensor:
         """Store the worker's non-trainable state [S] for the evaluator; returns the state that the worker adopts."""
         ps.store_state(slot, state)
         return state
+
+    def read_copies(self, ps: Store, slot: WorkerSlot) -> Tensor:
+        """Bring the center up to date after the last round of all workers, on worker 0. Default: it is."""
+        return tf.constant(True)
 
     # Waiting workers, and workers that join and leave.
 

@@ -114,6 +114,35 @@ class Topology:
         """Return the number of rounds after which a run repeats its matrices."""
         return self.period(workers) or DRAWN
 
+    def peers(self, workers: int) -> np.ndarray:
+        """Return the worker with which each averages in a round, [rounds, W], int32, drawn; rounds repeat after that.
+
+        The workers are cut into two classes, see `classes`. Those of the second draw one of their neighbours of the
+        first class, with the weights of the graph; those of the first have themselves. Links of a graph that changes
+        from round to round are those of all rounds.
+
+        Raises:
+            UserError: as `weights`.
+        """
+        return _peers(self.text, workers, self.written())
+
+
+def classes(links: np.ndarray) -> np.ndarray:
+    """Cut the workers of a graph with these symmetric links [W, W] into two classes; return a flag for each, [W].
+
+    Along the links, each worker takes the class of fewer of its neighbours so far; worker 0 is in the first class. So a
+    connected graph stays connected if only links between the classes are used, at least half of all links are, and of
+    a bipartite graph all.
+    """
+    found, queue = np.full(len(links), -1), list(range(len(links) - 1, -1, -1))  # of several parts, one after the other
+    while queue:
+        k = queue.pop()
+        if found[k] < 0:
+            near = found[(links[k] > 0) & (np.arange(len(links)) != k)]
+            found[k] = int((near == 0).sum() > (near == 1).sum())
+            queue += [int(j) for j in np.flatnonzero(links[k])[::-1] if found[j] < 0]
+    return found == 1
+
 
 def spectral_gap(weights: np.ndarray) -> float:
     """Return 1 - |λ2| of a mixing matrix [W, W], with its second largest eigenvalue by absolute value.
@@ -205,6 +234,22 @@ def _weights(text: str, workers: int, round: int, seed: int, written: int | None
         weights = heard / heard.sum(1, keepdims=True)
     weights.setflags(write=False)
     return weights
+
+
+@lru_cache(maxsize=16)
+def _peers(text: str, workers: int, written: int | None) -> np.ndarray:
+    every = {"random-matching": "complete", "one-peer": "exponential"}.get(text, text)  # the links of all rounds
+    links = Topology(every).weights(workers)
+    links = links + links.T
+    begins = classes(links)
+    peers = np.tile(np.arange(workers, dtype=np.int32), (DRAWN, 1))
+    drawn = np.random.default_rng(workers).random((DRAWN, workers))
+    for k in np.flatnonzero(begins):
+        shares = np.cumsum(np.where(begins, 0, links[k]))
+        if shares[-1] > 0:
+            peers[:, k] = np.searchsorted(shares, drawn[:, k] * shares[-1], side="right")
+    peers.setflags(write=False)
+    return peers
 
 
 def _circle(workers: int, distances: list[int]) -> np.ndarray:

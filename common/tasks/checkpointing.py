@@ -81,6 +81,8 @@ class Saver:
 
     def is_due(self, calls: StateCalls) -> bool:
         """Return True if it is time to save, and the center has changed since the last checkpoint."""
+        if self.keeping.never:
+            return False
         by_time = time.monotonic() - self.saved_at >= self.recovery.seconds
         every = self.recovery.checkpoint_steps
         if not (by_time or every) or (self.writer is not None and self.writer.is_alive()):

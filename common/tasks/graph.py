@@ -76,7 +76,12 @@ class TaskGraph:
         self.frozen = self.model.frozen_values() if workers else []
         self.in_place = job.in_place and self.model.size >= IN_PLACE_FLOATS
         # Without test data no snapshot would be evaluated.
-        multiples = None if job.test is None else job.plan.multiples(self.model.size + self.model.state_size)
+        # Workers in pairs reach no version together.
+        multiples = (
+            None
+            if job.test is None or self.sync.in_pairs
+            else job.plan.multiples(self.model.size + self.model.state_size)
+        )
         self.multiples = None if multiples is None else Multiples(*multiples)
         last = None if job.options.schedule else max(map(len, job.plan.all_rounds))
         if isinstance(self.sync, Gossip):
@@ -126,6 +131,8 @@ class TaskGraph:
         """Return functions that build the requests of a worker, and its rounds: errors of a scheme appear here."""
         from ..messages.carried import CarriedChannels
         from ..messages.channels import Channels
+        from ..messages.copies import Copies
+        from ..server.transaction import holding
         from ..worker.fed_worker import FedReplica, FedWorker
         from ..worker.replica import Replica
         from ..worker.without_copy import InPlaceWorker, SparseWorker
@@ -136,7 +143,10 @@ class TaskGraph:
         carried, transport = None, self.ps.center.transport
         if self.can_lose and isinstance(self.sync, Gossip):
             carried = CarriedChannels(k, tasks, transport, self.sync.rows(k, job.cluster.workers))
-        mail = carried or Channels(k, tasks, transport)
+        mail: Any = carried or Channels(k, tasks, transport)
+        if self.sync.in_pairs:
+            copies = [_devices(job, other)[0] for other in range(job.cluster.workers)]
+            mail = Copies(copies, tasks, transport, self.model.size, holding)
         slot = self.ps.membership.slot(k, k if job.shared_graph is None else self.identity[0], mail)
         name, numbers = f"worker_{k}", (slot.index, job.cluster.workers)
         if isinstance(self.model, Parameters):

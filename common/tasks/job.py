@@ -187,7 +187,7 @@ class Job:
         """The rule of restarts: which tasks are restarted, which may be lost, and how long the others wait."""
         sync, asked, wait = self.scheme.sync, self.recovery, self.cluster.wait_seconds
         limits = asked.max_restarts, asked.min_workers
-        kind = {"gossips": sync.gossips, "awaits_workers": self.script is not None}
+        kind = {"gossips": sync.gossips and not sync.in_pairs, "awaits_workers": self.script is not None}
         return RestartRule(sync.uses_ps, wait, not sync.exchanges, *limits, **kind)
 
     @property
@@ -273,6 +273,8 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
     if (scheme.sync.gossips or scheme.takes_means) and options.schedule:
         raise UserError(f"{scheme.name} cannot follow a schedule, as its workers meet within a round: leave it out")
+    if scheme.sync.in_pairs:
+        _check_pairs(scheme, recovery)
     if scheme.sync.gossips and options.ema_decay is not None:
         raise UserError(
             f"{scheme.name} has no center in each round, whose average could be kept: leave ema_decay out. Received: "
@@ -295,11 +297,21 @@ def _why_all(scheme: Scheme, cluster: Cluster) -> str | None:
     """Return why no worker of a run may be lost; None if one may."""
     if scheme.sync.uses_ps:
         return None
-    if not scheme.sync.gossips:
+    if not scheme.sync.gossips or scheme.sync.in_pairs:
         return ""
     if cluster.task is not None:
         return ", as it runs on several machines"
     return ", as the sum of what they keep would change" if scheme.declares_sizes else None
+
+
+def _check_pairs(scheme: Scheme, recovery: Recovery) -> None:
+    """Raise `UserError` for what workers that average in pairs cannot do: stand still together, and lose a round."""
+    for name, default in (("checkpoint_seconds", None), ("checkpoint_steps", None), ("on_nan", "stop")):
+        if (value := getattr(recovery, name)) != default:
+            raise UserError(
+                f"{scheme.name} has no time at which all its workers stand still, or leave out a round: leave {name} "
+                f"out. Received: {name}={value}"
+            )
 
 
 def _check_participation(scheme: Scheme, train: Any, workers: int, options: RunOptions) -> None:

@@ -33,6 +33,7 @@ class Keeping:
         layout: layout of the local state of a worker.
         bytes: size of the local states of all workers.
         keeps: the local states are kept: they are neither empty nor too large.
+        never: no checkpoint is written.
         stops: workers stand still while the state is read: for their copies; and without a ps, as they write to the
             center without the lock.
         waits_for_all: the state is read only if all workers stand still; if not, also after a time limit.
@@ -52,8 +53,9 @@ class Keeping:
         apart = job.uses_ps or sync.gossips
         self.bytes = workers * (self.layout if apart else self.layout.besides("params")).bytes
         self.stride, self.lag = (collected, collected + workers) if sync.gossips else (1, 0)
-        self.keeps = 0 < self.bytes <= MOST_BYTES
-        self.stops = self.keeps or not job.uses_ps
+        self.never = sync.in_pairs  # a worker that stands still answers others, which changes its parameters
+        self.keeps = 0 < self.bytes <= MOST_BYTES and not self.never
+        self.stops = (self.keeps or not job.uses_ps) and not self.never
         self.waits_for_all = not job.uses_ps
         if workers > 1 and not job.options.schedule:
             together = sync.set_size(workers) == workers

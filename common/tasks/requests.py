@@ -226,6 +226,7 @@ class WorkerRequests:
     """Requests that each worker has of its own."""
 
     _refuse = answer(bool, lambda own: own.ps.refuse(own.slot), traced=True)
+    read_copies = answer(bool, lambda own: own.scheme.sync.read_copies(own.ps, own.slot), traced=True, waits=SLOW)
     _local = answer(dict, lambda own: tf.nest.map_structure(lambda v: v.read_value(), own.local()), waits=SLOW)
 
     @request(inputs=lambda own: own.fed)

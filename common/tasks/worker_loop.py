@@ -16,7 +16,7 @@ from ..contract.rounds import Event
 from ..errors import WaitTimeout
 from ..lazy import tf
 from ..reports import Report
-from ..waiting import wait_until
+from ..waiting import absent, wait_until
 from .calls import Connect
 from .carriers import Carriers
 from .checkpointing import Saver, identity
@@ -172,10 +172,27 @@ class WorkerLoop:
             wait_until(progress, self.calls.wait_seconds, lambda: "worker 0, which warms up")
         self.recovery.join(recorded=False)
 
+    def _await_last_rounds(self) -> None:
+        """Block until the other workers have done their rounds: they average with each other until then."""
+        seen = np.array([])
+
+        def progress() -> bool:
+            return over() or not np.array_equal(self.calls.rounds_applied(), seen)
+
+        def over() -> bool:
+            return bool(np.delete(self.calls.worker_flags().finished, CHIEF).all())
+
+        while not over():  # each round restarts the time limit
+            seen = self.calls.rounds_applied()
+            wait_until(progress, self.calls.wait_seconds, lambda: absent(self.calls.worker_flags().finished))
+
     def _finish(self) -> None:
         """Report that all rounds are done: the others no longer wait for this worker."""
         if self.carriers is not None:
             self.carriers.close()
+        if self.calls.graph.sync.in_pairs and self.index == CHIEF:
+            self._await_last_rounds()
+            self.calls.read_copies()
         self.local.end()
         self.calls.set_finished(*self.progress.end)
         if self.calls.graph.sees_waiting and not self.plan.options.schedule and not self.progress.stopping:

@@ -1,14 +1,17 @@
-"""A round of gossip in virtual time: a worker waits for its neighbours alone."""
+"""Gossip in virtual time: a worker waits for its neighbours alone, or averages with one that does not wait."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import numpy as np
 
 from ..contract.scheme import Scheme
 from ..sync.gossip import Gossip
+from ..sync.pairs import Pairs
+from ..sync.synchronization import Synchronization
 from .network import Network
 from .server import RoundTimings, SimulatedServer
 
@@ -61,3 +64,22 @@ class Neighbours:
         """Return the time of a message; a link carries the messages of a round to or from all neighbours together."""
         sends = int(links[:, one].sum()) - int(links[one, one])
         return self.network.hop(one, other, number, self.message_bytes, sends, gets)
+
+
+def between_peers(network: Network, sync: Synchronization, message_bytes: float) -> Network:
+    """Return a network in which a worker's message goes to its peer of the round, and the reply back, if in pairs.
+
+    A worker without a peer sends nothing. A link carries one message at a time: others that share it are not known.
+    """
+    if not sync.in_pairs:
+        return network
+    peers = cast(Pairs, sync).peers(network.workers)
+
+    def late(worker: int, number: int, there: bool) -> int:
+        peer = int(peers[number % len(peers), worker])
+        ends = (worker, peer) if there else (peer, worker)
+        return 0 if peer == worker else network.hop(*ends, number, message_bytes, 1, 1)
+
+    network.up = network.down = None
+    network.message_late, network.reply_late = partial(late, there=True), partial(late, there=False)
+    return network

@@ -249,6 +249,10 @@ class Machines:
         """Return the region of each worker, [W]."""
         return [self.places[k % len(self.places)] for k in range(workers)]
 
+    def held(self, size: float) -> int:
+        """Return the nanoseconds for which a message of so many bytes holds the lock of a ps."""
+        return self.service + round(size / self.ps_rate)
+
     def expected_steps(self, workers: int, seed: int) -> np.ndarray:
         """Return the mean time of a local step of each worker while the others are idle, [W], in nanoseconds."""
         means = self.model.values.mean(1) if isinstance(self.model, RecordedSteps) else np.ones(1)

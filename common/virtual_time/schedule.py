@@ -23,7 +23,7 @@ from ..server.trace import UNKNOWN
 from ..sync.release import waiting_at
 from .distributions import exponential_time
 from .durations import plans_of
-from .neighbours import Neighbours
+from .neighbours import Neighbours, between_peers
 from .network import Network
 from .platform import Machines, Platform
 from .resources import NEVER, EventQueue, one_machine
@@ -128,7 +128,8 @@ class EventLoop:
         self.plans = plans_of(machines, rounds, workers, seed, scheme.exchange_first)
         most_rounds = max(len(plan.steps) for plan in self.plans)
         self.server = server = SimulatedServer(scheme, workers, most_rounds, stop_at_version)
-        self.timings, self.network = RoundTimings(workers), Network(machines, workers, ps, seed)
+        self.timings = RoundTimings(workers)
+        self.network = between_peers(Network(machines, workers, ps, seed), scheme.sync, sizes.message(0))
         self.cores = one_machine(machines.cores, workers)
         shared = (self.cores, self._ready), (self.network.up, self._sent), (self.network.down, self._replied)
         computed = self._computed if self.cores else self._ready
@@ -138,20 +139,19 @@ class EventLoop:
             [(resource, act) for resource, act in shared if resource is not None],
         )
         # Events of phases that take no time are skipped: the next phase is called directly.
-        at_once, sync = not any(self.network.latency), scheme.sync
+        at_once, sync = not any(self.network.latency) and not scheme.sync.in_pairs, scheme.sync
         send = self._arrive if at_once and self.network.up is None else self._send
         self.reply = self._end_round if at_once and self.network.down is None else self._reply
         neighbours = sync.gossips and Neighbours(
             scheme, server, self.timings, self.network, sizes.message(0), self._end_round
         )
         without = neighbours.send if neighbours else self._reduce
-        self.exchange = self._step_alone if not sync.exchanges else send if sync.uses_ps else without
+        self.exchange = self._step_alone if not sync.exchanges else send if sync.uses_ps or sync.in_pairs else without
         self.process = {"exchange": server.exchange, "push": server.push, "pull": server.pull}
-        self.service = lambda size: machines.service + round(size / ps / machines.ps_rate)
+        self.service = lambda size: 0 if sync.in_pairs else machines.held(size / ps)
         self.end = self.lock_free = 0
         self.crashes, self.crash_at = [0] * workers, [math.inf] * workers  # of each worker: their number, the next
-        self.away, self.returned, self.fetching = set[int](), set[int](), set[int]()
-        self.reducing: list[int] = []
+        self.away, self.returned, self.fetching, self.reducing = set[int](), set[int](), set[int](), list[int]()
         self.computing: dict[int, int | None] = {}
         self.held_back = range(1, workers) if scheme.warmup_updates else range(0)
 

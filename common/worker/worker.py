@@ -137,6 +137,8 @@ class DenseWorker:
             self._step(gradients)
             if scheme.period > 1:
                 total += self._local_steps(rows[1:], timer.replied, first + 1)
+        elif scheme.sync.in_pairs:
+            total = _round_in_pairs(self, scheme, rows, timer, first)
         elif not scheme.sync.uses_ps:
             total, fine = self._collective_round(scheme, rows, timer, first)
             kept *= tf.cast(fine, tf.float32)
@@ -329,6 +331,23 @@ def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict
     check_names(scheme.name, "local variable", own)
     params = tf.Variable(tf.zeros([size]), name=f"{name}_params") if center is None else center
     return {"params": params} | {key: tf.Variable(value, name=f"{name}_{key}") for key, value in own.items()}
+
+
+def _round_in_pairs(worker: DenseWorker, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any) -> Any:
+    """Build a round at whose end a worker averages with a peer; what is not finite is refused. Returns the loss."""
+    rule: Any = scheme.sync  # a `Pairs`
+    total = worker._local_steps(rows, timer.begun, first)
+    message = timer.send(message_of(scheme, worker, timer.begun, total))
+    fine = is_finite(message) & tf.math.is_finite(total)
+    slot = replace(worker.slot.with_times(timer.times), round=worker.views[0].round)
+    with timer.reply(), tf.control_dependencies([worker.ps.transactions.check([fine])]):
+        message = tf.nest.map_structure(tf.identity, message)
+        rule.meet(worker.ps, slot, message, lambda reply: worker._on_reply(scheme, reply))
+    if slot.index == 0:
+        due = tf.equal((slot.round + 1) % rule.every(worker.ps.last_version), 0)
+        with tf.control_dependencies([timer.replied]):
+            when(due, lambda: rule.read_copies(worker.ps, slot))
+    return total
 
 
 def local_state(worker: DenseWorker) -> dict[str, list[Any]]:

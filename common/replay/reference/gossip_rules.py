@@ -131,6 +131,31 @@ def d_psgd(
     return path
 
 
+def ad_psgd(
+    start: np.ndarray,
+    gradient: Gradient,
+    contacts: Sequence[int],
+    workers: int,
+    *,
+    peer: Callable[[int, int], int],
+    eta: float,
+) -> list[np.ndarray]:
+    """Execute x_k, x_j ← ½ (x_k + x_j);  x_k ← x_k − η g_k(x̂_k);  x̂_k ← x_k; returns the mean of x after each event.
+
+    `contacts` has the worker k of each event, `peer` returns the neighbour j of a worker in a step, or k itself.
+    """
+    x, path, steps = np.tile(start, (workers, 1)), [], [0] * workers
+    seen = x.copy()
+    for k in contacts:
+        g, j = gradient(seen[k], k, steps[k]), peer(k, steps[k])
+        x[k] = x[j] = (x[k] + x[j]) / 2
+        x[k] -= eta * g
+        seen[k] = x[k]
+        steps[k] += 1
+        path.append(x.mean(axis=0))
+    return path
+
+
 def dsgd_tracking(
     start: np.ndarray, gradient: Gradient, workers: int, *, weights: Mixing, eta: float, steps: int
 ) -> list[np.ndarray]:

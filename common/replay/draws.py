@@ -1,0 +1,38 @@
+"""Arguments of the equations that a run draws: numbers by its seed, and the neighbours of a worker on its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .recorded import Hyperparameters, RecordedRun
+
+
+def drawn(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int], np.ndarray]:
+    """Return the elements that are drawn in a round, [P], as a function of its number."""
+    from ..contract.seeded import uniform_numbers  # not at the top: few algorithms are random
+
+    return lambda number: uniform_numbers(run.seed, len(run.start), number) < scheme.share
+
+
+def first_factors(run: RecordedRun, scheme: Hyperparameters) -> np.ndarray:
+    """Return the numbers of the first right factors of `powersgd`, [P], the same in each run."""
+    from ..contract.seeded import uniform_numbers  # not at the top: few algorithms are random
+
+    return uniform_numbers(0, len(run.start), 0) - 0.5
+
+
+def drawn_in_step(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int, int], float]:
+    """Return the number that a worker draws in a local step, as a function of its index and of the step."""
+    from ..contract.seeded import uniform_numbers  # not at the top: few algorithms are random
+
+    return lambda k, t: uniform_numbers(run.seed, 1, k, t)[0]
+
+
+def peer(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int, int], int]:
+    """Return the worker with which a worker averages in a round, as a function of its index and the number."""
+    from ..sync.topology import Topology  # not at the top: few algorithms have a graph
+
+    peers = Topology(scheme.topology).peers(run.workers)
+    return lambda k, number: int(peers[number % len(peers), k])
