@@ -32,8 +32,7 @@ class Carriers:
     def __init__(self, calls: WorkerCalls, plan: Plan, report: Report):
         self.calls, self.plan, self.report = calls, plan, report
         self.sync: Any = plan.scheme.sync  # a `Gossip`
-        self.index, self.lost = calls.index, frozenset[int]()
-        self.over = False
+        self.index, self.lost, self.over = calls.index, frozenset[int](), False
         calls.slack = REPAIR_WAITS  # the launcher kills a stopped worker first, and the others then continue
 
     def start(self, rounds: int) -> None:

@@ -262,7 +262,8 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
     if wanted is not None and wanted > cluster.workers:
         raise UserError(f"min_workers must be at most the workers, {cluster.workers}. Received: min_workers={wanted}")
     if wanted not in (None, cluster.workers) and (why := _why_all(scheme, cluster)) is not None:
-        raise UserError(f"{scheme.name} needs all its workers{why}: leave min_workers out. Received: {wanted}")
+        error = f"{scheme.name} needs all its workers{why}: leave min_workers out. Received: min_workers={wanted}"
+        raise UserError(error)
     recovery = options.recovery
     behind = recovery.max_restarts or recovery.on_nan == "drop" or wanted not in (None, cluster.workers)
     if scheme.sends_in_turn and behind:
