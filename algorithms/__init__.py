@@ -38,6 +38,7 @@ from .ef_sgd import EFSGD as EFSGD
 from .ef21_sgdm import EF21SGDM as EF21SGDM
 from .demo import DeMo as DeMo
 from .one_bit_adam import OneBitAdam as OneBitAdam
+from .zero_one_adam import ZeroOneAdam as ZeroOneAdam
 from .local_sgd import LocalSGD as LocalSGD
 from .slowmo import SlowMo as SlowMo
 from .fedopt import FedOpt as FedOpt

@@ -62,22 +62,24 @@ class OneBitAdam(Scheme):
 
     def message(self, worker):
         momentum = self.beta_1 * worker.first_moment + (1 - self.beta_1) * worker.gradient
-        return self._sent(worker, worker.gradient, momentum, worker.shapes)
+        early = worker.adam_steps < self.warmup_steps
+        return self._sent(worker, early, worker.gradient, momentum, worker.shapes)
 
     def server_update(self, server, message, staleness):
-        reply = self._sent(server, message, message, [message.shape])
+        early = server.adam_steps < self.warmup_steps
+        reply = self._sent(server, early, message, message, [message.shape])
         self._step(server.center, server, reply)
         return reply
 
     def on_reply(self, worker, reply):
         self._step(worker.params, worker, reply)
 
-    def _sent(self, own, gradient, momentum, shapes):
-        """Return the gradient in the first steps; then the signs of the momentum, whose error is kept."""
+    def _sent(self, own, floats, gradient, momentum, shapes):
+        """Return the gradient if floats are sent; else the signs of the momentum, whose error is kept."""
         total = momentum + own.error
-        signs, early = scaled_signs(total, shapes), own.adam_steps < self.warmup_steps
-        own.error.assign(tf.where(early, own.error, total - signs))
-        return tf.where(early, gradient, signs)
+        signs = scaled_signs(total, shapes)
+        own.error.assign(tf.where(floats, own.error, total - signs))
+        return tf.where(floats, gradient, signs)
 
     def _step(self, params, own, reply):
         """Make a step of Adam with the mean gradient, or the momentum, that the server has sent."""
@@ -88,5 +90,9 @@ class OneBitAdam(Scheme):
         v = tf.where(early, beta_2 * own.second_moment + (1 - beta_2) * reply**2, own.second_moment)
         own.first_moment.assign(m)
         own.second_moment.assign(v)
-        moved = m / (1 - beta_1**steps) / (tf.sqrt(v / (1 - beta_2**changed)) + EPSILON)
-        sgd(params, tf.where(v > 0, moved, 0.0), self.learning_rate)
+        sgd(params, self._direction(own, m / (1 - beta_1**steps), changed), self.learning_rate)
+
+    def _direction(self, own, m, changed):
+        """Return the direction of a step with momentum m, if the variance has changed so many times."""
+        variance = own.second_moment / (1 - tf.constant(self.beta_2) ** changed)
+        return tf.where(own.second_moment > 0, m / (tf.sqrt(variance) + EPSILON), 0.0)

@@ -44,6 +44,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "ef_sgd": {"learning_rate": (0.4, 0.8, 1.6)},
     "demo": {"learning_rate": (0.001, 0.002, 0.004, 0.008, 0.016)},
     "one_bit_adam": {"learning_rate": (0.004, 0.008, 0.016, 0.032)},
+    "zero_one_adam": {"learning_rate": (0.004, 0.008, 0.016, 0.032)},
     "ef21_sgdm": {"learning_rate": (0.2, 0.4, 0.8, 1.6)},
     "slowmo": {"learning_rate": (0.2, 0.4, 0.8, 1.6), "slow_momentum": (0.3, 0.6)},
     "fedopt": {"learning_rate": (0.1, 0.2, 0.4), "server_learning_rate": (0.01, 0.03, 0.1)},

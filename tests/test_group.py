@@ -29,12 +29,14 @@ from distsgd.algorithms import (
     KAsync,
     KSync,
     LocalSGD,
+    OneBitAdam,
     Ringmaster,
     Serial,
     StreamingDiLoCo,
     SyncSGD,
     SyncSGDLR,
     TrimmedMean,
+    ZeroOneAdam,
 )
 from distsgd.common import Group, UserError
 from distsgd.common.contract import Int8, WithMemory, uniform_numbers
@@ -62,6 +64,8 @@ CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
     "fedopt with adagrad": FedOpt(server_optimizer="adagrad"),
     "ef_sgd with signs": EFSGD(compressor="sign"),
     "ef21_sgdm with signs": EF21SGDM(compressor="sign"),
+    "one_bit_adam": OneBitAdam(warmup_steps=4),
+    "zero_one_adam": ZeroOneAdam(warmup_steps=4, doubling_steps=4, communication_period=4, variance_repeats=2),
     "des_loc": DESLOC(communication_period=4, first_moment_every=2, second_moment_every=3),  # some means of each
     "downpour with periods of its own": Downpour(push_period=3, pull_period=4, initial_accumulator=0.5),
     "downpour in dean's phase": Downpour(phase="dean"),

@@ -31,6 +31,7 @@ from distsgd.algorithms import (
     KSync,
     LocalSGD,
     MultiGPU,
+    OneBitAdam,
     Ringmaster,
     Scaffold,
     Serial,
@@ -41,6 +42,7 @@ from distsgd.algorithms import (
     SyncSGD,
     SyncSGDLR,
     TrimmedMean,
+    ZeroOneAdam,
 )
 from distsgd.common.record_format import RECORD
 from distsgd.common.replay.comparison import judge
@@ -93,6 +95,8 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
         **{"communication_period": 5, "first_moment_every": 2, "second_moment_every": 3},
         **{"learning_rate": 0.01, "beta_2": 0.5, "weight_decay": 1.0},  # numbers that show in so short a run
     ),
+    "one_bit_adam": OneBitAdam(warmup_steps=8),
+    "zero_one_adam": ZeroOneAdam(warmup_steps=8, doubling_steps=8, variance_repeats=2),
     "signsgd_mv without momentum": SignSGDMV(momentum=0.0),
     "fedopt with yogi": FedOpt(server_optimizer="yogi"),
     "ef_sgd with scaled signs": EFSGD(compressor="sign"),

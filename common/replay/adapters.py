@@ -304,6 +304,12 @@ GOSSIP: dict[str, Any] = {"weights": mixing_of, "members": lambda run, s: member
 
 OUTER: dict[str, Any] = {"epsilon": "outer_learning_rate", "mu": "momentum"}
 
+SIGNS_OF_ADAM: dict[str, Any] = {
+    **{"beta_1": "beta_1", "beta_2": "beta_2"},
+    "compress": lambda run, s: synchronous_rules.scaled_sign(run.shapes),
+    "compress_mean": lambda run, s: synchronous_rules.scaled_sign([part.shape for part in _slices(run)]),
+}
+
 TRANSCRIPTIONS = {
     "serial": Transcription(_serial, "alone"),
     "multi_gpu": Transcription(_serial, "alone"),
@@ -431,11 +437,7 @@ TRANSCRIPTIONS = {
     "ringmaster": Transcription(_ringmaster),
     "ssp": Transcription(_ssp),
     "signsgd_mv": _in_rounds(
-        synchronous_rules.signsgd_mv,
-        lambda s: s.momentum > 0,
-        jumps=True,
-        beta="momentum",
-        weight_decay="weight_decay",
+        synchronous_rules.signsgd_mv, lambda s: s.momentum > 0, jumps=True, beta="momentum", weight_decay="weight_decay"
     ),
     "ef_sgd": _in_rounds(synchronous_rules.ef_sgd, lambda s: True, jumps=True, compress=_compressor),
     "ef21_sgdm": _in_rounds(
@@ -451,14 +453,17 @@ TRANSCRIPTIONS = {
     ),
     "demo": _in_rounds(compressed_rules.demo, lambda s: True, jumps=True, beta="decay", compress=_of_chunks),
     "one_bit_adam": _in_rounds(
-        compressed_rules.one_bit_adam,
+        compressed_rules.one_bit_adam, lambda s: True, jumps=True, early="warmup_steps", **SIGNS_OF_ADAM
+    ),
+    "zero_one_adam": _in_rounds(
+        compressed_rules.zero_one_adam,
         lambda s: True,
         jumps=True,
-        early="warmup_steps",
-        beta_1="beta_1",
-        beta_2="beta_2",
-        compress=lambda run, s: synchronous_rules.scaled_sign(run.shapes),
-        compress_mean=lambda run, s: synchronous_rules.scaled_sign([part.shape for part in _slices(run)]),
+        kappa="variance_repeats",
+        freeze="warmup_steps",
+        double="doubling_steps",
+        longest="communication_period",
+        **SIGNS_OF_ADAM,
     ),
     "powersgd": _in_rounds(
         compressed_rules.powersgd,

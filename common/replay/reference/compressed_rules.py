@@ -153,6 +153,82 @@ def one_bit_adam(
     return path
 
 
+def zero_one_adam(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    kappa: int,
+    freeze: int,
+    double: int,
+    longest: int,
+    beta_1: float,
+    beta_2: float,
+    compress: Compressor,
+    compress_mean: Compressor,
+    steps: int,
+) -> list[np.ndarray]:
+    """Execute local steps m_k ← β₁ m_k + (1 − β₁) g_k;  x_k ← x_k − η m_k/(√v̂ + ε);  u_k ← u_k + η m_k.
+
+    Then, in rounds of T_v,  m ← β₁ m + (1 − β₁) ḡ;  v ← β₂ v + (1 − β₂) ḡ²;  u = η m;  in others
+    p_k = u_k + e_k;  q_k = C(p_k);  e_k ← p_k − q_k;  p = mean q_k + e;  u = C'(p);  e ← p − u;  m ← u/(η steps);
+    and in all of them  θ ← θ − u/(√v̂ + ε), where v is not zero;  x_k ← θ;  m_k ← m;  u_k ← 0.
+
+    Args:
+        start: the initial center, [P].
+        gradient: gradient of worker k's t-th batch at x, as a function of (x, k, t).
+        workers: number of workers.
+        eta: step size.
+        kappa: changes of v with one distance.
+        freeze: number of first steps, in which v changes and a round is one step.
+        double: steps with one length of the rounds, later.
+        longest: the most steps of a round.
+        beta_1: decay of the momentum.
+        beta_2: decay of the variance.
+        compress: C, of a worker.
+        compress_mean: C', of the server.
+        steps: number of steps.
+    """
+    theta, m, v, error, path = start.copy(), 0 * start, 0 * start, 0 * start, []
+    errors, changes, next_change = [0 * start for _ in range(workers)], 0, 0
+
+    def scaled(momentum: np.ndarray) -> np.ndarray:
+        power = 1 - beta_2 ** max(changes, 1)
+        return np.where(v > 0, momentum / (np.sqrt(v / power) + 1e-8), 0)
+
+    t = 0
+    while t < steps:
+        phase = 0 if t < freeze else 1 + (t - freeze) // double
+        length = min(2**phase, longest)
+        end = freeze + phase * double  # of this length
+        count = min(length, steps - t, *([end - t] if length < longest else []))
+        sent, gradients = [], []
+        for k in range(workers):
+            x, own, u = theta, m, 0 * start
+            for h in range(t, t + count):
+                gradients.append(gradient(x, k, h))
+                own = beta_1 * own + (1 - beta_1) * gradients[-1]
+                x, u = x - eta * scaled(own), u + eta * own
+            sent.append(u)
+        if t == next_change and t < freeze:
+            next_change += 2 ** (changes // kappa)
+            changes += 1
+            mean = np.mean(gradients, axis=0)
+            m, v = beta_1 * m + (1 - beta_1) * mean, beta_2 * v + (1 - beta_2) * mean**2
+        else:
+            totals = [u + e for u, e in zip(sent, errors, strict=True)]
+            compressed = [compress(p) for p in totals]
+            errors = [p - q for p, q in zip(totals, compressed, strict=True)]
+            total = np.mean(compressed, axis=0) + error
+            u = compress_mean(total)
+            error, m = total - u, u / (eta * count)
+        theta = theta - eta * count * scaled(m)
+        path.append(theta.copy())
+        t += count
+    return path
+
+
 def powersgd(
     start: np.ndarray,
     gradient: Gradient,
