@@ -15,6 +15,7 @@ from distsgd.common.record.saved_runs import picture, read_run
 from distsgd.common.replay.replay import replay
 from distsgd.common.simulation.arithmetic import Arithmetic
 from distsgd.common.sync.topology import DRAWN, GRAPHS, Topology
+from distsgd.common.tasks.local_state import Keeping
 from distsgd.common.tasks.results import write_graph
 from distsgd.common.virtual_time.schedule import EventLoop
 from runs import DIGITS, Harness, job_of, record
@@ -308,3 +309,9 @@ def test_what_gossip_cannot_do_is_refused(tmp_path):
         record(DPSGD(), tmp_path, backend="threads", steps=2, ema_decay=0.9, **FEW)
     with pytest.raises(UserError, match="cannot follow a schedule"):
         record(DPSGD(), tmp_path, backend="threads", steps=2, schedule=(0, 1, 2), **FEW)
+
+
+@pytest.mark.parametrize(("topology", "workers"), [*((graph, 8) for graph in GRAPHS), ("random-matching", 3)])
+def test_workers_meet_for_a_checkpoint_at_a_round_that_none_has_passed(topology, workers):
+    keeping = Keeping(job_of(DPSGD(topology=topology), workers), {}, collected=10)
+    assert keeping.lag >= 10 + Topology(topology).lead(workers)

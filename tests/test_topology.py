@@ -6,9 +6,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from distsgd.algorithms import DPSGD
 from distsgd.benchmarks import reproduced_gossip
+from distsgd.common.contract import Rounds
 from distsgd.common.errors import UserError
 from distsgd.common.sync.topology import GRAPHS, Topology, spectral_gap
+from distsgd.common.virtual_time.platform import Platform
+from distsgd.common.virtual_time.schedule import EventLoop
 
 SIZES = {"torus": (1, 4, 6, 9, 16, 20), "hypercube": (1, 2, 4, 16)}
 GRAPH_SIZES = [(name, workers) for name in GRAPHS for workers in SIZES.get(name, (1, 2, 3, 5, 8, 16))]
@@ -228,3 +232,31 @@ def test_second_moments_of_the_modes_are_those_of_all_pairs_of_workers(name, wor
         pairs = matrix @ ((1 - rate) ** 2 * pairs + rate**2 * more * np.diag(np.diag(pairs))) @ matrix.T
         expected.append(np.trace(pairs) / workers)
     np.testing.assert_allclose(reproduced_gossip.squared_norms(matrix, rate)[:20], expected, rtol=1e-12)
+
+
+# How far a worker may be ahead of worker 0.
+
+
+@pytest.mark.parametrize(
+    ("topology", "workers", "lead"),
+    [("ring", 2, 1), ("ring", 5, 2), ("ring", 8, 4), ("torus", 16, 4), ("hypercube", 16, 4), ("complete", 7, 1)],
+)
+def test_a_worker_of_a_fixed_graph_is_ahead_of_worker_0_by_its_distance(topology, workers, lead):
+    assert Topology(topology).lead(workers) == lead
+
+
+@pytest.mark.parametrize(("topology", "workers"), [("random-matching", 3), ("random-matching", 8), ("one-peer", 8)])
+def test_no_worker_is_ahead_of_a_slow_worker_0_by_more_than_the_lead(topology, workers):
+    """It is by one round less while worker 0 computes, and has not sent the message of its round."""
+    machines = Platform(step_ms=1, step_factors=f"100000{',1' * (workers - 1)}")
+    sizes = {"message_bytes": 0, "reply_bytes": 0}
+    scheme, rounds = DPSGD(topology=topology), Rounds.even(1100, 1)
+    loop = EventLoop(scheme, machines, workers=workers, rounds=rounds, seed=0, **sizes).run()
+    ends = [np.sort(loop.rounds[loop.rounds[:, 0] == k, -1]) for k in range(workers)]
+    begun = np.concatenate([[0], ends[0][:-1]])  # rounds of worker 0
+    ahead = max(int((np.searchsorted(of, begun + 10**6) - np.arange(1100)).max()) for of in ends[1:])
+    assert ahead + 1 == Topology(topology).lead(workers)
+
+
+def test_in_random_pairs_a_worker_may_be_ahead_by_more_rounds_than_there_are_workers():
+    assert Topology("random-matching").lead(3) > 5

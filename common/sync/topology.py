@@ -114,6 +114,20 @@ class Topology:
         """Return the number of rounds after which a run repeats its matrices."""
         return self.period(workers) or DRAWN
 
+    def lead(self, workers: int) -> int:
+        """Return the most rounds by which a worker can be ahead of worker 0, if each waits for those that it hears."""
+        heard = np.array([self.weights(workers, round) > 0 for round in range(self.cycle(workers))])
+        begun = np.arange(len(heard))[:, None]  # worker 0 stays in this round, whose message it has sent
+        done = np.tile(begun, workers)
+        for _ in range(DRAWN):  # no end if a file has workers that never hear of worker 0
+            hears = heard[done % len(heard), np.arange(workers)]
+            continues = np.logical_and.reduce(~hears | (done[:, None] >= done[:, :, None]), axis=2)
+            continues[:, 0] = False
+            if not continues.any():
+                break
+            done = done + continues
+        return int((done - begun).max())
+
     def peers(self, workers: int) -> np.ndarray:
         """Return the worker with which each averages in a round, [rounds, W], int32, drawn; rounds repeat after that.
 

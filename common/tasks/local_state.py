@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from ..errors import WaitTimeout
 from ..server.answers import NEVER, NONE
+from ..sync.gossip import Gossip
+from ..sync.topology import Topology
 from ..waiting import wait_until
 from .job import Job
 from .local_layout import Layout
@@ -52,7 +54,9 @@ class Keeping:
         # Without a ps and gossip the parameters of all workers equal the center on worker 0: these need no copy.
         apart = job.uses_ps or sync.gossips
         self.bytes = workers * (self.layout if apart else self.layout.besides("params")).bytes
-        self.stride, self.lag = (collected, collected + workers) if sync.gossips else (1, 0)
+        self.stride, self.lag = 1, 0
+        if isinstance(sync, Gossip):  # in random pairs a worker may be ahead by more than W rounds
+            self.stride, self.lag = collected, collected + max(workers, Topology(sync.topology).lead(workers))
         self.never = sync.in_pairs  # a worker that stands still answers others, which changes its parameters
         self.keeps = 0 < self.bytes <= MOST_BYTES and not self.never
         self.stops = (self.keeps or not job.uses_ps) and not self.never
