@@ -218,6 +218,8 @@ def test_what_pairs_cannot_do_is_refused(tmp_path):
             record(ADPSGD(), tmp_path, backend="threads", steps=2, recovery=recovery, **FEW)
     with pytest.raises(UserError, match="leave min_workers out"):
         record(ADPSGD(), tmp_path, backend="threads", steps=2, recovery=Recovery(min_workers=1), **FEW)
+    with pytest.raises(UserError, match="all workers must meet in each round"):
+        record(ADPSGD(), tmp_path, backend="threads", steps=2, participation=0.5, **FEW)
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run(tmp_path):

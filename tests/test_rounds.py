@@ -172,7 +172,7 @@ def calls_of(passed, busy, tmp_path, monkeypatch):
     clock = SimpleNamespace(monotonic=lambda: now[0], process_time=lambda: now[1])
     monkeypatch.setattr("distsgd.common.tasks.worker_loop.time", clock)
     worker.plan = job_of(AsyncSGD(), 1, steps=640, run_dir=tmp_path).plan
-    worker.progress, worker.index, worker.state = SimpleNamespace(rounds=0), 0, None
+    worker.progress, worker.index, worker.state, worker.carriers = SimpleNamespace(rounds=0), 0, None, None
     worker.report, worker._call = lambda **_: None, call
     as_is = {"at_most": lambda count: count, "announce_rounds": lambda count: count}
     worker.local = SimpleNamespace(between_calls=lambda: None, **as_is)

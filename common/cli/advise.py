@@ -202,7 +202,7 @@ def predict(question: Question, platform: Platform) -> dict[str, Prediction]:
                 parameters=size,
                 ps=question.ps,
                 seed=question.seed,
-                layers=question.layers if scheme.sync.is_collective else None,
+                layers=question.layers if scheme.sync.is_collective and scheme.sync.waits else None,
             )
         return Prediction(
             scheme, known[alike], largest_rate(scheme, workers, known[alike].staleness, question.curvature)

@@ -326,7 +326,7 @@ def _check_participation(scheme: Scheme, train: Any, workers: int, options: RunO
         why = f"the workers of {scheme.name} keep what they know of their own data. Choose another algorithm"
     elif options.recovery.min_workers not in (None, workers):
         why = "no round can go without a worker: leave min_workers out"
-    elif not (sync.is_collective or sync.set_size(workers) == workers):
+    elif sync.in_pairs or not (sync.is_collective or sync.set_size(workers) == workers):
         why = f"all workers must meet in each round, as with local_sgd. Received: {scheme.name}"
     if why:
         raise UserError(f"with participation, {why}")
