@@ -171,7 +171,9 @@ def test_a_variable_of_any_name_is_kept_and_objects_are_not_written(tmp_path):
 def chief(tmp_path):
     """What saves the state, without a ps, and what it has reported."""
     said = []
-    saver = Saver({}, tmp_path, Recovery(), 1.0, lambda **event: said.append(event), SimpleNamespace(bytes=0))
+    saver = Saver(
+        {}, tmp_path, Recovery(), 1.0, lambda **event: said.append(event), SimpleNamespace(bytes=0, never=False)
+    )
     saver.await_record = lambda calls, events: True
     return saver, said
 

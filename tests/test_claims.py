@@ -16,6 +16,7 @@ from distsgd.benchmarks import (
     claims_quadratic,
     claims_runs,
     claims_study,
+    claims_tasks,
     claims_variants,
 )
 from distsgd.benchmarks.claims_of_asynchrony import (
@@ -385,7 +386,7 @@ def test_a_run_on_text_learns_and_is_kept(monkeypatch, tmp_path):
     run = claims_runs.ClaimRun(scheme="local_sgd", settings=settings, workers=2, steps=8, seed=3, task="text")
     (curve,) = claims_cache.outcomes([run], "in a process of its own, on one core")
     assert curve["loss"][-1] < curve["loss"][0] - 0.2
-    assert claims_runs.task("text", workers=2, steps=8, batch=16, seed=3).shapes == VARIABLES
+    assert claims_tasks._transformer_recipe(3).flat().shapes == VARIABLES
     monkeypatch.setattr(claims_runs.ClaimRun, "execute", None)  # it is not run again
     assert claims_cache.outcomes([run], "kept")[0]["loss"] == curve["loss"]
 
