@@ -181,6 +181,18 @@ def test_a_run_continues_without_a_worker_if_enough_remain_and_not_chief(victim,
     assert run.events == (expected if goes_on else [])
 
 
+def test_gossip_can_do_without_a_worker_only_after_all_workers_were_connected():
+    rule = RestartRule(uses_ps=False, wait_seconds=10.0, min_workers=1, gossips=True)
+    ready = [{"event": "ready", "task": task} for task in ("worker-0", "worker-1")]
+    ends = [RESULT, *[ended(task) for task in ("worker-0", "evaluator-0")]]
+    names = NAMES[1:]
+    run = Watched(*ready, killed("worker-1"), *ends, names=names, rule=rule)
+    assert (run.error, run.events[0]["task"]) == (None, "worker-1")
+    run = Watched(ready[1], killed("worker-1"), *ends, names=names, rule=rule)
+    assert "worker-1 was killed by SIGKILL before all workers were connected." in str(run.error)
+    assert type(run.error) is TaskLost
+
+
 def test_a_silent_worker_is_killed_to_be_started_again_once():
     run = Watched(silent(1), killed("worker-1"), None, silent(1), *ALL_END, rule=restarts(2))
     assert run.error is None
@@ -228,6 +240,7 @@ def test_a_last_checkpoint_that_is_late_or_lost_is_a_warning(end):
 
 CALLS = {
     "blocks": {"event": "blocks", "task": "worker-1", "open": 0},
+    "ready": {"event": "ready", "task": "worker-1"},
     "ended": ended("worker-1"),
     "killed": killed("worker-1"),
     "failed": ended("worker-1", 1),
@@ -239,6 +252,7 @@ CALLS = {
 }
 EFFECTS = {  # of an event in the states REPAIRABLE, TRAINING, FAILING, DONE
     "blocks": ["", "", "Diverged", ""],
+    "ready": ["", "", "Diverged", ""],
     "ended": ["", "", "Diverged", ""],
     "killed": ["due", "TaskLost", "Diverged", ""],
     "failed": ["TaskFailed", "TaskFailed", "Diverged", ""],

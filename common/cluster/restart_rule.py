@@ -22,7 +22,8 @@ class RestartRule:
     | chief, ps, evaluator | it is started again  | the run ends                        | the run ends |
 
     Workers without a ps and threads are never started again, since no surviving task knows their progress: such
-    workers reduce among themselves, and threads end with their process. Workers that gossip may be lost for good.
+    workers reduce among themselves, and threads end with their process. Workers that gossip may be lost for good, once
+    all of them were connected.
 
     Attributes:
         uses_ps: True if the run has a parameter server, which knows the progress of each worker.

@@ -152,6 +152,7 @@ class RunState:
         awaiting_restart: tasks that lost a peer which is being restarted, and will end; with their message.
         left_block: workers whose script has left the block of each `join` that it has entered.
         reported_failure: tasks that have reported a failure.
+        ready: workers that have connected to all tasks on which they depend, and taken their slot.
         to_announce: a task that was killed, and could not notify the other machines.
     """
 
@@ -177,6 +178,7 @@ class RunState:
         self.silenced: dict[str, float] = {}
         self.awaiting_restart: dict[str, str] = {}
         self.reported_failure: set[str] = set()
+        self.ready: set[str] = set()
         self.left_block: set[str] = set()
         self.to_announce: str | None = None
 
@@ -211,6 +213,9 @@ class RunState:
 
     def _note_saving(self, event: Event) -> None:
         self.saving = event["task"], f"version {event['version']}", time.monotonic() + event["seconds"]
+
+    def _note_ready(self, event: Event) -> None:
+        self.ready.add(event["task"])
 
     def _note_blocks(self, event: Event) -> None:
         """Note whether a script has left all blocks of `join`."""
@@ -279,17 +284,19 @@ class RunState:
 
     def _do_without_or_fail(self, event: Event) -> None:
         """Continue without a killed task that is not restarted if the rule allows it; otherwise fail."""
-        workers_left = sum(self.tasks[other][0] == "worker" for other in self.alive)
-        if self.rule.can_do_without(self.tasks[event["task"]], workers_left):
-            self.publish({"event": "not_restarted", "task": event["task"], "reason": self._reason(event)})
-        else:
+        workers = {task for task, (name, _) in self.tasks.items() if name == "worker"}
+        if not self.rule.can_do_without(self.tasks[event["task"]], len(workers & self.alive)):
             self._fail_for_death(event)
+        elif self.rule.is_collective and not workers <= self.ready:  # the others would wait for it until a time limit
+            self._fail_for_death(event, before=" before all workers were connected")
+        else:
+            self.publish({"event": "not_restarted", "task": event["task"], "reason": self._reason(event)})
 
-    def _fail_for_death(self, event: Event) -> None:
+    def _fail_for_death(self, event: Event, before: str = "") -> None:
         task, silence = event["task"], self.silenced.get(event["task"])
         if self.far and not self.rule.tolerates:
             self.to_announce = self.to_announce or task
-        why = f"{task} was killed by {self._reason(event)}."
+        why = f"{task} was killed by {self._reason(event)}{before}."
         if silence:
             why = f"no word from {task} for {silence:.0f} s: is it stopped?"
         kind = WaitTimeout if silence and not self.far else TaskLost
@@ -331,6 +338,7 @@ class RunState:
         "lost a peer": (_await_restart,      _fail_for_now,        _fail_for_now,   _ignore),
         "error":       (_fail,               _fail,                _fail,           _ignore),
         "silent":      (_kill_silent_worker, _ignore,              _ignore,         _ignore),
+        "ready":       (_note_ready,         _note_ready,          _note_ready,     _note_ready),
         "saving":      (_note_saving,        _note_saving,         _note_saving,    _note_saving),
         "result":      (_finish,             _finish,              _finish,         _finish),
     }  # fmt: skip
