@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import dataclass
 from typing import Any
 
 from sleeping import rested
 
 from distsgd.algorithms import DPSGD, SGP, AsyncSGD, NoLoCo, SyncSGD
+from distsgd.common.tasks import state_manager
+from distsgd.common.tasks.worker_loop import WorkerLoop
+from distsgd.common.waiting import wait_until
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +43,32 @@ class RestingDPSGD(DPSGD):
 
     def message(self, worker: Any) -> Any:
         return rested(super().message(worker), self.milliseconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnwatchedDPSGD(RestingDPSGD):
+    """The same in tasks whose state is not watched: the chief's first call for a checkpoint is that at the end."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # in a task, which receives its job pickled
+        vars(self).update(state)
+        state_manager.WATCH_SECONDS = 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeavingDPSGD(RestingDPSGD):
+    """The same with a last worker that is killed after its last round, once all others have made theirs."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        finish = WorkerLoop._finish
+
+        def leave(loop: WorkerLoop) -> None:
+            if loop.index < loop.plan.workers - 1:
+                return finish(loop)
+            wait_until(lambda: loop.calls.worker_flags().finished[:-1].all(), 300, str)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        WorkerLoop._finish = leave
 
 
 @dataclass(frozen=True, kw_only=True)

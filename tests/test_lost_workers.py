@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from going import SMALL, TOLERANCE, Going
-from resting import RestingDPSGD, RestingNoLoCo, RestingSGP
+from resting import LeavingDPSGD, RestingDPSGD, RestingNoLoCo, RestingSGP, UnwatchedDPSGD
 
 from distsgd.algorithms import DPSGD, SCHEMES, AllReduce, DSGDTracking
 from distsgd.common import Recovery, UserError
@@ -161,6 +161,15 @@ def test_a_run_with_too_few_workers_left_or_without_worker_0_does_not_continue(p
     assert [one["worker"] for one in protocol.described()] == [2, 3]
 
 
+def test_a_worker_that_has_left_after_its_last_round_is_lost_only_to_those_that_have_not(protocol):
+    for k in (1, 3):
+        protocol.workers[k].calls.set_finished(0, 0)
+    assert protocol.lose(1, of=3, missed=0) == [False, False]
+    assert protocol.described() == []
+    assert protocol.lose(2, of=3, missed=0) == [True, True]
+    assert protocol.lose(1, of=2, missed=0) == [True, True]
+
+
 def test_a_lost_worker_that_joins_again_takes_part_from_the_present_version(protocol):
     assert protocol.lose(0, of=3, missed=0) == [True, True]
     assert protocol.begin(0, 4)[3] == 0
@@ -257,6 +266,21 @@ def test_a_lost_worker_takes_part_again_when_the_run_is_resumed(going, tmp_path)
     assert again.trace["worker"][again.joins].tolist() == [2]
     assert again.result["steps"] == 4 * (version + 60) - (version - lost["in_center_until"])
     assert again.error() < TOLERANCE
+
+
+@pytest.mark.slow
+def test_a_checkpoint_at_the_end_needs_no_connection_to_a_lost_worker(going):
+    run = going(UnwatchedDPSGD(), steps=120, workers=3, recovery=Recovery(min_workers=2, checkpoint_seconds=1e6))
+    run.send("worker-1", signal.SIGKILL)
+    assert survived(run, [1]).result["recovery"]["checkpoints"] == 1
+    assert checkpoint.newest(run.run_dir).version == 120
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_after_all_rounds_of_the_others_is_left_out(going):
+    run = going(LeavingDPSGD(), steps=40, workers=3)
+    (lost,) = survived(run, [2]).result["recovery"]["lost_workers"]
+    assert (lost["out_from"], lost["in_center_until"]) == (40, 40)
 
 
 @pytest.mark.slow

@@ -59,7 +59,8 @@ class Launched:
         config.device_filters.extend(["/job:ps", f"/job:worker/task:{self.index}"] if job.uses_ps else ["/job:worker"])
         hosts = self.addresses.ps if job.uses_ps else self.addresses.worker
         connect = connector(self.target, graph.graph, config, hosts, build_seconds(wait_seconds))
-        loop = ScriptLoop(job, connect(wait_seconds), graph, self.index, report, connect, handoff)
+        again = connect if job.uses_ps else None  # see `tasks.run_worker`
+        loop = ScriptLoop(job, connect(wait_seconds), graph, self.index, report, again, handoff)
         loop.prepare()
         loop.join()
         report(event="ready")

@@ -110,7 +110,8 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
         config.device_filters.extend(["/job:ps", f"/job:worker/task:{index}"] if job.uses_ps else ["/job:worker"])
         hosts = addresses.ps if job.uses_ps else addresses.worker
         connect = connector(server.target, graph.graph, config, hosts, build_seconds(wait_seconds))
-        loop = WorkerLoop(job, connect(wait_seconds), graph, index, report, connect)
+        # Without a ps this session lasts for the run: a new one would wait for a worker that was lost.
+        loop = WorkerLoop(job, connect(wait_seconds), graph, index, report, connect if job.uses_ps else None)
         loop.prepare()
         loop.join()
         report(event="ready")

@@ -64,21 +64,22 @@ def lose(ps: Store, slot: WorkerSlot, of: Tensor, missed: Tensor) -> tuple[Tenso
 
     Returns:
         True if the run continues without it: enough others are left, and it is not worker 0; True if this is the first
-        report of this loss.
+        report of this loss. Both are False if both workers have done all their rounds: worker `of` may have left.
     """
     own, this = ps.variables, tf.equal(tf.range(ps.num_workers, dtype=tf.int64), of)
     with ps.lock([]), tf.device(ps.devices[0]):
         gone = out_from(ps) < NEVER
         enough = (ps.count(~(gone | this)) >= ps.min_workers) & (of > 0)
+        ended = tf.reduce_any(ps.finished & this) & tf.gather(ps.finished, slot.index)
         known = tf.reduce_any(gone & this)
-        new = this & enough & ~known
+        new = this & enough & ~known & ~ended
         mine = tf.gather(own.missed, slot.index)
         ps.write(own.missed, slot, tf.where(this, missed, mine))
         own.losses.assign_add(tf.cast(new, tf.int64))
         own.lost.assign(tf.where(new, tf.reduce_max(own.begun), own.lost))
         own.returned.assign(tf.where(new, tf.constant(NEVER, tf.int64), own.returned))
         ps.close_slots(new)
-        return tf.identity(enough | known), tf.identity(enough & ~known)
+        return (enough | known) & ~ended, enough & ~known & ~ended
 
 
 def rejoin(ps: Store, slot: WorkerSlot) -> None:

@@ -32,7 +32,7 @@ class Carriers:
     def __init__(self, calls: WorkerCalls, plan: Plan, report: Report):
         self.calls, self.plan, self.report = calls, plan, report
         self.sync: Any = plan.scheme.sync  # a `Gossip`
-        self.index, self.lost, self.over = calls.index, frozenset[int](), False
+        self.index, self.lost = calls.index, frozenset[int]()
         calls.slack = REPAIR_WAITS  # the launcher kills a stopped worker first, and the others then continue
 
     def start(self, rounds: int) -> None:
@@ -48,8 +48,7 @@ class Carriers:
                 number = self.calls.run(self.calls.operations[carrying(of)], seconds=UNLIMITED_MS / 1000)
                 missed = int(number) + 1
         except (tf.errors.OpError, RuntimeError):
-            if self.over:
-                return
+            pass  # the worker is lost, or has left after its last round
         try:
             continues, is_first = self.calls.lose(of, missed)
         except (tf.errors.OpError, RuntimeError):
@@ -76,7 +75,3 @@ class Carriers:
             self.calls.set_links(self.sync.rows(self.index, self.plan.workers, lost))
             self.lost = lost
         return min(count, int(out_from[out_from > rounds].min()) - rounds)
-
-    def close(self) -> None:
-        """Leave messages alone from now on: this worker has done all its rounds."""
-        self.over = True

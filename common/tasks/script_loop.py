@@ -153,7 +153,14 @@ class ScriptLoop(WorkerLoop):
     progress: ScriptProgress
 
     def __init__(
-        self, job: Job, session: Any, graph: TaskGraph, index: int, report: Report, connect: Connect, handoff: Handoff
+        self,
+        job: Job,
+        session: Any,
+        graph: TaskGraph,
+        index: int,
+        report: Report,
+        connect: Connect | None,
+        handoff: Handoff,
     ):
         super().__init__(job, session, graph, index, report, connect)
         self.handoff = handoff

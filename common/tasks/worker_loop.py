@@ -44,7 +44,7 @@ class WorkerLoop:
         graph: the graph, with this worker in it.
         index: number of the worker.
         report: receives events.
-        connect: makes a new session, given the seconds that it may take; None in a process that has only one.
+        connect: makes a new session, given the seconds that it may take; None if this session lasts for the run.
     """
 
     progress_of = Progress
@@ -188,8 +188,6 @@ class WorkerLoop:
 
     def _finish(self) -> None:
         """Report that all rounds are done: the others no longer wait for this worker."""
-        if self.carriers is not None:
-            self.carriers.close()
         if self.calls.graph.sync.in_pairs and self.index == CHIEF:
             self._await_last_rounds()
             self.calls.read_copies()
