@@ -15,7 +15,9 @@ arXiv:1805.11454, section 1.2 (DSGT); Koloskova, Lin and Stich, *An Improved Ana
 Decentralized Machine Learning*, NeurIPS 2021, arXiv:2202.03836.
 Departures: none. Graphs that change from round to round are later than the first paper.
 Limits: on the complete graph all x_i are equal, and it is `all_reduce`; with one worker serial SGD. On each graph the
-mean of the workers moves by the mean of their gradients, as with `d_psgd`. A lost worker stops the run.
+mean of the workers moves by the mean of their gradients, as with `d_psgd`. With the
+step from which on a worker is out, or back, y and g' begin anew at zero: the mean of the y_i is that of the gradients
+again.
 """
 
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ class DSGDTracking(Scheme):
 
     paper = "Pu & Nedić 2021"
     sends_params = True
+    sums = ("mean_gradient", "last_gradient")
 
     learning_rate: Rate = 0.2
     """Step size η of each worker."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from sleeping import rested
 
-from distsgd.algorithms import DPSGD, SGP, AsyncSGD, NoLoCo, SyncSGD
+from distsgd.algorithms import DPSGD, SGP, AsyncSGD, DSGDTracking, NoLoCo, SyncSGD
 from distsgd.common.tasks import state_manager
 from distsgd.common.tasks.worker_loop import WorkerLoop
 from distsgd.common.waiting import wait_until
@@ -84,6 +84,16 @@ class RestingSGP(SGP):
 @dataclass(frozen=True, kw_only=True)
 class RestingNoLoCo(NoLoCo):
     """The same of gossip in random pairs after many steps."""
+
+    milliseconds: int = 20
+
+    def message(self, worker: Any) -> Any:
+        return rested(super().message(worker), self.milliseconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestingTracking(DSGDTracking):
+    """The same of gossip that tracks the mean gradient."""
 
     milliseconds: int = 20
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from going import SMALL, TOLERANCE, Going
-from resting import LeavingDPSGD, RestingDPSGD, RestingNoLoCo, RestingSGP, UnwatchedDPSGD
+from resting import LeavingDPSGD, RestingDPSGD, RestingNoLoCo, RestingSGP, RestingTracking, UnwatchedDPSGD
 
 from distsgd.algorithms import DPSGD, SCHEMES, AllReduce, DSGDTracking
 from distsgd.common import Recovery, UserError
 from distsgd.common.errors import TaskLost
 from distsgd.common.messages.ops import building
 from distsgd.common.record import checkpoint
-from distsgd.common.replay.reference.gossip_rules import NEVER, Lost, Members, d_psgd, members_of
+from distsgd.common.replay.reference.gossip_rules import NEVER, Lost, Members, d_psgd, dsgd_tracking, members_of
 from distsgd.common.replay.replay import replay
 from distsgd.common.sync import losses
 from distsgd.common.sync.topology import GRAPHS, Topology, spectral_gap, without
@@ -87,6 +87,21 @@ def test_the_mean_is_that_of_the_others_until_the_lost_worker_has_begun_anew_fro
     x = weights @ x - 0.5 * (x - targets[:, 0])
     np.testing.assert_allclose(path, [*found, x.mean()], rtol=1e-12)
     assert members.rounds(3, 5).tolist() == [5, 5, 2]
+
+
+def test_tracking_that_begins_anew_ends_at_the_minimum_of_the_others(monkeypatch):
+    weights, targets = Topology("ring").weights(4), np.array([[1.0], [2.0], [6.0], [9.0]])
+    members = Members([Lost(2, 12, 9, [NEVER, 10, NEVER, 11])])
+    options = {"weights": lambda t: weights, "eta": 0.2, "members": members, "steps": 300}
+    ends = lambda: dsgd_tracking(np.zeros(1), lambda x, k, t: x - targets[k], 4, **options)[-1]  # noqa: E731
+    np.testing.assert_allclose(ends(), targets[[0, 1, 3]].mean(0), rtol=1e-9)
+    monkeypatch.setattr(Members, "changes", lambda *_: False)
+    assert abs(ends() - targets[[0, 1, 3]].mean()) > 0.1
+
+
+def test_tracking_begins_anew_where_a_worker_is_out_and_where_it_is_back():
+    members = Members([Lost(2, 3, 2, [NEVER] * 4, 8), Lost(1, 9, 6, [NEVER] * 4, 7), Lost(3, 5, 5, [NEVER] * 4)])
+    assert [t for t in range(12) if members.changes(t)] == [3, 5, 7, 8]
 
 
 def entry(**values):
@@ -226,16 +241,20 @@ def test_gossip_continues_without_a_killed_worker_and_each_part_of_its_record_co
     [
         (RestingSGP(), {"workers": 5}, (2, 3)),
         (RestingNoLoCo(communication_period=2), {"steps": 240}, (3,)),
+        (RestingTracking(), {}, (2,)),
         pytest.param(DPSGD(), {"steps": 1500, "workers": 3}, (1,), marks=pytest.mark.thorough),  # rounds share a call
         pytest.param(RestingDPSGD(), {"workers": 3, "hidden": (1024, 256)}, (1,), marks=pytest.mark.thorough),
     ],
-    ids=["sgp", "noloco", "several-rounds-in-a-call", "shared-memory"],
+    ids=["sgp", "noloco", "dsgd_tracking", "several-rounds-in-a-call", "shared-memory"],
 )
-def test_other_gossip_continues_too(scheme, how, lost, going):
+def test_other_gossip_continues_too(scheme, how, lost, going, monkeypatch):
     run = going(scheme, **{"steps": 120} | how)
     for k in lost:
         run.send(f"worker-{k}", signal.SIGKILL)
-    survived(run, lost)
+    outcome = survived(run, lost)
+    if scheme.sums:
+        monkeypatch.setattr(Members, "changes", lambda *_: False)
+        assert outcome.error() > 100 * TOLERANCE
 
 
 @pytest.mark.thorough
@@ -246,9 +265,10 @@ def test_a_stopped_worker_is_killed_and_left_out(going):
 
 
 @pytest.mark.slow
-def test_a_lost_worker_takes_part_again_when_the_run_is_resumed(going, tmp_path):
+@pytest.mark.parametrize("kind", [RestingDPSGD, RestingTracking])
+def test_a_lost_worker_takes_part_again_when_the_run_is_resumed(kind, going, tmp_path):
     keep = Recovery(min_workers=2, checkpoint_steps=20)
-    run = going(RestingDPSGD(), steps=4000, recovery=keep)
+    run = going(kind(), steps=4000, recovery=keep)
     run.send("worker-2", signal.SIGKILL)
 
     def saved_without_it():
@@ -257,10 +277,12 @@ def test_a_lost_worker_takes_part_again_when_the_run_is_resumed(going, tmp_path)
 
     wait_until(lambda: saved_without_it() or not run.thread.is_alive())
     run.send("worker-0", signal.SIGKILL)
-    assert isinstance(run.end(), TaskLost)
+    error = run.end()
+    assert isinstance(error, TaskLost)
+    assert "worker-0 was killed by SIGKILL. min_workers is of the others" in str(error)
     version = checkpoint.newest(run.run_dir).version
     options = {"workers": 4, "steps": version + 60, "recovery": Recovery(resume=run.run_dir), **SMALL}
-    again = record(RestingDPSGD(), tmp_path / "again", **options)
+    again = record(kind(), tmp_path / "again", **options)
     (lost,) = again.result["recovery"]["lost_workers"]
     assert lost["out_from"] < lost["returned_at"] == version == again.result["recovery"]["resumed_from"]
     assert again.trace["worker"][again.joins].tolist() == [2]
@@ -293,9 +315,18 @@ def test_gossip_ends_when_too_few_workers_are_left(going):
     assert json.loads((run.run_dir / "result.json").read_text())["outcome"] != "completed"
 
 
+class TrackingWithoutSums(DSGDTracking):
+    """Says nothing of what a loss changes."""
+
+    sums = ()
+
+
 @pytest.mark.parametrize(
     ("scheme", "why"),
-    [(DSGDTracking(), "as the sum of what they keep would change: leave"), (AllReduce(), "workers: leave")],
+    [
+        (TrackingWithoutSums(), "may change, and its class names no variable in sums"),
+        (AllReduce(), "workers: leave"),
+    ],
 )
 def test_where_no_worker_may_be_lost_that_is_refused(scheme, why, tmp_path):
     with pytest.raises(UserError, match=f"{scheme.name} needs all its workers.*min_workers out") as error:

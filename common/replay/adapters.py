@@ -364,7 +364,7 @@ TRANSCRIPTIONS = {
     "all_reduce": Transcription(lambda run, s: _sync_sgd(run), "synchronous"),
     "d_psgd": _in_rounds(gossip_rules.d_psgd, lambda s: True, **GOSSIP),
     "ad_psgd": _in_order(gossip_rules.ad_psgd, lambda s: True, peer=draws.peer),
-    "dsgd_tracking": _in_rounds(gossip_rules.dsgd_tracking, lambda s: True, weights=mixing_of),
+    "dsgd_tracking": _in_rounds(gossip_rules.dsgd_tracking, lambda s: True, **GOSSIP),
     "sgp": _in_rounds(gossip_rules.sgp, lambda s: True, **GOSSIP),
     "noloco": _in_rounds(gossip_rules.noloco, lambda s: True, gamma="consensus_rate", **GOSSIP, **OUTER),
     "gasloc": _in_rounds(gossip_rules.gasloc, lambda s: True, **GOSSIP, **OUTER),

@@ -15,6 +15,7 @@ A worker that was lost may return when the run is resumed; it then begins at the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,13 @@ def keep(ps: Store, present: Tensor, version: Tensor) -> None:
 def read(ps: Store) -> dict[str, Tensor]:
     """Return the variables that `described` needs, by name."""
     return {name: getattr(ps.variables, name).read_value() for name in ("lost", "returned", "losses", "kept", "missed")}
+
+
+def out_in(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the workers that are out in a checkpoint, [W] booleans, given its arrays by name."""
+    if "lost" not in arrays:
+        return np.zeros(len(arrays["rounds_applied"]), bool)
+    return (arrays["lost"] < NEVER) & (arrays["returned"] == NEVER)
 
 
 def away(found: dict[str, np.ndarray]) -> np.ndarray | int:

@@ -302,7 +302,8 @@ def _why_all(scheme: Scheme, cluster: Cluster) -> str | None:
         return ""
     if cluster.task is not None:
         return ", as it runs on several machines"
-    return ", as the sum of what they keep would change" if scheme.declares_sizes else None
+    keeps = scheme.declares_sizes and not scheme.sums
+    return ", as the sum of what they keep may change, and its class names no variable in sums" if keeps else None
 
 
 def _check_pairs(scheme: Scheme, recovery: Recovery) -> None:

@@ -33,6 +33,7 @@ class Keeping:
 
     Attributes:
         layout: layout of the local state of a worker.
+        sums: see `Scheme.sums`.
         bytes: size of the local states of all workers.
         keeps: the local states are kept: they are neither empty nor too large.
         never: no checkpoint is written.
@@ -54,7 +55,7 @@ class Keeping:
         # Without a ps and gossip the parameters of all workers equal the center on worker 0: these need no copy.
         apart = job.uses_ps or sync.gossips
         self.bytes = workers * (self.layout if apart else self.layout.besides("params")).bytes
-        self.stride, self.lag = 1, 0
+        self.sums, self.stride, self.lag = job.scheme.sums, 1, 0
         if isinstance(sync, Gossip):  # in random pairs a worker may be ahead by more than W rounds
             self.stride, self.lag = collected, collected + max(workers, Topology(sync.topology).lead(workers))
         self.never = sync.in_pairs  # a worker that stands still answers others, which changes its parameters

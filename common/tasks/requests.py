@@ -287,9 +287,10 @@ class LossRequests:
 
     @request(inputs=lambda own: [_place(tf.float32, own.slot.mail.links.shape)])
     def set_links(own: Any, links: Any) -> None:
-        """Set the weights of the worker's links, [2, rounds, W]; see `Gossip.rows`."""
+        """Set the weights of the worker's links, [2, rounds, W], see `Gossip.rows`, and `Scheme.sums` to zero."""
+        sums = [getattr(view, name) for view in own.views for name in own.scheme.sums]
         with tf.device(own.device):
-            return own.slot.mail.links.assign(links).op
+            return tf.group(own.slot.mail.links.assign(links), *(each.assign(tf.zeros_like(each)) for each in sums))
 
 
 OF_PS = (CommonRequests, ObserverRequests, StateRequests)

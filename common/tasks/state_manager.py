@@ -22,6 +22,7 @@ from ..record import checkpoint
 from ..reports import Report
 from ..server.answers import NEVER, NONE
 from ..server.failures import is_absence
+from ..sync import losses
 from .calls import Connect
 from .checkpointing import Saver
 from .graph import TaskGraph
@@ -102,9 +103,13 @@ class StateManager:
             arrays["finished"] = arrays["ready"] = np.zeros_like(arrays["finished"])
             arrays["active"] = np.ones_like(arrays["active"])
         number = time.time_ns()
-        rounds, layout = last.arrays["rounds_applied"], self.saver.keeping.layout
-        done = [k for k in np.flatnonzero(rounds).tolist() if layout.parts]
-        copies = {k: (int(rounds[k]), packed(state)) for k in done if layout.fits(state := last.local(k))}
+        rounds, keeping = last.arrays["rounds_applied"], self.saver.keeping
+        done, out = [k for k in np.flatnonzero(rounds).tolist() if keeping.layout.parts], losses.out_in(last.arrays)
+        zeros = keeping.sums if out.any() else ()  # a worker that returns changes these sums, as one that is lost
+        copies = {}
+        for k in done:
+            if keeping.layout.fits(state := last.local(k)) and not out[k]:
+                copies[k] = int(rounds[k]), packed(state | {name: np.zeros_like(state[name]) for name in zeros})
         if lost := [k for k in done if k not in copies]:
             self.report(event="warning", message=f"{self.saver.without(last.version, lost)}: it begins anew")
         calls.restore(arrays, restoration=number, events=last.events, copies=copies)

@@ -74,6 +74,10 @@ class Members:
         """Return the workers that begin anew with round t, at the mean of the others."""
         return [one.worker for one in self.lost if one.returned_at == t]
 
+    def changes(self, t: int) -> bool:
+        """Return True if a worker is out, or back, from round t on."""
+        return any(t in (min(one.out_from, one.returned_at), one.returned_at) for one in self.lost)
+
     def rounds(self, workers: int, updates: int) -> np.ndarray:
         """Return the recorded rounds of each worker in a run of so many rounds, [W]."""
         made = np.full(workers, updates)
@@ -157,20 +161,30 @@ def ad_psgd(
 
 
 def dsgd_tracking(
-    start: np.ndarray, gradient: Gradient, workers: int, *, weights: Mixing, eta: float, steps: int
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    weights: Mixing,
+    eta: float,
+    steps: int,
+    members: Members = ALL,
 ) -> list[np.ndarray]:
     """Execute x ← W (x − η y);  y ← W y + g(x) − g'; g' ← g(x), from y_i = g'_i = g_i(x_i); returns the means of x.
 
-    `weights` returns W of a step.
+    `weights` returns W of a step. With the step from which on there are other workers, y and g' begin anew.
     """
     x, path = np.tile(start, (workers, 1)), []
-    y = before = np.array([gradient(own, k, 0) for k, own in enumerate(x)])
+    y = before = np.zeros_like(x)  # W y, and the gradients in it
     for t in range(steps):
-        x = weights(t) @ (x - eta * y)
-        path.append(x.mean(axis=0))
-        if t + 1 < steps:
-            now = np.array([gradient(own, k, t + 1) for k, own in enumerate(x)])
-            y, before = weights(t) @ y + now - before, now
+        x[members.anew(t)] = path[-1] if path else start
+        if members.changes(t):
+            y = before = np.zeros_like(x)
+        now = np.array([gradient(own, k, t) for k, own in enumerate(x)])
+        y, before = y + now - before, now
+        mixing = members.mixing(weights(t), t)
+        x, y = mixing @ (x - eta * y), mixing @ y
+        path.append(members.mean(x, t + 1))
     return path
 
 
