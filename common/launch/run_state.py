@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from ..cluster.restart_rule import RestartRule
+from ..cluster.task_spec import CHIEF_TASK
 from ..errors import KINDS, DistsgdError, TaskFailed, TaskLost, WaitTimeout, first_line
 
 LEAVE_SECONDS = 2.0  # for a ps to end by itself after the result has arrived
@@ -299,6 +300,8 @@ class RunState:
         why = f"{task} was killed by {self._reason(event)}{before}."
         if silence:
             why = f"no word from {task} for {silence:.0f} s: is it stopped?"
+        if self.rule.min_workers is not None and self.tasks[task] == CHIEF_TASK:
+            why += " min_workers is of the others: worker 0 keeps the record and the checkpoints, from which to resume."
         kind = WaitTimeout if silence and not self.far else TaskLost
         self.root_cause.fail(kind(f"{why} {self.log_of(task)}"), final=True)
 
