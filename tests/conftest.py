@@ -14,10 +14,13 @@ from code_lines import budget, lines_of_common
 from distsgd.algorithms import SCHEMES
 from distsgd.common import keep_warm
 from distsgd.common.cli.main import main
+from distsgd.common.contract.rounding import CODECS
 from distsgd.common.errors import UserError
 from distsgd.common.kernels import choose
 from distsgd.common.launch.client import ForkServer
 from distsgd.common.record import run_directory
+from distsgd.common.replay.adapters import TRANSCRIPTIONS
+from distsgd.common.replay.reference.codecs import CODECS as EQUATIONS_OF_CODECS
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -71,10 +74,11 @@ def run_main(monkeypatch, capsys):
             main()
         return ended.value.code, *capsys.readouterr()
 
-    known = dict(SCHEMES)
+    known = [(names, dict(names)) for names in (SCHEMES, CODECS, EQUATIONS_OF_CODECS, TRANSCRIPTIONS)]
     yield run
-    SCHEMES.clear()  # of what `--import` has added
-    SCHEMES.update(known)
+    for names, before in known:
+        names.clear()  # of what `--import` has added
+        names.update(before)
 
 
 @pytest.fixture(scope="session")

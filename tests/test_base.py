@@ -264,7 +264,7 @@ def test_an_imported_file_brings_the_equations_of_its_algorithm(folder, tmp_path
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("TRANSCRIPTIONS = [1]\n", "must be a dict of a Transcription for each name"),
+        ("TRANSCRIPTIONS = [1]\n", "must be a dict of a Transcription for each algorithm"),
         (OWN.replace('"my_sgd"', '"async_sgd"'), "'async_sgd', whose equations the catalogue has"),
     ],
 )

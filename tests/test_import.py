@@ -14,14 +14,18 @@ import pytest
 
 from distsgd.algorithms import SCHEMES
 from distsgd.common import Group, UserError
+from distsgd.common.cli import sweep
 from distsgd.common.cli.catalogue import explain, hyperparameters
+from distsgd.common.cli.flag_groups import parse_flags
 from distsgd.common.cli.flags import taken_out
-from distsgd.common.cli.imports import import_schemes
+from distsgd.common.cli.imports import import_file, import_schemes
 from distsgd.common.cli.main import dispatch
+from distsgd.common.cli.sweep_report import Trial
 from distsgd.common.cluster.fingerprint import class_digest
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
 CONSOLE_SCRIPT = Path(sys.executable).with_name("distsgd")  # what run.sh ends with
+CODEC = "from distsgd.common.contract import Compressor\nclass Mine(Compressor):\n    name = '{}'"
 HEAD = "from dataclasses import dataclass\nfrom distsgd.common import Scheme\nfrom distsgd.algorithms import AsyncSGD\n"
 
 
@@ -85,7 +89,7 @@ def test_the_readmes_algorithm_follows_its_equation(section, tmp_path):
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("x = 1", "defines no scheme"),
+        ("x = 1", "defines no scheme or codec"),
         (HEAD + "class Mine(Scheme):\n    pass", "has no name"),
         (HEAD + "class Mine(AsyncSGD):\n    pass", "has no name"),
         (HEAD + "class Mine(Scheme):\n    name = 'agn'", "another algorithm has already"),
@@ -109,6 +113,39 @@ def test_an_imported_file_with_a_fault_is_refused_with_its_line(code, message, t
         import_schemes(tmp_path / "mine.py", SCHEMES)
 
 
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("TRANSCRIPTIONS = {'mine': 3}", "TRANSCRIPTIONS must be a dict of a Transcription for each algorithm"),
+        ("TRANSCRIPTIONS = {'mine': lambda run: run}", "of a function with the argument memory for each codec"),
+        ("TRANSCRIPTIONS = {'topk': lambda *, memory='yes': 0}", "TRANSCRIPTIONS has 'topk', whose equations"),
+        (CODEC.format("int8"), "codec 'int8' has the name of another"),
+        (CODEC.format("float32"), "codec 'float32' has the name of another"),
+    ],
+)
+def test_wrong_equations_and_codecs_of_a_file_are_refused(code, message, tmp_path):
+    (tmp_path / "mine.py").write_text(code)
+    with pytest.raises(UserError, match=re.escape(message)):
+        import_file(tmp_path / "mine.py", {})
+
+
+def test_a_codec_of_a_file_fits_any_algorithm_and_its_runs_are_replayed(tmp_path, monkeypatch, run_main):
+    file = Path(__file__).with_name("own_compressor.py")
+    flags = ["--codec", "ternary:least=0.4", "--backend", "threads", "--ps", "2", "--run-dir", "mine"]
+    monkeypatch.chdir(tmp_path)
+    code, _, errors = run_main("--import", str(file), "downpour", *flags, "--epochs", "3")
+    assert code == 0, errors
+    code, shown, _ = run_main("replay", "mine")
+    assert (code, float(re.findall(r"relative error +(\S+)", shown)[0]) < 1e-4) == (0, True), shown
+    command = sweep.command_of(Trial({}, 0, Path("run"), *parse_flags(SCHEMES["downpour"], flags), "", {}))
+    assert command[:3] == ["--import", str(file), "downpour"]
+    code, _, errors = run_main("downpour", *flags[:2], "--codec", "ternary:most=2")
+    assert (code, errors) == (
+        2,
+        "error: codec ternary has no option 'most' (its options: memory, least). Received: 'ternary:most=2'\n",
+    )
+
+
 def test_import_without_a_file_is_refused():
     assert taken_out("--import", ["--import", "a.py", "x", "--import=b.py", "--json"], "a file") == (
         [Path("a.py"), Path("b.py")],
@@ -118,7 +155,7 @@ def test_import_without_a_file_is_refused():
         dispatch(["list", "--import"])
 
 
-@pytest.mark.parametrize("name", ["fair", "own_rule", "means", "own_codec", "uneven"])
+@pytest.mark.parametrize("name", ["fair", "own_rule", "means", "own_codec", "own_compressor", "uneven"])
 def test_the_examples_of_own_schemes_import_public_names_alone(name):
     text = Path(__file__).with_name(f"{name}.py").read_text()
     assert set(re.findall(r"from (distsgd[\w.]*)", text)) <= {"distsgd.common.contract", "distsgd.common.sync"}

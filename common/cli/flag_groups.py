@@ -228,11 +228,11 @@ def _cluster_of_flags(machines: TaskFlags, how: dict[str, Any]) -> Cluster:
     )
 
 
-def commands(name: str, options: Any, arguments: Sequence[str], script: Sequence[str] = ()) -> list[str]:
+def commands(program: Sequence[str], options: Any, arguments: Sequence[str], script: Sequence[str] = ()) -> list[str]:
     """Return the command line for each machine: the given flags, except those of `TaskFlags`, which name the task.
 
     Args:
-        name: the algorithm, or `launch`.
+        program: the words before the flags: the algorithm, with the files to import, or `launch`.
         options: options with the `machines`.
         arguments: the given flags.
         script: the script and its arguments.
@@ -250,4 +250,4 @@ def commands(name: str, options: Any, arguments: Sequence[str], script: Sequence
                 next(words, None)
         else:
             kept.append(word)
-    return discovery.commands(cluster.task, [*flags.PROGRAM.split(), name, *kept], script)
+    return discovery.commands(cluster.task, [*flags.PROGRAM.split(), *program, *kept], script)

@@ -1,4 +1,4 @@
-"""Import of schemes and their transcriptions from a user's file: `bash run.sh --import my_scheme.py my_scheme`."""
+"""Import of schemes, codecs and their equations from a user's file: `bash run.sh --import my_scheme.py my_scheme`."""
 
 from __future__ import annotations
 
@@ -17,49 +17,102 @@ from typing import Any
 
 import cloudpickle
 
+from ..contract.rounding import CODECS, Compressor
 from ..contract.scheme import Scheme
 from ..data.named import quiet
 from ..errors import UserError
 from ..lazy import require_tensorflow
 from ..replay.adapters import TRANSCRIPTIONS
 from ..replay.recorded import Transcription
+from ..replay.reference import codecs
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+
+PREFIX = "distsgd_import_"  # of the name of an imported module
+
+
+def import_file(path: Path, schemes: dict[str, type[Scheme]]) -> None:
+    """Add the schemes of a file to `schemes`, and its codecs and equations to those of the package.
+
+    Raises:
+        UserError: the file does not exist, raises, or defines nothing of these, or a wrong one.
+    """
+    schemes.update(import_schemes(path, schemes))
+    CODECS.update(import_codecs(path))
+    for name, own in import_equations(path).items():
+        (TRANSCRIPTIONS if isinstance(own, Transcription) else codecs.CODECS)[name] = own
+
+
+def words_of_imports(*used: object) -> list[str]:
+    """Return the words of a command that import the files of these schemes and codecs, `--import my_scheme.py`."""
+    names = dict.fromkeys(type(own).__module__ for own in used if type(own).__module__.startswith(PREFIX))
+    return [word for name in names for word in ("--import", str(sys.modules[name].__file__))]
 
 
 def import_schemes(path: Path, known: Mapping[str, type[Scheme]]) -> dict[str, type[Scheme]]:
     """Import the schemes that a file defines, by name; they are pickled by value for other processes.
 
     Raises:
-        UserError: the file does not exist, raises, or defines no scheme or a wrong one.
+        UserError: the file does not exist, raises, or defines no scheme or codec, or a wrong scheme.
     """
     module = execute(path, "--import")
     schemes: dict[str, type[Scheme]] = {}
-    for scheme in vars(module).values():
-        if isinstance(scheme, type) and issubclass(scheme, Scheme) and scheme.__module__ == module.__name__:
-            _check(scheme, path, {**known, **schemes})
-            schemes[scheme.name] = scheme
-    if not schemes and not hasattr(module, "TRANSCRIPTIONS"):
-        raise UserError(f"{path} defines no scheme: it needs a subclass of distsgd.Scheme with a `name`")
+    for scheme in _classes(module, Scheme):
+        _check(scheme, path, {**known, **schemes})
+        schemes[scheme.name] = scheme
+    if not schemes and not _classes(module, Compressor) and not hasattr(module, "TRANSCRIPTIONS"):
+        raise UserError(f"{path} defines no scheme or codec: it needs a subclass of distsgd.Scheme with a `name`")
     return schemes
 
 
-def import_transcriptions(path: Path) -> dict[str, Transcription]:
-    """Return the equations in an imported file by which runs of its schemes are replayed: its `TRANSCRIPTIONS`.
+def import_codecs(path: Path) -> dict[str, type[Compressor]]:
+    """Return the codecs for `--codec` in an imported file, by the `name` of each class; a class without is a base.
 
     Raises:
-        UserError: they are of another kind, or of an algorithm of the catalogue.
+        UserError: a codec has the name of another.
     """
-    found = getattr(sys.modules[_module_name(path)], "TRANSCRIPTIONS", {})
-    if not isinstance(found, dict) or not all(isinstance(value, Transcription) for value in found.values()):
-        raise UserError(f"{path}: TRANSCRIPTIONS must be a dict of a Transcription for each name. Received: {found!r}")
-    if known := [name for name, own in found.items() if TRANSCRIPTIONS.get(name, own) is not own]:
-        raise UserError(f"{path}: TRANSCRIPTIONS has {known[0]!r}, whose equations the catalogue has: choose another")
+    classes = _classes(sys.modules[_module_name(path)], Compressor)
+    found = {name: kind for kind in classes if isinstance(name := vars(kind).get("name"), str)}
+    for name, kind in found.items():
+        if name == "float32" or CODECS.get(name, kind) is not kind:
+            raise UserError(f"{path}: codec {name!r} has the name of another: choose another one")
     return found
 
 
+def _classes(module: ModuleType, base: type) -> list[Any]:
+    """Return the classes of that kind that a module defines."""
+    kinds = (kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, base))
+    return [kind for kind in kinds if kind.__module__ == module.__name__]
+
+
+def import_equations(path: Path) -> dict[str, Any]:
+    """Return the equations in an imported file by which runs of its schemes are replayed: its `TRANSCRIPTIONS`.
+
+    Those of a codec are a function of its options, as in the reference.
+
+    Raises:
+        UserError: they are of another kind, or of an algorithm or a codec of the package.
+    """
+    found = getattr(sys.modules[_module_name(path)], "TRANSCRIPTIONS", {})
+    if not isinstance(found, dict) or not all(
+        isinstance(own, Transcription) or _is_codec(own) for own in found.values()
+    ):
+        raise UserError(
+            f"{path}: TRANSCRIPTIONS must be a dict of a Transcription for each algorithm, or of a function with the "
+            f"argument memory for each codec. Received: {found!r}"
+        )
+    known = {**codecs.CODECS, **TRANSCRIPTIONS}
+    if taken := [name for name, own in found.items() if known.get(name, own) is not own]:
+        raise UserError(f"{path}: TRANSCRIPTIONS has {taken[0]!r}, whose equations the catalogue has: choose another")
+    return found
+
+
+def _is_codec(equations: Any) -> bool:
+    return callable(equations) and "memory" in inspect.signature(equations).parameters
+
+
 def _module_name(path: Path) -> str:
-    return f"distsgd_import_{path.stem}"
+    return f"{PREFIX}{path.stem}"
 
 
 def execute(path: Path, flag: str) -> ModuleType:

@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
             note = f"{word} stands after the script, so the script gets it: options of launch stand before the script"
             print(f"note: {note}", file=sys.stderr)  # noqa: T201
     if options.machines.print_commands:
-        print("\n".join(commands("launch", options, arguments[:place], arguments[place:])))  # noqa: T201
+        print("\n".join(commands(["launch"], options, arguments[:place], arguments[place:])))  # noqa: T201
         return 0
     require_tensorflow()
     gradients = options.record == "gradients"

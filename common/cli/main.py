@@ -21,12 +21,11 @@ from ...algorithms import SCHEMES
 from ..arguments import nearest, spelt
 from ..errors import DistsgdError, Interrupted, UserError
 from ..record.display import Page
-from ..replay.adapters import TRANSCRIPTIONS
 from . import advise, bandwidth, completion, doctor, flags, launching, runs, simulate, sweep
 from .catalogue import aliases, catalogue, without_alias
 from .commands import docs, evaluate, explanation, measure, mutants, replay_run, test, timeline
 from .flag_groups import Options
-from .imports import import_schemes, import_transcriptions
+from .imports import import_file
 from .train import run_algorithm, train_by_file
 from .tutorials import main as tutorials
 
@@ -41,7 +40,7 @@ GROUPS: dict[str, tuple[Row, ...]] = {
             "train your own model, and with --data file.py:load on your own data",
             None,
         ),
-        ("--import file.py ...", "use an algorithm of your own with any command", None),
+        ("--import file.py ...", "use an algorithm or a codec of your own with any command", None),
         ("launch my_script.py", "train in a script's own loop, with distsgd.join: --workers 4", launching.main),
         ("train --config <file>", "train with the settings of a file: config.json of a run, or TOML", train_by_file),
         ("sweep <algorithm>", "train with several values: --learning-rate 0.05,0.1 --seeds 3", sweep.main),
@@ -125,11 +124,10 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 def dispatch(arguments: list[str]) -> int:
     """Run the command that the arguments name; return its exit code."""
-    wanted = "a Python file that defines a scheme, as in --import my_scheme.py"
+    wanted = "a Python file that defines a scheme or a codec, as in --import my_scheme.py"
     files, arguments = flags.taken_out("--import", arguments, wanted)
     for file in files:
-        SCHEMES.update(import_schemes(file, SCHEMES))
-        TRANSCRIPTIONS.update(import_transcriptions(file))
+        import_file(file, SCHEMES)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         return overview()
     if arguments[0] in ("-V", "--version", "version"):

@@ -19,6 +19,7 @@ from ..arguments import nearest, spelt
 from ..cluster.cluster import Cluster
 from ..cluster.fingerprint import class_digest
 from ..contract.hyperparameters import Natural, check_fields
+from ..contract.rounding import codec_of
 from ..contract.scheme import Scheme
 from ..errors import DistsgdError, Interrupted, UserError
 from ..files import dumps
@@ -33,6 +34,7 @@ from ..virtual_time.platform import Platform
 from . import flags
 from .config_file import expanded
 from .flag_groups import OUTPUT, Options, TaskFlags, find_cluster, options_of, read_flags
+from .imports import words_of_imports
 from .machines import with_machines
 from .sweep_report import Trial, best_of, picture, report, table
 from .train import perform, with_data
@@ -230,8 +232,5 @@ def _at_once(trials: Sequence[Trial], parallel: int) -> Iterator[Trial]:
 
 def command_of(trial: Trial) -> list[str]:
     """Return the words of the command that makes one run of a sweep."""
-    kind = type(trial.scheme)
-    imported = (
-        [] if kind.__module__.startswith("distsgd.") else ["--import", str(sys.modules[kind.__module__].__file__)]
-    )
-    return [*imported, trial.scheme.name, *flags.words(trial.scheme), *flags.words(trial.options)]
+    imports = words_of_imports(trial.scheme, codec_of(trial.options.run.codec))
+    return [*imports, trial.scheme.name, *flags.words(trial.scheme), *flags.words(trial.options)]

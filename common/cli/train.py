@@ -13,6 +13,7 @@ from rich.console import Console
 from ...algorithms import SCHEMES
 from ..arguments import nearest
 from ..cluster.fingerprint import flat, model_digest
+from ..contract.rounding import codec_of
 from ..contract.schedules import shaped
 from ..contract.scheme import Scheme
 from ..data.sparse_data import sparsity
@@ -29,6 +30,7 @@ from ..training import try_on_a_batch
 from .config_file import FLAG, read_config_file, split_config, with_settings
 from .dry_run import expected, size_table, sizes
 from .flag_groups import RUN, Options, Output, commands, find_cluster, options_of, parse_flags
+from .imports import words_of_imports
 from .machines import with_machines
 from .own import find_problem
 
@@ -78,7 +80,8 @@ def run_algorithm(scheme_type: type[Scheme], arguments: list[str]) -> int:
     """Parse the flags of an algorithm and run it, or print the command of each machine."""
     scheme, options = parse_flags(scheme_type, arguments)
     if options.machines.print_commands:
-        print("\n".join(commands(scheme_type.name, options, arguments)))  # noqa: T201
+        words = [*words_of_imports(scheme, codec_of(options.run.codec)), scheme_type.name]
+        print("\n".join(commands(words, options, arguments)))  # noqa: T201
         return 0
     return run_command(scheme, options)
 

@@ -19,7 +19,7 @@ from ..sync.synchronization import Synchronization
 from .hyperparameters import Count, Decay, Fraction, Graph, NotNegative, Period, Positive, Rate, unstable_above
 from .inner import InnerOptimizer, inner
 from .optimizers import adagrad, adamw, gathered, scaled_signs, sgd, take, top_k
-from .rounding import DCT, BFloat16, Int8, WithMemory
+from .rounding import DCT, BFloat16, Compressor, Int8, WithMemory
 from .rounds import Event, Rounds
 from .scheme import Scheme
 from .seeded import uniform, uniform_numbers
@@ -34,6 +34,7 @@ __all__ = [
     "Bounded",
     "Codec",
     "Collective",
+    "Compressor",
     "Coordinates",
     "Count",
     "Decay",
