@@ -6,7 +6,7 @@ import json
 import pytest
 
 from distsgd.common.record import metrics as module
-from distsgd.common.record.metrics import LIMIT, Metrics
+from distsgd.common.record.metrics import LIMIT, Metrics, worsened
 
 
 def rows_of(path):
@@ -68,3 +68,12 @@ def test_a_series_of_any_length_keeps_both_ends_and_its_order(late, tmp_path, mo
         every = of_worker[1] - of_worker[0] if number > 1 else 1
         assert of_worker[:-1] == [n * every for n in range(len(of_worker) - 1)]
         assert rows_of(metrics.path) == metrics.rows == sorted(metrics.rows, key=lambda row: row["seconds"])
+
+
+def test_a_center_that_has_not_moved_is_told():
+    rows = [{"kind": "center", "version": 0, "test_loss": 2.5}]
+    assert "the first of 33 updates, so the center has not moved" in worsened(
+        rows, {"test_loss": 2.5, "version": 33}, {}
+    )
+    assert worsened(rows, {"test_loss": 2.5, "version": 0}, {}) is None
+    assert worsened(rows, {"test_loss": 2.4, "version": 33}, {}) is None

@@ -201,12 +201,9 @@ def shown(value: Any) -> str:
 
 
 def worsened(
-    rows: Iterable[Mapping[str, Any]],
-    last: Mapping[str, Any],
-    hyperparameters: Mapping[str, Any],
-    too_large: str = "",
+    rows: Iterable[Mapping[str, Any]], last: Mapping[str, Any], hyperparameters: Mapping[str, Any], too_large: str = ""
 ) -> str | None:
-    """Return a warning and advice if the final test loss is far above the first one; else None.
+    """Return a warning and advice if the final test loss is far above the first one, or exactly that; else None.
 
     Args:
         rows: rows of metrics.jsonl, in order.
@@ -216,7 +213,14 @@ def worsened(
     """
     first = next((row["test_loss"] for row in rows if row["kind"] == "center" and "test_loss" in row), None)
     end = last.get("test_loss")
-    if first is None or end is None or not math.isfinite(first) or end - first <= abs(first):
+    if first is None or end is None or not math.isfinite(first):
+        return None
+    if end == first and last.get("version"):
+        return (
+            f"test loss is {end:.4g} as before the first of {last['version']} updates, so the center has not moved: an "
+            "algorithm of your own takes the gradient in local_step, or sends it as its message"
+        )
+    if end - first <= abs(first):
         return None
     rate = hyperparameters.get("learning_rate")
     than = f" than {rate}" if isinstance(rate, float | int) else ""  # a rate may be a schedule
