@@ -222,7 +222,7 @@ class _Run:
             platform,
             workers=job.cluster.workers,
             rounds=job.plan.rounds(CHIEF),
-            seed=job.seed,
+            seed=job.options.seed,
             message_bytes=traffic.message,
             reply_bytes=traffic.codec.reads[1] if traffic.codec.reads else traffic.reply,
             float_bytes=traffic.floats,

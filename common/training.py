@@ -207,7 +207,9 @@ def try_on_a_batch(job: Job, model: Any) -> None:
     if job.cluster.simulated is not None:
         refuse_loops(model)
     if job.cluster.task is None or job.cluster.task.job != "ps":  # a ps task needs no data
-        batches = first_batches(job.train, job.test, job.batch_size // job.devices_per_worker, job.cluster.workers)
+        batches = first_batches(
+            job.train, job.test, job.options.batch_size // job.devices_per_worker, job.cluster.workers
+        )
         job.recipe = try_out(job.recipe, model, *batches)
 
 

@@ -99,7 +99,7 @@ def recorded_run(job: Job, run_dir: Path, hidden: Sequence[int], result: dict[st
         center=center,
         gradient=network_gradient(job, [64, *hidden, 10]),
         result=result,
-        seed=job.seed,
+        seed=job.options.seed,
         shapes=[variable.shape for variable in model.get_weights()],
     )
 
@@ -150,7 +150,7 @@ def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, 
 
 def network_gradient(job: Any, sizes: Sequence[int]) -> gradients.Gradient:
     """Return the gradient of worker k's t-th batch of a job on digits."""
-    return digits_gradient(sizes, workers=job.cluster.workers, seed=job.seed, batch_size=job.batch_size)
+    return digits_gradient(sizes, workers=job.cluster.workers, seed=job.options.seed, batch_size=job.options.batch_size)
 
 
 def digits_gradient(sizes: Sequence[int], **drawn: int) -> gradients.Gradient:
@@ -397,7 +397,7 @@ class HarnessWorker:
 
     def round(self, event: str = "exchange", steps: int = 1) -> Any:
         """Do one round on the first rows of its shard; return the loss."""
-        return self.calls.rounds(event, np.zeros((1, steps, self.harness.job.batch_size), np.int32))[0]
+        return self.calls.rounds(event, np.zeros((1, steps, self.harness.job.options.batch_size), np.int32))[0]
 
     def starts(self, event: str = "exchange") -> Future:
         """Start a round in a thread of its own; return when its message is logged."""

@@ -196,7 +196,7 @@ def test_a_set_is_completed_without_workers_that_left_or_were_evicted():
 def by_hand(harness, k, params=None):
     """Return the gradient of worker k on its first row, which is all its data here; at the start, or elsewhere."""
     x, y = harness.job.train
-    row = gradients.rows(harness.job.seed, k, len(x), harness.job.cluster.workers)[:1]
+    row = gradients.rows(harness.job.options.seed, k, len(x), harness.job.cluster.workers)[:1]
     params = harness.graph.initial[0].astype(float) if params is None else params
     return gradients.mlp_gradient(x, y, [64, 10])(params, row)
 
@@ -230,7 +230,7 @@ def replayed(transcription, harness, steps, **options):
     """What the transcription of a scheme makes of rounds of worker 0 alone, all on its first row."""
     x, y = harness.job.train
     by_rows = gradients.mlp_gradient(x, y, [64, 10])
-    row = gradients.rows(harness.job.seed, 0, len(x), 1)[:1]
+    row = gradients.rows(harness.job.options.seed, 0, len(x), 1)[:1]
     start = harness.graph.initial[0].astype(float)
     return transcription(start, lambda params, k, t: by_rows(params, row), steps=steps, **options)[-1]
 

@@ -34,8 +34,10 @@ class Trained:
     def rows(self, k: int) -> np.ndarray:
         """The examples of worker k, [steps, batch size]."""
         job = self.job
-        shard = gradients.rows(job.seed, k, len(job.train[1]), job.cluster.workers)
-        return shard[[gradients.batch(job.seed, k, t, len(shard), job.batch_size) for t in range(job.steps)]]
+        shard = gradients.rows(job.options.seed, k, len(job.train[1]), job.cluster.workers)
+        return shard[
+            [gradients.batch(job.options.seed, k, t, len(shard), job.options.batch_size) for t in range(job.steps)]
+        ]
 
 
 def trained(scheme, tmp_path, data: Dataset = DATA, *, workers=3, ps=1, backend="threads", steps=60, batch=8, **more):

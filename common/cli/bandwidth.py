@@ -184,7 +184,7 @@ def _notes(question: LinkQuestion, exchanges: Mapping[str, Exchange]) -> str:
     bits = ", ".join(sorted({f"{each.bits_up:g}" for each in exchanges.values()}))
     lines = [
         f"Computed, not measured: {question.workers} workers, {question.parameters} parameters in {question.layers} "
-        f"layers, {question.step_ms:g} ms a step, {bits} bits a parameter.",
+        f"layers, {question.step_ms:g} ms a step, {bits} bits a parameter."
     ]
     for number in sorted({each.buckets or 0 for each in exchanges.values()}):
         names = ", ".join(text for text, each in exchanges.items() if (each.buckets or 0) == number)

@@ -49,7 +49,7 @@ def sizes(job: Job, model: Any) -> dict[str, Any]:
         "algorithm": scheme.name,
         "backend": job.cluster.backend,
         "workers": workers,
-        "ps": job.cluster.ps if job.uses_ps else 0,
+        "ps": job.ps,
         "parameters": flat.size,
         "steps_per_worker": job.steps,
         "rounds_per_worker": len(rounds[0]),
@@ -98,7 +98,8 @@ def step_seconds(job: Job, flat: FlatModel) -> tuple[float, float]:
 
     A call has many steps of a small model, so that Python's share of it does not count. Both results are medians.
     """
-    size, arrays = job.batch_size, [tf.constant(leaf[: CALLS * job.batch_size]) for leaf in leaves(job.train)]
+    size = job.options.batch_size
+    arrays = [tf.constant(leaf[: CALLS * size]) for leaf in leaves(job.train)]
     params, state, *frozen = map(tf.constant, (flat.pack(), flat.pack_state(), *flat.frozen_values()))
 
     @tf.function(autograph=False)

@@ -141,9 +141,8 @@ def read_flags(
 ) -> list[Any]:
     """Return the dataclasses of a command that trains: those of `before`, the algorithm, and the options."""
     kinds = {**before, **_kinds(scheme_type)}
-    return flags.read(
-        prog, _about(scheme_type), expanded(scheme_type, kinds["options"], arguments), kinds, GROUPS, folded=GROUPS
-    )
+    words = expanded(scheme_type, kinds["options"], arguments)
+    return flags.read(prog, _about(scheme_type), words, kinds, groups=GROUPS, folded=GROUPS)
 
 
 def flag_parser(prog: str, scheme_type: type[Scheme]) -> flags.Parser:

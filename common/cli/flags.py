@@ -32,22 +32,20 @@ LARGEST = 10**12  # the largest whole number: every counter can hold it
 WANTED = {int: "a whole number", float: "a number", str: "a text", Path: "a path"}
 
 
-def read(
-    prog: str,
-    description: str,
-    arguments: Sequence[str],
-    kinds: Mapping[str, type],
-    groups: Mapping[str, Sequence[str]] | None = None,
-    positional: str = "",
-    usage: str = "",
-    folded: Collection[str] = (),
-) -> list[Any]:
-    """Return the dataclasses that the arguments describe; `--help` prints and exits. See `parser_of` for the arguments.
+def read(prog: str, description: str, arguments: Sequence[str], kinds: Mapping[str, type], **shown: Any) -> list[Any]:
+    """Return the dataclasses that the arguments describe; `--help` prints and exits.
+
+    Args:
+        prog: the command, as shown in its help.
+        description: the description of the command in its help.
+        arguments: the words of the command line.
+        kinds: dataclasses by the title of their flags in the help.
+        shown: further arguments of `parser_of`.
 
     Raises:
         UserError: a flag or its value is wrong.
     """
-    parser = parser_of(prog, description, kinds, groups, positional, usage, folded)
+    parser = parser_of(prog, description, kinds, **shown)
     given = with_tuples(vars(parser.values(arguments)))
     return [kind(**_given(kind, given)) for kind in kinds.values()]
 

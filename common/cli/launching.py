@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
     usage = "run.sh launch [options] my_script.py [arguments of the script]"
     groups = {name: GROUPS[name] for name in ("fault tolerance", "several machines")}
     (options,) = flags.read(
-        "run.sh launch", ABOUT, arguments[:place], {"options": LaunchOptions}, groups, usage=usage, folded=groups
+        "run.sh launch", ABOUT, arguments[:place], {"options": LaunchOptions}, groups=groups, usage=usage, folded=groups
     )
     if place == len(arguments):
         raise UserError(f"launch needs a script whose name ends in .py: {usage.replace('run.sh', flags.PROGRAM)}")

@@ -35,11 +35,7 @@ GROUPS: dict[str, tuple[Row, ...]] = {
     "Train": (
         ("<algorithm>", "train: by default 1 ps + 2 workers on the digits data", None),
         ("<algorithm> --help", "show its hyperparameters and the usual options (--help-all: all of them)", None),
-        (
-            "<algorithm> --model file.py:build",
-            "train your own model, and with --data file.py:load on your own data",
-            None,
-        ),
+        ("<algorithm> --model file.py:build", "train your own model; --data file.py:load reads your own data", None),
         ("--import file.py ...", "use an algorithm or a codec of your own with any command", None),
         ("launch my_script.py", "train in a script's own loop, with distsgd.join: --workers 4", launching.main),
         ("train --config <file>", "train with the settings of a file: config.json of a run, or TOML", train_by_file),
@@ -57,27 +53,15 @@ GROUPS: dict[str, tuple[Row, ...]] = {
         ("compare <run dir> <run dir> ...", "compare runs: settings and results in a table, and a plot", runs.compare),
         ("plot <run dir> ...", "plot loss and error of runs: --x updates, examples, seconds or bytes", runs.plot),
         ("replay <run dir>", "verify a run: re-execute its event log in NumPy and compare the weights", replay_run),
-        (
-            "timeline <run dir> [<run dir>]",
-            "write a trace of computing, waiting and communication for Perfetto",
-            timeline,
-        ),
+        ("timeline <run dir> [<run dir>]", "write a trace of computing, waiting and sending for Perfetto", timeline),
         ("evaluate <run dir>", "measure the checkpoints of a run as they appear; needs only its folder", evaluate),
         ("doctor", "show versions, machine and permissions, for a bug report", doctor.main),
-        (
-            "completion bash",
-            'print code for a shell: eval "$(distsgd completion bash)" (or zsh, fish)',
-            completion.main,
-        ),
+        ("completion bash", 'code for a shell: eval "$(distsgd completion bash)" (or zsh, fish)', completion.main),
     ),
     "Simulate": (
         ("simulate <algorithm>", "train in virtual time on described machines: --workers 1000", simulate.main),
         ("simulate --compare <a>,<b>", "compare several algorithms on the same machines, in a table", None),
-        (
-            "leaderboard [<name> ...]",
-            "rank algorithms by virtual time to a loss, after eight trials each",
-            "leaderboard",
-        ),
+        ("leaderboard [<name> ...]", "rank algorithms by virtual time to a loss, of eight trials each", "leaderboard"),
         ("benchmark", "measure each algorithm's virtual time to a target loss (--quick: three minutes)", "convergence"),
         ("claims [<name> ...]", "test claims of the papers in virtual time, with verdicts", "claims"),
         ("reproduced [<name> ...]", "execute experiments of the papers with their settings", "reproduced"),

@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
         ABOUT,
         arguments,
         {"options": SimulationOptions},
-        {name: GROUPS[name] for name in ("simulated machines", *GROUPS)},
+        groups={name: GROUPS[name] for name in ("simulated machines", *GROUPS)},
         positional="algorithm",
         folded=GROUPS.keys() - {"simulated machines"},
     )

@@ -69,9 +69,7 @@ def with_data(options: Options, schemes: Iterable[Scheme]) -> tuple[Options, str
     examples = max(min(wanted, MOST_EXAMPLES), workers * batch)
     often = "none of them twice" if examples == wanted else f"each of them about {wanted / examples:.1f} times"
     chosen = replace(
-        options,
-        dataset=f"synthetic:examples={examples},test={TEST_EXAMPLES}",
-        run=replace(options.run, steps=steps),
+        options, dataset=f"synthetic:examples={examples},test={TEST_EXAMPLES}", run=replace(options.run, steps=steps)
     )
     return chosen, f"no --dataset: {steps} steps of each worker on {examples:,} generated examples, {often}"
 

@@ -105,11 +105,6 @@ class Scheme(CheckedCall):
         return getattr(self, "delay", 0)
 
     @property
-    def has_inner_optimizer(self) -> bool:
-        """True if another optimizer may make the local steps: workers exchange parameters, and no gradients."""
-        return hasattr(self, "inner_optimizer")
-
-    @property
     def events(self) -> frozenset[Event]:
         """The kinds of event with which rounds may end."""
         return frozenset({"exchange"})

@@ -84,11 +84,7 @@ class ForkServer:
     """
 
     def __init__(
-        self,
-        isolation: Isolation,
-        kernels: Choice,
-        python: Sequence[str] = (sys.executable,),
-        logs: Path | None = None,
+        self, isolation: Isolation, kernels: Choice, python: Sequence[str] = (sys.executable,), logs: Path | None = None
     ):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(SEND_SECONDS)

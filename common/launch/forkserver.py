@@ -51,10 +51,6 @@ class TaskForker:
         self.number = 0  # of the present run; children of an earlier run may still be alive
         self.run: tuple[Any, ...] = ()  # job, addresses and log folder of the present run
 
-    def send(self, **event: Any) -> None:
-        """Send one event to the launcher."""
-        self.channel.send(**event)
-
     def serve(self) -> None:
         """Serve requests until the launcher closes its end."""
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -63,7 +59,7 @@ class TaskForker:
         while True:
             readable, _, _ = select.select([self.channel, wake_read], [], [], BEAT_SECONDS)
             if not readable and self.tasks:
-                self.send(event="beat", task=FORK_SERVER, run=self.number)
+                self.channel.send(event="beat", task=FORK_SERVER, run=self.number)
             if wake_read in readable:
                 os.read(wake_read, 4096)
                 self.reap()
@@ -105,7 +101,7 @@ class TaskForker:
         threads = len(os.listdir("/proc/self/task"))
         if threads != 1:
             message = f"{threads} threads before the fork, where only one is safe"
-            self.send(event="error", task=FORK_SERVER, kind="RuntimeError", message=message, run=self.number)
+            self.channel.send(event="error", task=FORK_SERVER, kind="RuntimeError", message=message, run=self.number)
             return
         here = os.getpid()
         for job_name, index in names:
@@ -116,7 +112,7 @@ class TaskForker:
                 os.setpgid(pid, pid)
             self.tasks[pid] = self.number, f"{job_name}-{index}"
         pids = {task: pid for pid, (number, task) in self.tasks.items() if number == self.number}
-        self.send(event="started", pids=pids, run=self.number)
+        self.channel.send(event="started", pids=pids, run=self.number)
 
     def reserve(self, names: list[tuple[str, int]]) -> Addresses:
         """Reserve a free port for each task that listens, until the run ends: no other program is assigned it."""
@@ -157,7 +153,7 @@ class TaskForker:
                 return
             number, task = self.tasks.pop(pid)
             with contextlib.suppress(OSError):  # the launcher may have closed its end
-                self.send(event="exit", task=task, status=os.waitstatus_to_exitcode(status), run=number)
+                self.channel.send(event="exit", task=task, status=os.waitstatus_to_exitcode(status), run=number)
 
     def kill(self, only: str | None = None, how: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to all children, or to one task, and to the processes that they have started."""
@@ -167,13 +163,7 @@ class TaskForker:
 
 
 def run_task(
-    channel: Channel,
-    run: int,
-    job_name: str,
-    index: int,
-    parts: tuple[Any, ...],
-    addresses: Addresses,
-    logs: Path,
+    channel: Channel, run: int, job_name: str, index: int, parts: tuple[Any, ...], addresses: Addresses, logs: Path
 ) -> int:
     """Set up the process of one task of a run, run the task, and report how it ended; returns the exit code."""
     task = f"{job_name}-{index}"
@@ -280,7 +270,7 @@ def main() -> None:
 
     raise_limit()
     import_tensorflow()
-    server.send(event="server", network=network, kernels=used_here())
+    channel.send(event="server", network=network, kernels=used_here())
     server.serve()
     os._exit(0)  # Python would take half a second to free all modules, for which the user would wait
 

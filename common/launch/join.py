@@ -178,7 +178,7 @@ class JoinedWorker:
             UserError: the scheme has no `inner_optimizer`; nothing was done.
         """
         check_eager("stepped")
-        if not self._scheme.has_inner_optimizer:
+        if not hasattr(self._scheme, "inner_optimizer"):
             raise UserError(
                 f"{self._scheme.name} has no inner_optimizer, so that another optimizer cannot make its local steps: "
                 "call worker.step(gradient), or join with local_sgd, diloco or another scheme that has one"

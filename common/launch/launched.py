@@ -22,7 +22,7 @@ from ..tasks.graph import TaskGraph
 from ..tasks.job import CHIEF, Job, Script
 from ..tasks.script_loop import LOOK_SECONDS, Handoff, ScriptLoop
 from ..waiting import POLL_SECONDS, reachable
-from .sessions import build_seconds, connector, session_config
+from .sessions import connect_worker
 from .terms import Terms, describe_script, of_later_join, place_of_terms
 
 MOST_JOINS = 4
@@ -54,13 +54,9 @@ class Launched:
         """Agree with worker 0, build graph and session, and wait for the other workers."""
         job = terms.job(self.job, name, take=handoff.take)
         report = self._agree(terms, name, job)
-        graph, wait_seconds = TaskGraph(job, [self.index]), job.cluster.wait_seconds
-        config = session_config(job.cluster, 1, INTER_OP)
-        config.device_filters.extend(["/job:ps", f"/job:worker/task:{self.index}"] if job.uses_ps else ["/job:worker"])
-        hosts = self.addresses.ps if job.uses_ps else self.addresses.worker
-        connect = connector(self.target, graph.graph, config, hosts, build_seconds(wait_seconds))
-        again = connect if job.uses_ps else None  # see `tasks.run_worker`
-        loop = ScriptLoop(job, connect(wait_seconds), graph, self.index, report, again, handoff)
+        graph = TaskGraph(job, [self.index])
+        session, connect = connect_worker(job, graph.graph, self.index, self.target, self.addresses, INTER_OP)
+        loop = ScriptLoop(job, session, graph, self.index, report, connect, handoff)
         loop.prepare()
         loop.join()
         report(event="ready")

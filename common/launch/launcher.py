@@ -90,7 +90,7 @@ def task_names(job: Job) -> list[tuple[str, int]]:
     """Return the tasks of a run that are started here."""
     if job.cluster.task is not None:
         return job.cluster.task.tasks()
-    return job.cluster.placement.tasks(job.cluster.ps if job.uses_ps else 0, job.cluster.workers)
+    return job.cluster.placement.tasks(job.ps, job.cluster.workers)
 
 
 def write(job: Job, folder: Path) -> Path:

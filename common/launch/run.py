@@ -33,11 +33,7 @@ CALLBACK_ROOM = 100  # events may wait for the callbacks before those of progres
 
 
 def run(
-    job: Job,
-    config: dict[str, Any],
-    verbose: bool,
-    model: Any = None,
-    callbacks: Sequence[Callback] = (),
+    job: Job, config: dict[str, Any], verbose: bool, model: Any = None, callbacks: Sequence[Callback] = ()
 ) -> tuple[RunRecord, BaseException | None]:
     """Run a job; returns its record and its failure, None if it ended well.
 
@@ -48,10 +44,10 @@ def run(
         job.program = uuid.uuid4().hex
     lock = Lock(job.run_dir)  # until the record is finished
     try:
-        said = _resume(job, job.recovery.resume) if job.recovery.resume is not None else []
+        said = _resume(job, job.options.recovery.resume) if job.options.recovery.resume is not None else []
         said += checkpoint.tidy(job.run_dir)
         said += job.scheme.warnings(job.cluster.workers)
-        every, uses_ps = job.options.evaluate_every, job.uses_ps
+        every, uses_ps = job.options.evaluate_every, job.ps > 0
         for hook in callbacks:
             said += hook.warnings(every is not None, uses_ps)
         if model is not None and (optimizer := unused_optimizer(model)):
@@ -148,7 +144,7 @@ def _event_bus(record: RunRecord, hooks: CallbackList, display: Display, verbose
 
 def in_common(job: Job, model: Any) -> dict[str, Any]:
     """Return the properties outside the configuration that the tasks of a run on several machines must share."""
-    recovery = {name: getattr(job.recovery, name) for name in ("max_restarts", "min_workers", "on_nan")}
+    recovery = {name: getattr(job.options.recovery, name) for name in ("max_restarts", "min_workers", "on_nan")}
     data = data_digest((job.train, job.test))  # of a name, too: files, or texts from Python, may differ
     own: dict[str, Any] = {"recovery": recovery, "source": class_digest(type(job.scheme)), "data": data}
     if job.script is not None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..cluster.cluster import Cluster
 from ..cluster.task_spec import Addresses
 from ..errors import UserError, WaitTimeout
 from ..lazy import tf
+from ..tasks.calls import Connect
+from ..tasks.job import Job
 from ..waiting import reachable, wait_until
 
 # The runtime's optimizations of the graph of a call before its first execution, in that order. All that it has would
@@ -74,9 +76,31 @@ def open_session(target: str, graph: Any, config: Any, call_seconds: float) -> A
     return Session(target, graph=graph, config=config)
 
 
-def connector(
-    target: str, graph: Any, config: Any, hosts: Sequence[str], call_seconds: float
-) -> Callable[[float], Any]:
+def connect_worker(
+    job: Job, graph: Any, index: int, target: str, addresses: Addresses, inter_op: int
+) -> tuple[Any, Connect | None]:
+    """Open the session of a worker with the ps tasks, or with all workers where these send to each other.
+
+    Args:
+        job: the run.
+        graph: the graph that the session runs.
+        index: number of the worker.
+        target: address of the worker's own server.
+        addresses: addresses of all tasks.
+        inter_op: number of operations that may run at once.
+
+    Returns:
+        the session, and the function that opens another. Without a ps that is None, and the session lasts for the run:
+        a new one would wait for a worker that was lost.
+    """
+    config = session_config(job.cluster, job.devices_per_worker, inter_op)
+    config.device_filters.extend(["/job:ps", f"/job:worker/task:{index}"] if job.ps else ["/job:worker"])
+    hosts = addresses.ps if job.ps else addresses.worker
+    connect = connector(target, graph, config, hosts, build_seconds(job.cluster.wait_seconds))
+    return connect(job.cluster.wait_seconds), connect if job.ps else None
+
+
+def connector(target: str, graph: Any, config: Any, hosts: Sequence[str], call_seconds: float) -> Connect:
     """Return a function that opens a session, given the seconds to wait for the `hosts` that it needs."""
 
     def connect(seconds: float) -> Any:

@@ -25,7 +25,7 @@ from ..tasks.worker_loop import WorkerLoop
 from ..waiting import reachable, wait_until
 from .launched import INTER_OP, Launched
 from .script import follow_joins, run_script, script_of
-from .sessions import build_seconds, connector, open_session, session_config, start_server
+from .sessions import build_seconds, connect_worker, connector, open_session, session_config, start_server
 from .threads import run_threads
 
 ANSWER_SECONDS = 0.05  # for which a ps stays after its end, so that the evaluator receives its answer
@@ -94,7 +94,6 @@ def _ended(session: Any, end: Any) -> bool:
 
 def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Build the graph of one worker, wait for the others, run all rounds."""
-    wait_seconds = job.cluster.wait_seconds
     if job.script is not None:
         server = start_server(addresses, "worker", index, _config(job, INTER_OP))
         with joined(job, ("worker", index), report) as (report, mine):
@@ -105,13 +104,8 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
     server = start_server(addresses, "worker", index, _config(job, 2))
     with joined(job, ("worker", index), report) as (report, _):
         graph = _worker_graph(job, index)
-        config = _config(job, 2)
-        # Without a ps, workers send to each other.
-        config.device_filters.extend(["/job:ps", f"/job:worker/task:{index}"] if job.uses_ps else ["/job:worker"])
-        hosts = addresses.ps if job.uses_ps else addresses.worker
-        connect = connector(server.target, graph.graph, config, hosts, build_seconds(wait_seconds))
-        # Without a ps this session lasts for the run: a new one would wait for a worker that was lost.
-        loop = WorkerLoop(job, connect(wait_seconds), graph, index, report, connect if job.uses_ps else None)
+        session, connect = connect_worker(job, graph.graph, index, server.target, addresses, inter_op=2)
+        loop = WorkerLoop(job, session, graph, index, report, connect)
         loop.prepare()
         loop.join()
         report(event="ready")
@@ -148,7 +142,7 @@ def _evaluate(job: Job, addresses: Addresses, report: Report) -> None:
         graph = whole.without_workers()
     else:
         graph = TaskGraph(job, model=model)
-    hosts, filters = (addresses.ps, "/job:ps") if job.uses_ps else (addresses.worker[:1], "/job:worker/task:0")
+    hosts, filters = (addresses.ps, "/job:ps") if job.ps else (addresses.worker[:1], "/job:worker/task:0")
     config = tf.compat.v1.ConfigProto(device_filters=[filters])
     connect = connector(f"grpc://{hosts[0]}", graph.graph, config, hosts, build_seconds(wait_seconds))
     Evaluator(job, connect(wait_seconds), graph, report, connect).follow()

@@ -43,7 +43,7 @@ class Terms:
         # All ps tasks have been started by now. An algorithm without a parameter server leaves them idle.
         cluster = job.cluster if self.scheme.sync.uses_ps else replace(job.cluster, ps=1)
         scheme = checked(self.scheme, job.train, cluster, job.options)
-        if job.recovery.max_restarts and scheme.sync.is_collective:
+        if job.options.recovery.max_restarts and scheme.sync.is_collective:
             raise UserError(
                 f"{scheme.name} cannot restart a worker, as it has no parameter server: leave --max-restarts out"
             )

@@ -473,9 +473,5 @@ TRANSCRIPTIONS = {
         shapes=lambda run, s: run.shapes,
         first=draws.first_factors,
     ),
-    "sparta": _in_rounds(
-        compressed_rules.sparta,
-        lambda s: True,
-        drawn=draws.drawn,
-    ),
+    "sparta": _in_rounds(compressed_rules.sparta, lambda s: True, drawn=draws.drawn),
 }

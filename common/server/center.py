@@ -235,7 +235,7 @@ class Center:
             steps = tf.cast(version, tf.float32) * self.round_steps
             scheme = scheme.at(steps / scheme.updates_per_round(self.num_workers))
         sent = sent_by(scheme.scalars, message.scalars)
-        seen = part.seen_by(slot, sent=sent, completes=tf.convert_to_tensor(completes))
+        seen = part.seen_by(slot, sent, completes)
         reply = scheme.server_update(seen, message.vector, staleness)
         self.replies_center &= reply is part.center
         if scheme.sync.uses_ps:
@@ -245,7 +245,7 @@ class Center:
     def weighted(self, part: Slice, message: Message, staleness: Any, slot: WorkerSlot) -> Message:
         """Return a slice of a message as a barrier adds it to its sum; the scalars are not weighted."""
         sent = sent_by(self.scheme.scalars, message.scalars)
-        seen = part.seen_by(slot, sent=sent, completes=tf.constant(False))
+        seen = part.seen_by(slot, sent, completes=False)
         return Message(self.scheme.weighted(seen, message.vector, tf.cast(staleness, tf.float32)), message.scalars)
 
     def after_update(self, version: Any, clock: Any, state: Any) -> None:

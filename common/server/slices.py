@@ -61,12 +61,7 @@ class Slice(SimpleNamespace):
         message_size: int,
     ):
         super().__init__(
-            known=known,
-            index=index,
-            device=device,
-            initial=initial,
-            num_workers=num_workers,
-            ema_decay=ema_decay,
+            known=known, index=index, device=device, initial=initial, num_workers=num_workers, ema_decay=ema_decay
         )
         self.no_message = Message(zeros(message_size), zeros(len(scheme.scalars)) if scheme.scalars else ())
         rows, own = (first_values(build, self.initial) for build in (scheme.worker_rows, scheme.global_variables))
@@ -90,14 +85,16 @@ class Slice(SimpleNamespace):
             made["pulled_centers"] = of_each(self.initial)
         self.keep(scheme.name, made)
 
-    def seen_by(self, slot: WorkerSlot | None, **known: Any) -> Any:
+    def seen_by(self, slot: WorkerSlot | None, sent: Any, completes: Any) -> Any:
         """Build the scheme's view of this slice for merging or weighing a message.
 
         Args:
             slot: slot of the sender, which selects its rows and numbers; None if the message is the mean of a set.
-            known: the attributes `sent` and `completes` of the view.
+            sent: the scalars of the message, by their names.
+            completes: True if the message completes an update.
         """
-        seen = Server(center=self.center, num_workers=self.num_workers, sender=None, **known, **self.known, **self.own)
+        known = {"sent": sent, "completes": tf.convert_to_tensor(completes), **self.known}
+        seen = Server(center=self.center, num_workers=self.num_workers, sender=None, **known, **self.own)
         of_workers = self.rows | self.numbers
         if slot is None:
             vars(seen).update(of_workers)

@@ -76,10 +76,7 @@ class Transactions:
 
     @contextmanager
     def lock(
-        self,
-        after: Sequence[Any],
-        enter: Callable[[], Any] | None = None,
-        leave: Callable[[], Any] | None = None,
+        self, after: Sequence[Any], enter: Callable[[], Any] | None = None, leave: Callable[[], Any] | None = None
     ) -> Iterator[Any]:
         """Run the operations that are built inside the context atomically, once every tensor in `after` is computed.
 

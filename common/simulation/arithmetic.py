@@ -43,7 +43,7 @@ class TraceRounds:
     """
 
     def __init__(self, job: Job, trace: Mapping[str, np.ndarray]):
-        self.worker, self.seed, self.batch_size = trace["worker"], job.seed, job.batch_size
+        self.worker, self.seed, self.batch_size = trace["worker"], job.options.seed, job.options.batch_size
         self.clocks, self.lengths, self.numbers = np.zeros((3, len(self.worker)), np.int64)
         for worker, rows in enumerate(rows_of_rounds(trace, job.cluster.workers)):
             steps = [steps for steps, _ in islice(job.plan.rounds(worker), len(rows))]
@@ -277,7 +277,7 @@ class Arithmetic:
 def _check(job: Job, trace: Mapping[str, np.ndarray]) -> None:
     if callable(job.train):
         raise UserError("the simulation needs arrays: a data function cannot be shared by all workers")
-    if job.recovery.on_nan == "drop":
+    if job.options.recovery.on_nan == "drop":
         raise UserError(
             "the simulation fixes the order before it computes, so no message can be dropped because of its values: "
             "leave on_nan=drop out"

@@ -240,7 +240,7 @@ class Executor:
             loss = options.l2, options.clip_norm, hostile_workers(options.hostile)
             replica = Replica(model, gradient, "replica", (0, workers), own, Given(), job.train, *loss)
             self.data = Shard(leaves(job.train), "simulation")
-            self.workers = BatchedWorkers(job.scheme, replica, workers, (center, state), job.seed, sizes)
+            self.workers = BatchedWorkers(job.scheme, replica, workers, (center, state), job.options.seed, sizes)
             self.merging = Merging(job.scheme, self.center, self.workers, kinds, places)
             initialize = tf.compat.v1.global_variables_initializer()
         self.session = tf.compat.v1.Session(graph=self.graph)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import Diverged
 from ..record.event_log import MICROSECONDS, VERSION, WORKER
 from ..record.round_log import FILE as ROUNDS
 from ..record.round_log import NUMBER, TimeTotals, save_rounds
@@ -23,7 +22,7 @@ from ..server.trace import ROW, UNKNOWN
 from ..tasks.curvature import probe
 from ..tasks.job import Job
 from ..tasks.observer import Evaluation, Figures, distance_of
-from ..tasks.results import hand_over, result_of, unwritten, write_center, write_initial, write_model
+from ..tasks.results import check_finite, hand_over, result_of, unwritten, write_center, write_initial, write_model
 from ..virtual_time.forecast import steady_staleness
 from ..virtual_time.platform import Platform
 from ..virtual_time.schedule import EventLoop, EventSchedule
@@ -63,7 +62,7 @@ class SimulatedRun:
         self.initial = model.pack()
         self.log = job.event_log()
         self.log.truncate(0, 0)  # remove the events of an unfinished run
-        self.evaluation = Evaluation(model, job.test, job.needs_accuracy)
+        self.evaluation = Evaluation(model, job.test, job.options.stop_at_accuracy is not None)
         self.summaries = job.summaries()
         self.metrics: dict[str, Any] = {}
 
@@ -122,7 +121,7 @@ class SimulatedRun:
             job.cluster.simulated or Platform(),
             workers=workers,
             rounds=rounds,
-            seed=job.seed,
+            seed=job.options.seed,
             message_bytes=traffic.vectors,
             reply_bytes=traffic.codec.reads[1] if traffic.codec.reads else traffic.reply,
             float_bytes=traffic.floats,
@@ -154,11 +153,7 @@ class SimulatedRun:
     def _finish(self, schedule: EventSchedule, snapshot: Mapping[str, Any], seconds: float) -> None:
         """Write the files of the run, and report the result."""
         job, run_dir, seen = self.job, self.job.run_dir, self.log.tally
-        if not np.isfinite(snapshot["center"]).all():
-            raise Diverged(
-                f"the center is not finite, at version {snapshot['at']}: a step was too long. Try a smaller learning "
-                "rate or period, or fewer workers"
-            )
+        check_finite(snapshot["center"], snapshot["at"])
         arrays = _vectors(snapshot)
         rounds = schedule.rounds[schedule.rounds[:, NUMBER] < seen.rounds[schedule.rounds[:, 0]]]
         writes = [lambda: write_center(run_dir, arrays), lambda: write_model(run_dir, self.model, arrays)]

@@ -95,7 +95,7 @@ def probe(job: Job, flat: FlatModel, report: Report) -> None:
     if examples is None or diverging_rate(job.scheme, workers, 1.0) is None:
         return
     try:
-        found = measured(gradient_of(job, flat, examples), flat.pack(), job.seed)
+        found = measured(gradient_of(job, flat, examples), flat.pack(), job.options.seed)
     except Exception as error:  # of the user's model outside a graph: the training may do without
         report(event="warning", message=f"the curvature of the loss was not measured: {plain(error)}")
         return
@@ -125,8 +125,8 @@ def _affordable(job: Job) -> int | None:
 
 def gradient_of(job: Job, flat: FlatModel, examples: int) -> Gradient:
     """Return the gradient of the mean loss of some examples of the run, as a function of the parameters, [P]."""
-    rows = np.random.default_rng([job.seed, examples]).permutation(num_examples(job.train))[:examples]
-    chunk = max(CHUNK, job.batch_size)
+    rows = np.random.default_rng([job.options.seed, examples]).permutation(num_examples(job.train))[:examples]
+    chunk = max(CHUNK, job.options.batch_size)
     parts = [rows[i : i + chunk] for i in range(0, examples, chunk)]
     batches = [tf.nest.map_structure(lambda leaf, own=own: tf.constant(leaf[own]), job.train) for own in parts]
     state, seeds, frozen = tf.constant(flat.pack_state()), flat.initial_seeds, flat.frozen_values()

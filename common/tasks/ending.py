@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import Diverged, WaitTimeout
+from ..errors import WaitTimeout
 from ..lazy import tf
 from ..reports import Report
 from ..sync import losses
@@ -17,7 +17,7 @@ from .calls import ObserverCalls
 from .job import Job
 from .observer import Observer, Snapshot
 from .recorder import RecordReader
-from .results import result_of, unwritten, write_center, write_initial, write_model
+from .results import check_finite, result_of, unwritten, write_center, write_initial, write_model
 from .round_record import RoundRecord
 
 END_SECONDS = 5.0  # time limit for workers to leave
@@ -67,11 +67,7 @@ class Ending:
             Diverged: the center is not finite.
         """
         metrics, seen = self.observer.metrics, self.observer.seen
-        if not np.isfinite(snapshot["center"]).all():
-            raise Diverged(
-                f"the center is not finite, at version {metrics['version']}: a step was too long. Try a smaller "
-                "learning rate or period"
-            )
+        check_finite(snapshot["center"], metrics["version"])
         refused = snapshot.pop("refused")
         lost = self.calls.lost_workers()
         rounds_applied = self.calls.rounds_applied() - losses.away(
@@ -88,7 +84,7 @@ class Ending:
             refused={str(k): int(n) for k, n in enumerate(refused) if n},
             **result_of(seen, self.rounds.shares, missing, metrics),
         )
-        if self.job.script is None or not self.job.uses_ps:  # a script may join another run on the same ps tasks
+        if self.job.script is None or not self.job.ps:  # a script may join another run on the same ps tasks
             self.calls.end_ps()
 
     def _write_results(self, arrays: dict[str, Any], rounds_applied: np.ndarray, ends: np.ndarray) -> list[str]:

@@ -87,9 +87,9 @@ class TaskGraph:
         if isinstance(self.sync, Gossip):
             self.rounds_collected = self.sync.every(last, self.multiples)
         place, slices = job.cluster.placement, job.slices(self.model.size)
-        servers = place.ps_devices(job.cluster.ps if job.uses_ps else 0)
+        servers = place.ps_devices(job.ps)
         near = f"{place.worker_device(workers[0])}/device:CPU:0" if workers else servers[0]
-        holder = None if job.uses_ps else _devices(job, CHIEF)[0]
+        holder = None if job.ps else _devices(job, CHIEF)[0]
         self.graph = tf.Graph()
         with building(self.graph), self.graph.container(job.prefix):
             sizes = [list(map(math.prod, self.model.shapes))] if self.in_place else [[size] for size in slices]
@@ -110,7 +110,7 @@ class TaskGraph:
                 state_size=self.model.state_size,
                 last_version=last,
                 in_process=place.in_process,
-                min_workers=job.recovery.min_workers,
+                min_workers=job.options.recovery.min_workers,
                 multiples=self.multiples,
             )
             self.can_lose = isinstance(self.sync, Gossip) and self.sync.can_lose(self.ps)
@@ -151,7 +151,7 @@ class TaskGraph:
         name, numbers = f"worker_{k}", (slot.index, job.cluster.workers)
         if isinstance(self.model, Parameters):
             replica: Any = FedReplica(self.model, name, devices[0])
-            worker = FedWorker(job.scheme, replica, self.ps, slot, name, job.seed)
+            worker = FedWorker(job.scheme, replica, self.ps, slot, name, job.options.seed)
         elif job.sparse:
             worker = SparseWorker(job.scheme, self.ps, slot, devices[0], _source(job, k, devices[0])[0])
         else:
@@ -159,13 +159,13 @@ class TaskGraph:
             loss = job.options.l2, job.options.clip_norm, hostile_workers(job.options.hostile)
             replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
             parts = job.scheme, replica, self.ps, slot
-            worker = InPlaceWorker(*parts) if self.in_place else DenseWorker(*parts, name, job.seed)
+            worker = InPlaceWorker(*parts) if self.in_place else DenseWorker(*parts, name, job.options.seed)
         requests = operations_of([WorkerRequests], worker, worker.device, self.sees_waiting)
         if carried is not None:
             worker.initialize = tf.group(worker.initialize, carried.links.initializer)
             more = operations_of([LossRequests], worker, worker.device, self.sees_waiting)
             requests = {**requests, **more, **carriers_of(worker, job.cluster.workers)}
-        return requests, rounds_of(worker, job.batch_size, {1, job.plan.rounds_per_call})
+        return requests, rounds_of(worker, job.options.batch_size, {1, job.plan.rounds_per_call})
 
     # One task builds the graph and the workers load it: building takes longer than all other steps of the start.
 

@@ -83,21 +83,6 @@ class Job:
     program: str = ""  # the program that has started this task, among those of several machines
 
     @property
-    def batch_size(self) -> int:
-        """Examples of one local step."""
-        return self.options.batch_size
-
-    @property
-    def seed(self) -> int:
-        """Random seed for initial weights, data sharding and batch order."""
-        return self.options.seed
-
-    @property
-    def recovery(self) -> Recovery:
-        """Checkpoints, restarts and other reactions to faults."""
-        return self.options.recovery
-
-    @property
     def plan(self) -> Plan:
         """The rounds and batches of each worker."""
         return Plan(self.scheme, self.train, self.cluster.workers, self.options, self.steps, self.earlier_step_targets)
@@ -115,11 +100,6 @@ class Job:
     def summaries(self) -> Summaries | None:
         """Return the writer of summaries for TensorBoard; None unless the options ask for them."""
         return Summaries(self.run_dir / "tb") if self.options.tensorboard else None
-
-    @property
-    def needs_accuracy(self) -> bool:
-        """True if the run may stop at an accuracy."""
-        return self.options.stop_at_accuracy is not None
 
     def reason_to_stop(self, version: Callable[[], int], metrics: dict[str, Any]) -> str | None:
         """Return the reason to end the run before its workers have done all their rounds, or None.
@@ -144,9 +124,9 @@ class Job:
         return None if own else self.graph_file
 
     @property
-    def uses_ps(self) -> bool:
-        """True if the run has a parameter server."""
-        return self.scheme.sync.uses_ps
+    def ps(self) -> int:
+        """Number of ps tasks; 0 without a parameter server."""
+        return self.cluster.ps if self.scheme.sync.uses_ps else 0
 
     @property
     def sparse(self) -> bool:
@@ -164,7 +144,9 @@ class Job:
     @property
     def codec(self) -> Codec:
         """The codec of messages."""
-        return BatchCoordinates(self.batch_size * self.train[0][0].shape[1]) if self.sparse else self.scheme.codec
+        if self.sparse:
+            return BatchCoordinates(self.options.batch_size * self.train[0][0].shape[1])
+        return self.scheme.codec
 
     @property
     def transport(self) -> TransportName:
@@ -174,7 +156,7 @@ class Job:
 
     def slices(self, size: int) -> list[int]:
         """Return the sizes of the slices of a vector of `size` on the ps tasks."""
-        return even_sizes(size, self.cluster.ps if self.uses_ps else 1)
+        return even_sizes(size, self.ps or 1)
 
     def traffic(self, model: Any) -> Traffic:
         """Return the bytes that events move, for a model (a `FlatModel`)."""
@@ -185,7 +167,7 @@ class Job:
     @property
     def restarts(self) -> RestartRule:
         """The rule of restarts: which tasks are restarted, which may be lost, and how long the others wait."""
-        sync, asked, wait = self.scheme.sync, self.recovery, self.cluster.wait_seconds
+        sync, asked, wait = self.scheme.sync, self.options.recovery, self.cluster.wait_seconds
         limits = asked.max_restarts, asked.min_workers
         kind = {"gossips": sync.gossips and not sync.in_pairs, "awaits_workers": self.script is not None}
         return RestartRule(sync.uses_ps, wait, not sync.exchanges, *limits, **kind)
@@ -234,7 +216,7 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     before = own_dir if resume is None else checkpoints_of(resume, cluster)
     earlier = config_before(before)
     job.earlier_step_targets = _earlier_step_targets(earlier, steps)
-    products = recipe.products and job.batch_size / job.devices_per_worker * recipe.products
+    products = recipe.products and job.options.batch_size / job.devices_per_worker * recipe.products
     job.kernels = choose(options.kernels, products, earlier.get("kernels"))
     job.plan.check()
     check_update(scheme, cluster.placement.in_process)
@@ -384,7 +366,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         },
         "backend": cluster.backend,
         "workers": cluster.workers,
-        "ps": cluster.ps if job.uses_ps else 0,
+        "ps": job.ps,
         "isolation": cluster.isolation,
         **({} if cluster.simulated is None else {"platform": cluster.simulated.described()}),
         "dataset": dataset,

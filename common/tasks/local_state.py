@@ -53,15 +53,15 @@ class Keeping:
         workers, sync = job.cluster.workers, job.scheme.sync
         self.layout = Layout.of(places)
         # Without a ps and gossip the parameters of all workers equal the center on worker 0: these need no copy.
-        apart = job.uses_ps or sync.gossips
+        apart = job.ps or sync.gossips
         self.bytes = workers * (self.layout if apart else self.layout.besides("params")).bytes
         self.sums, self.stride, self.lag = job.scheme.sums, 1, 0
         if isinstance(sync, Gossip):  # in random pairs a worker may be ahead by more than W rounds
             self.stride, self.lag = collected, collected + max(workers, Topology(sync.topology).lead(workers))
         self.never = sync.in_pairs  # a worker that stands still answers others, which changes its parameters
         self.keeps = 0 < self.bytes <= MOST_BYTES and not self.never
-        self.stops = (self.keeps or not job.uses_ps) and not self.never
-        self.waits_for_all = not job.uses_ps
+        self.stops = (self.keeps or not job.ps) and not self.never
+        self.waits_for_all = not job.ps
         if workers > 1 and not job.options.schedule:
             together = sync.set_size(workers) == workers
             self.meets = "version" if together else "rounds" if sync.lead is not None else ""
@@ -87,7 +87,7 @@ class LocalState:
     def __init__(self, calls: WorkerCalls, progress: Progress, keeping: Keeping, job: Job):
         self.calls, self.progress, self.keeping = calls, progress, keeping
         calls.listens = keeping.stops
-        numbers, recovery = set(map(len, job.plan.all_rounds)), job.recovery
+        numbers, recovery = set(map(len, job.plan.all_rounds)), job.options.recovery
         others_continue = job.cluster.workers > 1 and (keeping.meets != "version" or len(numbers) > 1)
         at_end = recovery.checkpoint_seconds is not None or recovery.checkpoint_steps is not None
         self.wanted_at_end = others_continue or at_end  # a checkpoint may be read after this worker's last round

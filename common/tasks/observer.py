@@ -165,7 +165,7 @@ class Observer:
         self.calls, self.reader, self.report = calls, reader, report
         self.initial, model = calls.graph.initial, calls.graph.model
         self.every, self.later, self.seconds = job.options.evaluate_every, job.evaluate_later, job.evaluate_seconds
-        self.evaluate = Evaluation(model, job.test, job.needs_accuracy)
+        self.evaluate = Evaluation(model, job.test, job.options.stop_at_accuracy is not None)
         self.measures = job.test is not None or job.shows_centers
         self.shown = job.run_dir if job.shows_centers else None  # folder in which Keras' callbacks find the centers
         self.figures = Figures(job.plan, job.traffic(model))

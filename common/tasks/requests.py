@@ -314,13 +314,7 @@ class LazyOperations(Mapping[str, Operation]):
         built: operations that have been built.
     """
 
-    def __init__(
-        self,
-        graph: Any,
-        lock: Any,
-        builds: Builds,
-        built: Mapping[str, Operation] = {},
-    ):
+    def __init__(self, graph: Any, lock: Any, builds: Builds, built: Mapping[str, Operation] = {}):
         self._graph, self._lock, self._builds, self._built = graph, lock, builds, dict(built)
 
     def __getitem__(self, name: str) -> Operation:

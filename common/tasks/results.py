@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..data.recipes import RECIPES
-from ..errors import CannotWrite, UserError
+from ..errors import CannotWrite, Diverged, UserError
 from ..files import PART, replacing, writing
 from ..record.event_log import Tally
 from ..record.keras_callbacks import EVALUATED
@@ -54,6 +54,15 @@ def unwritten(writes: Iterable[Callable[[], object]]) -> list[str]:
         except CannotWrite as error:
             reasons.append(str(error))
     return reasons
+
+
+def check_finite(center: np.ndarray, version: int) -> None:
+    """Raise `Diverged` if the center at that version, [P], is not finite."""
+    if not np.isfinite(center).all():
+        raise Diverged(
+            f"the center is not finite, at version {version}: a step was too long. Try a smaller learning rate or "
+            "period, or fewer workers"
+        )
 
 
 def write_center(run_dir: Path, arrays: Mapping[str, Any], name: str = "center.npz") -> None:

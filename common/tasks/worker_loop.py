@@ -53,7 +53,7 @@ class WorkerLoop:
         self, job: Job, session: Any, graph: TaskGraph, index: int, report: Report, connect: Connect | None = None
     ):
         self.plan, self.index, self.report = job.plan, index, report
-        rule, recovery = job.restarts, job.recovery
+        rule, recovery = job.restarts, job.options.recovery
         self.calls = WorkerCalls(session, graph, index, rule.wait_seconds, connect)
         self.progress = self.progress_of(self.calls, self.plan, recovery.on_nan, report)
         self.barrier = BarrierWait(self.calls, rule, report)
