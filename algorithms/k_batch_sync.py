@@ -10,8 +10,9 @@ Use: for workers of different speed where stale gradients do harm; not on unequa
 Reference: Tyurin, Richtárik, *Optimal Time Complexities of Parallel Stochastic Optimization Methods Under a Fixed
 Computation Model*, NeurIPS 2023, arXiv:2305.12387 (Rennala SGD); Dutta, Joshi, Ghosh, Dube, Nagpurkar, *Slow and Stale
 Gradients Can Win the Race*, AISTATS 2018, arXiv:1803.01113 (K-batch-sync SGD).
-Departures: none from Rennala. Dutta et al. cancel the computation of a late gradient, and start it anew at the new θ;
-here and in Rennala the worker ends it, and the server drops it.
+Departures: none from Rennala, where a worker ends a late gradient, and the server drops it. Dutta et al. cancel it, and
+start anew at the new θ, as `cancel_late` does in a simulation and in a `Group`; on processes and threads a gradient is
+a single call, which cannot be cancelled.
 Choice of K: to bring the mean of ‖∇f‖² below ε with gradients of variance σ², Rennala has K = max{1, ⌈σ²/ε⌉} and η of
 the order of the inverse smoothness 1/L: K depends on the noise and not on the machines.
 Limits: it is serial SGD with batches of K times the size, by whichever workers are fast, and no update waits for a slow
@@ -34,6 +35,8 @@ class KBatchSync(Scheme):
     """Step size η of the mean gradient."""
     messages_per_update: Period = 4  # pyright: ignore[reportIncompatibleMethodOverride]
     """Number K of gradients that make one update."""
+    cancel_late: bool = False
+    """Stop a computation as soon as its gradient would be dropped; only in a simulation or a `Group`."""
 
     def accepts(self, staleness):
         return staleness < 1

@@ -7,9 +7,10 @@
 Use: if late gradients cost more than lost ones; not on unequal data, where the slowest workers would not be heard.
 Reference: Dutta, Joshi, Ghosh, Dube, Nagpurkar, *Slow and Stale Gradients Can Win the Race: Error-Runtime Trade-offs in
 Distributed SGD*, AISTATS 2018, arXiv:1803.01113.
-Departures: the paper cancels late computations, and all workers begin anew at the new θ. Here a late worker ends its
-computation, its gradient is dropped, and only then does it begin at the new θ: updates come less often than in the
-paper, where one takes the K-th smallest of W times.
+Departures: none with `cancel_late`: late computations are cancelled, all workers begin anew at the new θ, and an update
+takes the K-th smallest of W times. That needs a simulation, or a `Group`: on processes and threads a round is one
+gradient, a single call, within which no worker can stop. There, and without `cancel_late`, a late worker ends its
+computation, its gradient is dropped, and only then does it begin at the new θ: updates come less often.
 Limits: it is `sync_sgd` with W − K backup workers, and with K = W without. If there are fewer than K workers, all of
 them make an update.
 """
@@ -29,6 +30,8 @@ class KSync(Scheme):
     """Step size η of the mean gradient."""
     workers_per_update: Period = 4
     """Number K of workers whose gradients make one update."""
+    cancel_late: bool = False
+    """Stop a computation as soon as its gradient would be dropped; only in a simulation or a `Group`."""
 
     @property
     def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]

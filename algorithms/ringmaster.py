@@ -8,8 +8,9 @@ where the staleness τ is the number of updates since worker k's last pull; a dr
 Use: if some workers are much slower than others; not on unequal data, where slow workers would not be heard.
 Reference: Maranjyan, Tyurin, Richtárik, *Ringmaster ASGD: The First Asynchronous SGD with Optimal Time Complexity*,
 ICML 2025, arXiv:2501.16168, Algorithm 4. (`tf.contrib`'s DropStaleGradientOptimizer is the same rule.)
-Departures: none from Algorithm 4. Algorithm 5, which stops a computation as soon as it is too stale, is not
-implemented.
+Departures: none from Algorithm 4; with `cancel_late` none from Algorithm 5, which stops a computation as soon as its
+delay is R, and begins anew. That needs a simulation, or a `Group`: on processes and threads a gradient is a single
+call, which cannot be stopped.
 Choice of R and η: they belong together. To bring the mean of ‖∇f‖² below ε, with a smoothness L and gradients of
 variance σ², the paper has R = max{1, ⌈σ²/ε⌉} and η = min{1/(2RL), ε/(4Lσ²)}: R depends on the noise and not on the
 machines, and a smaller R allows a larger η. The default 16 is not chosen in this way: tune R and η on one grid.
@@ -32,6 +33,8 @@ class Ringmaster(Scheme):
     """Step size η."""
     delay_threshold: Period = 16
     """Smallest staleness R at which a gradient is dropped."""
+    cancel_late: bool = False
+    """Stop a computation as soon as its gradient would be dropped; only in a simulation or a `Group`."""
 
     def accepts(self, staleness):
         return staleness < self.delay_threshold

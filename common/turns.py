@@ -107,8 +107,19 @@ class Turns:
             at.pulled = self.version
         if at.left <= 0 and self.sync.exchanges and not self.scheme.exchange_first:
             self._end_round(k)
+            if self.scheme.cancels_late:
+                self._cancel_late()
         else:
             self._go_on(k)
+
+    def _cancel_late(self) -> None:
+        """Let each worker whose message would be dropped begin its next round at the newest center, without a step."""
+        for k, at in enumerate(self.at):
+            if self.scheme.is_late(self.version - at.pulled):
+                at.step, at.left = at.step + 1, 0
+                if self.sync.set_size(self.workers) is None:  # else the last reply is that of the set
+                    self.do("send", self.now(k))
+                self._use_reply(k)
 
     def _overlapped_step(self, k: int) -> None:
         """Make one local step of a worker that sends its message before the last steps of a round."""
@@ -211,7 +222,7 @@ def kinds_of(scheme: Scheme) -> list[str]:
         "start": scheme.warmup_updates > 0,
         "merge": not in_sets or "push" in scheme.events,
         "drop": not drops_none and not in_sets,
-        "send": sync.waits and not in_sets,
+        "send": (sync.waits or scheme.cancels_late) and not in_sets,
         "read": "pull" in scheme.events,
         "join_set": in_sets,
         "merge_set": in_sets,

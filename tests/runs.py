@@ -210,11 +210,18 @@ class PlayedRun:
         return self
 
     def replay(self, trace: Mapping[str, np.ndarray]) -> PlayedRun:
-        """Play the order of a trace; each event must find the recorded version and staleness."""
+        """Play the order of a trace; each event must find the recorded version and staleness.
+
+        Where computations are cancelled, the group has already done what the trace has as a pull.
+        """
         kept = trace["event"] != EVENTS.index("join")
-        for k, *recorded in zip(
-            *(trace[name][kept].tolist() for name in ("worker", "version", "staleness")), strict=True
+        for k, event, *recorded in zip(
+            *(trace[name][kept].tolist() for name in ("worker", "event", "version", "staleness")), strict=True
         ):
+            if self.scheme.cancels_late and EVENTS[event] == "pull":
+                assert [self.group.version, self.group.staleness(k)] == [recorded[0], 0]
+                self.done[k] += 1
+                continue
             self.until_event(k)
             assert [self.group.version, self.group.staleness(k)] == recorded
             self.step(k)

@@ -27,6 +27,7 @@ from distsgd.algorithms import (
     Downpour,
     FedOpt,
     KAsync,
+    KBatchSync,
     KSync,
     LocalSGD,
     OneBitAdam,
@@ -56,6 +57,9 @@ CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
     "ringmaster": Ringmaster(delay_threshold=2),
     "k_sync": KSync(workers_per_update=2),
     "k_async": KAsync(workers_per_update=2),
+    "k_sync that cancels": KSync(workers_per_update=2, cancel_late=True),
+    "k_batch_sync that cancels": KBatchSync(messages_per_update=3, cancel_late=True),
+    "ringmaster that cancels": Ringmaster(delay_threshold=2, cancel_late=True),
     "sync_sgd_lr": SyncSGDLR(learning_rates=(0.3, 0.1, 0.05)),
     "decoupled_diloco": DecoupledDiLoCo(quorum=2),
     "decoupled_diloco with plain averages": DecoupledDiLoCo(average="plain", quorum=3),
@@ -131,7 +135,7 @@ def engine_options(scheme):
         return VIRTUAL | {"stop_at_version": min(20, VIRTUAL["steps"] // scheme.period)}  # before a worker is done
     if scheme.takes_means:
         return VIRTUAL | {"steps": 12}  # orthonormal columns of nearly equal ones multiply the rounding of each step
-    if scheme.warmup_updates or sync.gossips or (sync.waits and sync.set_size(3) != 3):
+    if scheme.cancels_late or scheme.warmup_updates or sync.gossips or (sync.waits and sync.set_size(3) != 3):
         return VIRTUAL
     return SETS if sync.waits else TURNS
 

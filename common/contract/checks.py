@@ -90,6 +90,7 @@ def _check_messages(scheme: Scheme) -> None:
             "uses_gradient_sum=True, exchange_first=True"
         )
     _check_overlap(scheme)
+    _check_cancel(scheme)
     own = {
         rule for rule in ("gradient_point", "local_step") if getattr(type(scheme), rule) is not getattr(Scheme, rule)
     }
@@ -129,6 +130,18 @@ def _check_overlap(scheme: Scheme) -> None:
             f"{name}: only messages of parameters to a strict barrier can travel while their worker computes. "
             f"Received: delay={overlap}, sync={scheme.sync}, exchange_first={scheme.exchange_first}, "
             f"uses_gradient_sum={scheme.uses_gradient_sum}"
+        )
+
+
+def _check_cancel(scheme: Scheme) -> None:
+    """Check that a scheme which stops late computations drops late messages, each of one local step."""
+    sync, first = scheme.sync, scheme.exchange_first
+    drops = sync.late == "drop" if sync.set_size(1) is not None else type(scheme).accepts is not Scheme.accepts
+    plain = scheme.period == 1 and scheme.events == {"exchange"} and not first and not scheme.warmup_updates
+    if scheme.cancels_late and not (sync.uses_ps and drops and plain):
+        raise UserError(
+            f"{scheme.name}: only workers with a ps that drops late messages, each of one local step, can stop a "
+            f"computation: leave cancel_late out. Received: period={scheme.period}, sync={sync}, exchange_first={first}"
         )
 
 

@@ -83,6 +83,8 @@ def _check(name: str, kind: Any, value: Any) -> None:
             refuse(**{name: value})
     elif origin is Literal:
         one_of(parts, **{name: value})
+    elif kind is bool and not isinstance(value, bool):
+        raise UserError(f"{name} must be True or False. Received: {name}={value!r}")
     elif origin in (Union, UnionType) and value is not None:
         for part in parts:
             if part is not NoneType:

@@ -166,6 +166,23 @@ class Scheme(CheckedCall):
         return self.sync.updates_per_round(workers) / self.messages_per_update
 
     @property
+    def cancels_late(self) -> bool:
+        """True if a worker stops its computation as soon as its message could only be dropped, and begins anew.
+
+        The computation ends at the moment of the update that makes it too late, in virtual time and in a `Group`: its
+        worker gets the newest center, and the event log has a pull in place of the message. Processes and threads do
+        not run such a scheme: a round has one step, within which no worker could look. Default: False, or the
+        hyperparameter `cancel_late`.
+        """
+        return getattr(self, "cancel_late", False)
+
+    def is_late(self, staleness: int) -> bool:
+        """Return True if a message of this staleness is dropped."""
+        if self.sync.set_size(1) is not None:
+            return staleness > 0 and self.sync.late == "drop"
+        return not bool(self.accepts(float(staleness)))
+
+    @property
     def warmup_updates(self) -> int:
         """Number of updates that worker 0 makes alone before the others start."""
         return getattr(self, "warm_start", 0)

@@ -112,12 +112,17 @@ class _Translation:
             self.write(Do.ALONE, worker, i)
             yield -1
 
-    def one_by_one(self, apart: bool, messages_per_update: int) -> Iterator[int]:
-        """Write messages one after the other; `apart` if workers read the center when their next round begins."""
+    def one_by_one(self, apart: bool, messages_per_update: int, cancels: bool) -> Iterator[int]:
+        """Write messages one after the other; `apart` if workers read the center when their next round begins.
+
+        If the scheme `cancels`, a round that ends with a pull was stopped: nothing is computed.
+        """
         messages = 0
         for i, (worker, kind, accepted) in enumerate(zip(self.worker, self.kind, self.accepted, strict=True)):
             if kind == "join":
                 self.write(Do.START, worker)
+            elif kind == "pull" and cancels:
+                self.write(Do.READ, worker)
             elif kind == "pull":
                 self.write(Do.PULL, worker, i)
             elif apart or kind == "push":
@@ -131,13 +136,14 @@ class _Translation:
             yield version
 
     def in_sets(self, needed: int) -> Iterator[int]:
-        """Write messages in sets."""
+        """Write messages in sets; a round that ends with a pull was stopped: nothing is computed."""
         version = arrived = 0
         for i, (worker, kind, accepted) in enumerate(zip(self.worker, self.kind, self.accepted, strict=True)):
             if kind == "join":
                 self.write(Do.START, worker)
             else:
-                self.write(Do.ARRIVE if accepted else Do.LEAVE, worker, i)
+                if kind != "pull":
+                    self.write(Do.ARRIVE if accepted else Do.LEAVE, worker, i)
                 arrived += accepted
                 if (
                     read := self.version_read_next(i)
@@ -172,7 +178,7 @@ def program_of(trace: Mapping[str, np.ndarray], scheme: Scheme, workers: int, sp
         versions = translation.alone()
     elif size is None:
         apart = sync.lead is not None or (sparse and not isinstance(sync, Unlocked))
-        versions = translation.one_by_one(apart, scheme.messages_per_update)
+        versions = translation.one_by_one(apart, scheme.messages_per_update, scheme.cancels_late)
     else:
         # Workers that finish leave smaller sets; if late messages count, the last message completes one of any size.
         versions = translation.in_sets(1 if sync.late == "count" else size or 1)

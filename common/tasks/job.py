@@ -271,6 +271,11 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         raise UserError("a schedule needs the threads back end: Cluster.local(..., backend='threads')")
     if cluster.simulated is not None:
         refuse_in_simulation(scheme, train, cluster, options)
+    elif scheme.cancels_late:
+        raise UserError(
+            f"{scheme.name} cannot stop a computation on processes or threads, where a round is one gradient, a single "
+            "call: leave cancel_late out, or simulate the run (--backend simulation). Received: cancel_late=True"
+        )
     if any(worker not in range(cluster.workers) for worker in options.schedule):
         raise UserError(f"schedule names workers below {cluster.workers}. Received: {list(options.schedule)}")
     return scheme

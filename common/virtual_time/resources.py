@@ -19,6 +19,9 @@ from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Any
 
+# The kinds of events: processed in this order at the same time.
+CRASH, BACK, ARRIVE, REPLY, CANCEL, COMPUTED, OVERLAPPED = range(7)
+
 NEVER = 1 << 62  # nanoseconds: 146 years
 
 DUST = 1e-3  # nanoseconds: remainders of a message below this are rounding errors

@@ -21,18 +21,17 @@ from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..server.trace import UNKNOWN
 from ..sync.release import waiting_at
+from .cancelling import Cancelling
 from .distributions import exponential_time
 from .durations import plans_of
 from .neighbours import Neighbours, between_peers
 from .network import Network
 from .platform import Machines, Platform
-from .resources import NEVER, EventQueue, one_machine
+from .resources import ARRIVE, BACK, COMPUTED, CRASH, NEVER, OVERLAPPED, REPLY, EventQueue, one_machine
 from .server import RoundTimings, SimulatedServer
 from .sizes import Sizes
 
 CHIEF = 0
-
-CRASH, BACK, ARRIVE, REPLY, COMPUTED, OVERLAPPED = range(6)  # kinds of events: processed in this order at the same time
 
 SECOND = 10**9  # nanoseconds
 
@@ -48,6 +47,11 @@ def check(scheme: Scheme, machines: Machines, workers: int) -> None:
         raise UserError(f"{scheme.name} has no parameter server, to which a worker could come back: leave failures out")
     if machines.failures and scheme.sends_in_turn:
         raise UserError(f"workers of {scheme.name} must make the same rounds: leave failures out")
+    if scheme.cancels_late and machines.cores:
+        raise UserError(
+            f"{scheme.name} with cancel_late needs a core for each worker: leave cores out. Received: "
+            f"cores={machines.cores}"
+        )
     takes = scheme.period * machines.step + 2 * machines.latency
     if machines.failures and takes > MOST_LIVES * machines.failures[0]:
         raise UserError(
@@ -80,7 +84,7 @@ class EventLoop:
     refused.
 
     Args:
-        scheme: the algorithm; its synchronization rule, `accepts`, warm-up, `exchange_first` and `overlap` are used.
+        scheme: the algorithm, whose rules of order are used and whose arithmetic is not.
         platform: the machines, described or in numbers.
         workers: W.
         rounds: the rounds of each worker, or those that all share.
@@ -102,8 +106,7 @@ class EventLoop:
         returned: the latter of these.
         fetching: workers that wait for the center alone.
         reducing: without a ps, the workers whose messages are ready.
-        computing: workers that make the steps after the message of their round, see `Scheme.overlap`, and the time at
-            which the reply arrives, or None.
+        computing: workers that make the steps after their message, and the time at which the reply arrives, or None.
         held_back: workers that wait for the warm-up of worker 0.
     """
 
@@ -132,12 +135,10 @@ class EventLoop:
         self.network = between_peers(Network(machines, workers, ps, seed), scheme.sync, sizes.message(0))
         self.cores = one_machine(machines.cores, workers)
         shared = (self.cores, self._ready), (self.network.up, self._sent), (self.network.down, self._replied)
-        computed = self._computed if self.cores else self._ready
-        self.queue = EventQueue(
-            workers,
-            [self._crash, self._come_back, self._arrive, self._reply, computed, self._overlapped],
-            [(resource, act) for resource, act in shared if resource is not None],
-        )
+        self.cancelling = late = Cancelling(scheme, server, self.timings, self._lock, self._ready)
+        computed = self._computed if self.cores else late.computed if scheme.cancels_late else self._ready
+        acts = [self._crash, self._come_back, self._arrive, self._reply, late.stop, computed, self._overlapped]
+        self.queue = late.queue = EventQueue(workers, acts, [(what, act) for what, act in shared if what is not None])
         # Events of phases that take no time are skipped: the next phase is called directly.
         at_once, sync = not any(self.network.latency) and not scheme.sync.in_pairs, scheme.sync
         send = self._arrive if at_once and self.network.up is None else self._send
@@ -186,7 +187,8 @@ class EventLoop:
             return
         self.timings.begun[worker] = now
         late = plan.after_message(worker, number, self.scheme.overlap) if self.scheme.overlap else 0
-        self.queue.at(now + plan.until_message(worker, number) - late, COMPUTED, worker)
+        self.queue.at(until := now + plan.until_message(worker, number) - late, COMPUTED, worker)
+        self.cancelling.begin(worker, now, until)
 
     def _computed(self, worker: int, now: int) -> None:
         """Continue the steps of a worker on the cores that all share."""
@@ -249,7 +251,7 @@ class EventLoop:
         return begun
 
     def _release(self, workers: Sequence[int], released: int, at: int) -> None:
-        """Release workers; their replies are sent at the time `at`."""
+        """Release workers; their replies are sent at the time `at`, when computations that are now late are stopped."""
         for worker in workers:
             self.timings.released[worker] = released
             if worker in self.away:
@@ -258,6 +260,7 @@ class EventLoop:
                 self.queue.at(at, REPLY, worker)
             else:
                 self.reply(worker, at)
+        self.cancelling.stop_late(at)
 
     def _reply(self, worker: int, now: int) -> None:
         """Send a reply; the acknowledgement of a push has no bytes."""
@@ -336,6 +339,7 @@ class EventLoop:
         self.queue.lives[worker] += 1
         self.returned.discard(worker)
         self.computing.pop(worker, None)
+        self.cancelling.crash(worker)
         self.away.add(worker)
         back = now + exponential_time(self.seed, "repair", worker, crashes, self.machines.failures[1])
         self.crashes[worker] += 1

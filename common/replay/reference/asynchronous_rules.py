@@ -309,8 +309,9 @@ def ringmaster(
 ) -> tuple[list[np.ndarray], list[bool]]:
     """Apply a gradient of delay τ < R, θ ← θ − η g, which adds one to the delays of all others; ignore it otherwise.
 
-    In both cases its worker continues from θ, and its delay is 0. `order` as in `async_sgd`. Returns θ after each
-    message, and for each message whether it was applied.
+    In both cases its worker continues from θ, and its delay is 0. `order` as in `async_sgd`; a gradient that is stopped
+    as its delay is R, is in it like one that is ignored. Returns θ after each message, and for each message whether
+    it was applied.
     """
     theta, x, t = start.copy(), [start.copy() for _ in range(workers)], [0] * workers
     delay, path, used = [0] * workers, [], []

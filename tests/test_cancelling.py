@@ -1,0 +1,244 @@
+"""Late computations that are stopped, `cancel_late`: in virtual time at the moment of the update, as in the papers."""
+
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scheduled
+
+from distsgd.algorithms import KBatchSync, KSync, Ringmaster
+from distsgd.benchmarks.claims_runs import centers
+from distsgd.common import Group, UserError
+from distsgd.common.contract import Scheme
+from distsgd.common.contract.checks import check_scheme
+from distsgd.common.contract.rounds import Rounds
+from distsgd.common.record_format import EVENTS
+from distsgd.common.virtual_time.durations import WorkerPlan
+from distsgd.common.virtual_time.platform import Machines, Platform
+from runs import record
+
+EXCHANGE, PULL = EVENTS.index("exchange"), EVENTS.index("pull")
+
+happens = partial(scheduled.happens, seed=1)
+
+OF_EACH = [
+    KSync(workers_per_update=3, cancel_late=True),
+    KBatchSync(messages_per_update=3, cancel_late=True),
+    Ringmaster(delay_threshold=4, cancel_late=True),
+]
+
+
+def each(schemes):
+    return pytest.mark.parametrize("scheme", schemes, ids=lambda scheme: scheme.name)
+
+
+def rows(found, *names):
+    return list(zip(*(found.trace[name].tolist() for name in names), strict=True))
+
+
+def time_of_update(found):
+    """Mean time of an update in units of a step, in the middle of the run."""
+    n = len(found.trace["version"])
+    at, version = (found.trace[name][n // 10 : -n // 10] for name in ("microseconds", "version"))
+    return (at[-1] - at[0]) / (version[-1] - version[0]) / 10_000
+
+
+# Order statistics: Dutta et al. 2018.
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_k_sync_takes_the_kth_smallest_of_all_times(count):
+    """E[X_K:W] = H_W - H_(W-K), of exponential times with mean 1."""
+    found = happens(KSync(workers_per_update=count, cancel_late=True), 8, 6000, compute="exponential")
+    expected = sum(1 / i for i in range(9 - count, 9))
+    assert time_of_update(found) == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_k_batch_sync_takes_a_kth_of_the_rate_of_all_workers(count):
+    """K/W, of exponential times with mean 1: no gradient is computed that cannot count."""
+    found = happens(KBatchSync(messages_per_update=count, cancel_late=True), 8, 6000, compute="exponential")
+    assert time_of_update(found) == pytest.approx(count / 8, rel=0.04)
+
+
+@pytest.mark.parametrize("threshold", [1, 4, 100])
+def test_ringmaster_updates_with_each_gradient_that_ends_where_computing_has_no_memory(threshold):
+    """1/W for any R, while `async_sgd` and R = 100 without stops have the same, and smaller R without stops less."""
+    found = happens(Ringmaster(delay_threshold=threshold, cancel_late=True), 8, 6000, compute="exponential")
+    assert time_of_update(found) == pytest.approx(1 / 8, rel=0.03)
+    assert found.trace["staleness"][found.trace["accepted"] == 1].max() < threshold
+
+
+def test_k_sync_takes_the_kth_smallest_time_of_each_round_for_any_law():
+    """All workers begin each round together, so its duration is exactly the K-th smallest of W draws."""
+    found = happens(KSync(workers_per_update=2, cancel_late=True), 5, 200, compute="lognormal:sigma=1")
+    plan = WorkerPlan(Machines(Platform(compute="lognormal:sigma=1")), Rounds.even(200, 1), 5, 1)
+    ends = np.cumsum([sorted(plan.total(k, r) for k in range(5))[1] for r in range(200)])
+    last = np.flatnonzero(np.diff(found.trace["version"], append=200) & (found.trace["event"] == EXCHANGE))
+    assert len(last) == 200
+    np.testing.assert_array_equal(found.trace["microseconds"][last], ends // 1000)
+
+
+# The algorithm of the paper.
+
+
+def ringmaster(start, gradient, durations, threshold, eta, updates):
+    """Execute Algorithm 5 of Maranjyan et al. 2025 on workers whose n-th gradient takes durations[k][n].
+
+    Returns the points, and (worker, computed or stopped) in the order of the ends.
+    """
+    workers, x, path, log = len(durations), start.copy(), [], []
+    begun = [x.copy()] * workers  # x^(k - delay) of each worker
+    delay, number = [0] * workers, [0] * workers
+    ends = [durations[k][0] for k in range(workers)]
+
+    def anew(k, now):
+        number[k] += 1
+        begun[k], delay[k], ends[k] = x.copy(), 0, now + durations[k][number[k]]
+
+    while len(path) < updates:
+        k = min(range(workers), key=lambda j: (ends[j], j))
+        now = ends[k]
+        x = x - eta * gradient(begun[k], k, number[k])
+        path.append(x.copy())
+        log.append((k, True))
+        delay = [d + 1 for d in delay]
+        anew(k, now)
+        for j in range(workers):
+            if delay[j] >= threshold:
+                log.append((j, False))
+                anew(j, now)
+    return np.array(path), log
+
+
+@pytest.mark.parametrize("threshold", [1, 2, 5])
+def test_the_schedule_and_the_center_are_those_of_algorithm_5(threshold):
+    scheme, workers, updates = Ringmaster(delay_threshold=threshold, learning_rate=0.1, cancel_late=True), 6, 300
+    machines = {"compute": "lognormal:sigma=0.8", "step_factors": "1,1,2,3,5,20"}
+    plan = WorkerPlan(Machines(Platform(**machines)), Rounds.even(2000, 1), workers, 1)
+    durations = [[plan.total(k, r) for r in range(2000)] for k in range(workers)]
+
+    def gradient(x, k, t):
+        return x + np.random.default_rng([k, t]).standard_normal(2)
+
+    path, log = ringmaster(np.ones(2), gradient, durations, threshold, 0.1, updates)
+    found = happens(scheme, workers, 2000, stop_at_version=updates, **machines)
+    made = [(k, accepted == 1) for k, accepted in rows(found, "worker", "accepted")]
+    stopped = sum(not used for _, used in log)
+    assert stopped > 50
+    assert made == log[: len(made)]
+    assert len(log) - len(made) <= workers  # the last update ends the run
+    walk = centers(scheme, found.trace, np.ones(2), gradient, workers, 2000)
+    np.testing.assert_allclose(np.array(walk)[found.trace["accepted"] == 1], path, rtol=1e-12)
+
+
+# What is recorded.
+
+
+@each(OF_EACH)
+def test_late_computations_end_with_the_update_and_no_message_is_dropped(scheme):
+    found = happens(scheme, 5, 60, compute="lognormal:sigma=1")
+    trace, threshold = found.trace, getattr(scheme, "delay_threshold", 1)
+    assert set(rows(found, "event", "accepted")) == {(EXCHANGE, 1), (PULL, 0)}
+    assert (trace["staleness"][trace["event"] == EXCHANGE] < threshold).all()
+    assert (trace["staleness"][trace["event"] == PULL] == threshold).all()
+    updated = {int(v): int(at) for v, at, event in rows(found, "version", "microseconds", "event") if event == EXCHANGE}
+    for version, at, event in rows(found, "version", "microseconds", "event"):
+        assert event == EXCHANGE or at == updated[version - 1]  # the last exchange at a version is its update
+    of_rounds = found.rounds[np.lexsort((found.rounds[:, 1], found.rounds[:, 0]))]
+    assert (np.diff(of_rounds[:, 2:], axis=1) >= 0).all()
+
+
+def test_a_stopped_worker_begins_at_once_at_the_newest_center():
+    found = happens(KSync(workers_per_update=1, cancel_late=True), 2, 3, step_factors="1,2.5")
+    assert rows(found, "version", "worker", "staleness", "accepted", "microseconds", "event") == [
+        (0, 0, 0, 1, 10_000, EXCHANGE),
+        (1, 1, 1, 0, 10_000, PULL),
+        (1, 0, 0, 1, 20_000, EXCHANGE),
+        (2, 1, 1, 0, 20_000, PULL),
+        (2, 0, 0, 1, 30_000, EXCHANGE),  # the last update ends the run
+    ]
+    assert found.rounds[found.rounds[:, 0] == 1][:, 2:4].tolist() == [[0, 10_000], [10_000, 20_000]]  # begun, ready
+
+
+@each(OF_EACH)
+def test_messages_that_travel_are_not_stopped_but_dropped(scheme):
+    machines = {"compute": "lognormal:sigma=0.5", "latency": "4ms", "downlink": "8Gbit"}
+    found = happens(scheme, 5, 60, **machines)
+    late = found.trace["accepted"] == 0
+    assert (found.trace["event"][late] == PULL).any()
+    assert (found.trace["event"][late] == EXCHANGE).any()
+    assert (np.diff(found.trace["microseconds"]) >= 0).all()
+    known = found.rounds[(found.rounds >= 0).all(1)]
+    assert (np.diff(known[:, 2:], axis=1) >= 0).all()
+    for k in range(5):  # a worker does one thing at a time
+        mine = known[known[:, 0] == k]
+        assert all(one[-1] <= other[2] for one, other in pairwise(mine))
+
+
+@each(OF_EACH)
+def test_workers_that_are_stopped_crash_and_return_as_others(scheme):
+    machines = {"compute": "exponential", "failures": "crashes:every=300ms,down=50ms"}
+    found = happens(scheme, 5, 400, **machines)
+    joins = found.trace["event"] == EVENTS.index("join")
+    assert joins.sum() > 20
+    again = happens(scheme, 5, 400, **machines)
+    assert all(np.array_equal(found.trace[name], again.trace[name]) for name in found.trace)
+
+
+# Arithmetic, and what cannot be.
+
+
+@pytest.mark.parametrize("scheme", OF_EACH, ids=lambda scheme: scheme.name)
+def test_a_simulated_run_is_replayed_and_computes_no_stopped_gradient(scheme, tmp_path):
+    run = record(scheme, tmp_path, backend="simulation", workers=6, steps=40, hidden=(8,), batch_size=8)
+    stopped = (run.trace["event"] == PULL).sum()
+    assert stopped > 10
+    assert run.error() < 1e-5
+    assert run.result["dropped"] == 0
+    assert run.result["examples"] == 8 * len(run.trace["event"])  # a stopped round has taken its batch
+
+
+def test_a_replay_notices_a_computation_that_was_stopped_too_early(tmp_path):
+    scheme = Ringmaster(delay_threshold=2, cancel_late=True)
+    run = record(scheme, tmp_path, backend="simulation", workers=6, steps=40, hidden=(8,), batch_size=8)
+    run.hyperparameters["delay_threshold"] = 3
+    with pytest.raises(ValueError, match="which messages were used"):
+        run.execute()
+
+
+def test_in_a_group_late_workers_have_the_newest_center_so_each_gradient_counts():
+    """K-batch-sync is then serial SGD with batches of K, in any order."""
+    group, x = Group(KBatchSync(messages_per_update=2, cancel_late=True, learning_rate=0.5), np.ones(1), workers=3), 1.0
+    for k in (0, 1, 2, 2, 0, 2):
+        assert group.staleness(k) == 0
+        group.step(k, group.point(k))
+    for _ in range(3):
+        x -= 0.5 * x
+    assert group.version == 3
+    assert group.center[0] == pytest.approx(x)
+    without = Group(KBatchSync(messages_per_update=2, learning_rate=0.5), np.ones(1), workers=3)
+    for k in (0, 1, 2, 2, 0, 2):
+        without.step(k, without.point(k))
+    assert without.version == 2  # the first gradient of worker 2, and the last of worker 0 or 1, were late
+
+
+class Forever(Scheme):
+    """Drops nothing."""
+
+    name = "forever"
+    cancel_late = True
+
+
+@pytest.mark.parametrize("backend", ["threads", "processes"])
+def test_real_workers_cannot_stop_within_a_gradient(backend, tmp_path):
+    with pytest.raises(UserError, match=r"k_sync cannot stop a computation on processes or threads.*simulat"):
+        record(KSync(workers_per_update=2, cancel_late=True), tmp_path, backend=backend)
+
+
+def test_nothing_can_be_stopped_where_nothing_is_dropped_or_cores_are_shared():
+    with pytest.raises(UserError, match="forever: only workers with a ps that drops late messages"):
+        check_scheme(Forever(), 2)
+    with pytest.raises(UserError, match="k_sync with cancel_late needs a core for each worker"):
+        happens(KSync(cancel_late=True), cores=2)
