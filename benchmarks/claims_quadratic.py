@@ -9,7 +9,6 @@ arXiv:2501.16168; the code is ours.
 
 from __future__ import annotations
 
-import heapq
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -35,7 +34,7 @@ class QuadraticRun:
 
     Attributes:
         scheme: "ringmaster", "async_sgd" or "delay_adaptive".
-        settings: `learning_rate`, and of ringmaster `delay_threshold`.
+        settings: `learning_rate`, and of ringmaster `delay_threshold` and `cancel_late`.
         seed: of durations and noise.
     """
 
@@ -87,12 +86,19 @@ def least() -> float:
 
 
 def run(
-    scheme: str, seed: int, *, learning_rate: float, delay_threshold: float = math.inf, workers: int = WORKERS
+    scheme: str,
+    seed: int,
+    *,
+    learning_rate: float,
+    delay_threshold: float = math.inf,
+    cancel_late: bool = False,
+    workers: int = WORKERS,
 ) -> list[float]:
     """Return F − f* every ten seconds; empty if the run diverged.
 
-    A gradient of delay τ, the number of updates since its worker began: `ringmaster` ignores it if τ ≥ R;
-    `delay_adaptive` (Mishchenko et al. 2022) takes the rate γ min(1, n/τ) for it, with n workers.
+    A gradient of delay τ, the number of updates since its worker began: `ringmaster` ignores it if τ ≥ R, or with
+    `cancel_late` stops it as soon as τ = R, and its worker begins anew; `delay_adaptive` (Mishchenko et al. 2022) takes
+    the rate γ min(1, n/τ) for it, with n workers.
     """
     rng = np.random.default_rng(seed)
     index = np.arange(workers)
@@ -101,24 +107,23 @@ def run(
     x[0] = math.sqrt(SIZE)
     begun = np.zeros((workers, SIZE))
     begun[:] = x
-    version, pulled = 0, [0] * workers
-    queue = [(float(seconds), k) for k, seconds in enumerate(each)]
-    heapq.heapify(queue)
+    version, pulled, until = 0, np.zeros(workers, int), each.copy()  # until: the end of each worker's gradient
     gaps: list[float] = []
     noise, used = rng.normal(scale=NOISE, size=(BLOCK, SIZE)), 0
     while len(gaps) < HORIZON // STEP:
-        now, k = queue[0]
+        k = int(until.argmin())
+        now = float(until[k])
         while now > STEP * (len(gaps) + 1) and len(gaps) < HORIZON // STEP:
             gaps.append(value(x) - least())
             if not gaps[-1] < 1e6:
                 return []
-        delay = version - pulled[k]
+        delay = version - int(pulled[k])
         if delay < delay_threshold:
             if used == BLOCK:
                 noise, used = rng.normal(scale=NOISE, size=(BLOCK, SIZE)), 0
             rate = learning_rate * (min(1.0, workers / max(delay, 1)) if scheme == "delay_adaptive" else 1.0)
             x -= rate * (gradient(begun[k]) + noise[used])
             used, version = used + 1, version + 1
-        begun[k], pulled[k] = x, version
-        heapq.heapreplace(queue, (now + float(each[k]), k))
+        anew = np.append(k, np.flatnonzero(version - pulled >= delay_threshold)) if cancel_late else k
+        begun[anew], pulled[anew], until[anew] = x, version, now + each[anew]
     return gaps

@@ -32,8 +32,10 @@ def _times() -> Numbers:
     schemes = {
         "k_async": KAsync(workers_per_update=COUNT),
         "k_batch_async": KBatchAsync(messages_per_update=COUNT),
-        "k_sync": KSync(workers_per_update=COUNT),
-        "k_batch_sync": KBatchSync(messages_per_update=COUNT),
+        "k_sync": KSync(workers_per_update=COUNT, cancel_late=True),
+        "k_batch_sync": KBatchSync(messages_per_update=COUNT, cancel_late=True),
+        "k_sync_without": KSync(workers_per_update=COUNT),
+        "k_batch_sync_without": KBatchSync(messages_per_update=COUNT),
     }
     machines = Platform(compute="exponential", step_ms=1000 * STEP_SECONDS)
     found = {}
@@ -71,8 +73,10 @@ def _until_update(fresh: int, late: int, left: int, waits: int) -> float:
 EXPECTED = {
     "k_async": _of_order(),
     "k_batch_async": COUNT / WORKERS,
-    "k_sync": _until_update(COUNT, WORKERS - COUNT, COUNT, 1),
-    "k_batch_sync": _until_update(1, WORKERS - 1, COUNT, 0),
+    "k_sync": _of_order(),
+    "k_batch_sync": COUNT / WORKERS,
+    "k_sync_without": _until_update(COUNT, WORKERS - COUNT, COUNT, 1),
+    "k_batch_sync_without": _until_update(1, WORKERS - 1, COUNT, 0),
 }
 
 
@@ -149,11 +153,14 @@ EXPERIMENTS = [
         "`k_async`, `k_batch_async`, `k_sync`, `k_batch_sync`",
         "Dutta et al. 2018 (arXiv:1803.01113), the time of an update; exponential times of gradients with mean 1, "
         f"W = {WORKERS}, K = {COUNT}",
-        f"K-async E X₍K:W₎ = {EXPECTED['k_async']:.3f}, K-batch-async K/W = {EXPECTED['k_batch_async']:.3f} with a "
-        f"staleness of (W − 1)/K = {(WORKERS - 1) / COUNT:.3f}; K-sync and K-batch-sync, whose late gradients are not "
-        f"cancelled here, {EXPECTED['k_sync']:.3f} and {EXPECTED['k_batch_sync']:.3f}",
+        f"K-async and K-sync E X₍K:W₎ = {EXPECTED['k_async']:.3f}, K-batch-async and K-batch-sync K/W = "
+        f"{EXPECTED['k_batch_async']:.3f}, K-batch-async with a staleness of (W − 1)/K = {(WORKERS - 1) / COUNT:.3f}; "
+        f"where late gradients are not cancelled, K-sync {EXPECTED['k_sync_without']:.3f} and K-batch-sync "
+        f"{EXPECTED['k_batch_sync_without']:.3f}",
         _times,
-        "{k_async:.3f}, {k_batch_async:.3f} with {k_batch_async_staleness:.3f}; {k_sync:.3f}, {k_batch_sync:.3f}",
+        "K-async {k_async:.3f}, K-sync {k_sync:.3f} (`--cancel-late`), K-batch-async {k_batch_async:.3f} with "
+        "{k_batch_async_staleness:.3f}, K-batch-sync {k_batch_sync:.3f} (`--cancel-late`); without, "
+        "{k_sync_without:.3f} and {k_batch_sync_without:.3f}",
         lambda found: all(math.isclose(found[name], time, rel_tol=0.03) for name, time in EXPECTED.items()),
     ),
     Experiment(

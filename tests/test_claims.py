@@ -364,6 +364,8 @@ def test_the_quadratic_has_its_stated_minimum_and_ignores_late_gradients():
     slow = {"learning_rate": 0.02, "workers": 10}
     few, many = (claims_quadratic.run("ringmaster", 0, delay_threshold=r, **slow)[-1] for r in (1, 99))
     assert few != many == claims_quadratic.run("async_sgd", 0, **slow)[-1]
+    ends, stops = (claims_quadratic.run("ringmaster", 0, delay_threshold=2, cancel_late=c, **slow) for c in (0, 1))
+    assert stops[-1] < 0.8 * ends[-1]  # no worker computes what will be ignored
     assert not claims_quadratic.run("async_sgd", 0, learning_rate=3.0, workers=20)
 
 
