@@ -8,6 +8,7 @@ class DistsgdError(Exception):
 
     exit_code = 1
     outcome = "failed"
+    ends_run = True  # False if the other tasks continue
 
 
 class UserError(DistsgdError, ValueError):
@@ -56,9 +57,8 @@ class Interrupted(KeyboardInterrupt):
         self.exit_code = 128 + signal_number
 
 
-KINDS = {
-    kind.__name__: kind for kind in (UserError, TaskFailed, CannotWrite, Diverged, TaskLost, WaitTimeout)
-}  # by the names under which tasks report them
+# By the names under which tasks report them.
+KINDS = {kind.__name__: kind for kind in (UserError, TaskFailed, CannotWrite, Diverged, TaskLost, WaitTimeout)}
 
 
 def first_line(message: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from sleeping import rested
 
 from distsgd.algorithms import DPSGD, SGP, AsyncSGD, DSGDTracking, NoLoCo, SyncSGD
 from distsgd.common.tasks import state_manager
+from distsgd.common.tasks.carriers import Carriers
+from distsgd.common.tasks.requests import carrying
 from distsgd.common.tasks.worker_loop import WorkerLoop
 from distsgd.common.waiting import wait_until
 
@@ -69,6 +72,22 @@ class LeavingDPSGD(RestingDPSGD):
             os.kill(os.getpid(), signal.SIGKILL)
 
         WorkerLoop._finish = leave
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutDPSGD(RestingDPSGD):
+    """The same in which worker 1 loses its connection to worker 2 alone, after 40 messages."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        call, messages = Carriers._run, itertools.count()
+
+        def cut(carriers: Carriers, name: str, *values: int, **how: Any) -> Any:
+            if (carriers.index, name) == (1, carrying(2)) and next(messages) >= 40:
+                raise RuntimeError("the connection is lost")
+            return call(carriers, name, *values, **how)
+
+        Carriers._run = cut
 
 
 @dataclass(frozen=True, kw_only=True)

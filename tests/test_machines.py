@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from resting import Resting, RestingTogether
+from resting import CutDPSGD, Resting, RestingDPSGD, RestingTogether
 
 from distsgd.algorithms import SCHEMES, AllReduce, AsyncSGD, Downpour, SyncSGD
 from distsgd.common import Cluster, train
@@ -410,6 +410,46 @@ def test_a_run_continues_without_a_lost_machine_if_that_is_allowed(scheme, machi
     chief = tasks["worker", 0]
     assert chief.recorded().error() < TOLERANCE
     assert chief.result["recovery"]["evicted"] == [1]
+
+
+@pytest.mark.parametrize("how", [thorough("killed"), slow("crashed"), slow("unplugged")])
+def test_gossip_continues_without_a_lost_machine(how, machines, tmp_path):
+    if how == "unplugged" and not machines.real:
+        pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
+    cluster = Run(machines, tmp_path, ps=0, workers=3)
+    tasks = cluster.start_all(RestingDPSGD(), steps=300, recovery={"min_workers": 2}, wait_seconds=patience(4))
+    wait_until(lambda: cluster.trains(workers=3))
+    lost = cluster.on["worker", 2]
+    if how == "killed":
+        os.kill(task_process(tmp_path, "worker-2"), signal.SIGKILL)
+    elif how == "crashed":
+        lost.crash()
+    else:
+        machines.plug(2, "down")
+    try:
+        assert isinstance(tasks["worker", 2].end(), TaskLost | WaitTimeout)
+        assert [tasks["worker", k].end() for k in range(2)] == [None] * 2
+    finally:
+        if how == "crashed":
+            lost.server.close()
+            lost.boot()
+        elif how == "unplugged":
+            machines.plug(2, "up")
+    chief = tasks["worker", 0]
+    assert [entry["worker"] for entry in chief.result["recovery"]["lost_workers"]] == [2]
+    assert chief.recorded().error() < TOLERANCE
+
+
+@pytest.mark.slow
+def test_a_worker_that_the_others_have_left_out_does_not_end_their_run(machines, tmp_path):
+    cluster = Run(machines, tmp_path, ps=0, workers=3)
+    tasks = cluster.start_all(CutDPSGD(), steps=120, recovery={"min_workers": 2}, wait_seconds=patience(20))
+    assert isinstance(tasks["worker", 2].end(), TaskLost)
+    assert [tasks["worker", k].end() for k in range(2)] == [None] * 2
+    chief = tasks["worker", 0]
+    (lost,) = chief.result["recovery"]["lost_workers"]
+    assert (lost["worker"], lost["missed_from"][1]) == (2, 40)
+    assert chief.recorded().error() < TOLERANCE
 
 
 @pytest.mark.slow

@@ -105,7 +105,7 @@ class Departure:
         self.deregister()
 
     def pause(self) -> None:
-        """Leave a run that waits for this task to be started again."""
+        """Leave a run that continues without this task, or waits for it to be started again."""
         if self.rendezvous is None:
             return
         self._last_word.acquire()

@@ -36,13 +36,14 @@ class Heartbeat:
 
     Attributes:
         all_arrived: True once every task has registered: from then on, a task without any heartbeat is silent, too.
+        silent: on the first task, workers that were silent for too long, and that a run without a ps leaves out.
         result_is_safe: True once the evaluator has the result, which failures of other tasks cannot change.
     """
 
     def __init__(self, member: Member, outbox: Outbox, departure: Departure, rendezvous: Rendezvous):
         self.member, self.outbox, self.departure, self.rendezvous = member, outbox, departure, rendezvous
         self.all_arrived = self.result_is_safe = False
-        self.number = 0
+        self.number, self.silent = 0, set[int]()
         self.contact = time.monotonic()
         self.numbers: dict[int, int | None] = {}  # read by the first task: the last heartbeat of each
         self.detector = FailureDetector(member.patience_seconds)
@@ -108,7 +109,11 @@ class Heartbeat:
                 self.detector.heard(key)
             self.numbers[key] = number
         tasks, is_needed = self.member.tasks, self.member.restarts.is_needed
-        silent = [key for key in self.detector.silent() if is_needed(tasks[key])]
+        quiet = set(self.detector.silent())
+        silent = [key for key in sorted(quiet) if is_needed(tasks[key])]
+        for key in quiet.difference(silent) if self.member.restarts.gossips else ():
+            self.rendezvous.evict(key)  # it ends when it is heard again
+            self.silent.add(tasks[key][1])
         if silent:
             names = ", ".join(map(self.member.named, silent))
             error = TaskLost(f"nothing heard from {names} for {self.member.patience_seconds:g} s")
@@ -245,7 +250,10 @@ def membership(member: Member, report: Report) -> Iterator[Membership]:
         yield mine
         mine.succeed()
     except DistsgdError as error:
-        mine.departure.fail(error)
+        if error.ends_run:
+            mine.departure.fail(error)
+        else:
+            mine.departure.pause()
         raise
     except Exception as error:
         if is_absence(error) or is_refusal(error):

@@ -102,10 +102,11 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
                 mine.post(script_of(index), {"ended": True})
         return
     server = start_server(addresses, "worker", index, _config(job, 2))
-    with joined(job, ("worker", index), report) as (report, _):
+    with joined(job, ("worker", index), report) as (report, mine):
         graph = _worker_graph(job, index)
         session, connect = connect_worker(job, graph.graph, index, server.target, addresses, inter_op=2)
-        loop = WorkerLoop(job, session, graph, index, report, connect)
+        silent = None if mine is None else mine.heartbeat.silent
+        loop = WorkerLoop(job, session, graph, index, report, connect, silent)
         loop.prepare()
         loop.join()
         report(event="ready")

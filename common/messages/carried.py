@@ -8,8 +8,11 @@ from one to the other, each in a step of its own, which alone fails with the sen
                                          |          carry: a thread of the receiver (`tasks.carriers`)
     task of the receiver               inbox -> reply
 
-After that the receiver puts a mark into the inbox, an empty vector. It stays there, behind all that was carried: each
-later message of the sender counts as missing, also one that was on its way.
+A sender that is cut off leaves a carry that waits, perhaps for ever. So a carry takes a token before it puts a message
+into the inbox, and puts it back with the number of the next round. To leave the sender out, the receiver takes the
+token for good, which tells it the first round whose message is missing. Then it puts a mark into the inbox, an empty
+vector. It stays there, behind all that was carried: each later message of the sender counts as missing, also one that
+was on its way.
 """
 
 from __future__ import annotations
@@ -96,14 +99,24 @@ class CarriedChannels(Channels):
 
     # Steps of their own, outside of rounds.
 
+    def open(self, of: int, number: Any) -> Any:
+        """Make the token of worker `of`, whose next message is that of the round of this number."""
+        return self._token(of).enqueue(number)
+
     def carry(self, of: int) -> Any:
-        """Move the next message of worker `of` into the inbox; returns the number of its round."""
+        """Move the next message of worker `of` into the inbox."""
         number, handle, vector, rows = self._outbox(of, self.me).dequeue()
         with tf.device(self.devices[self.me]):
-            handle = tf.identity(handle)
+            number, handle, rows = tf.identity(number), tf.identity(handle), tf.identity(rows)
             vector = tf.cond(tf.size(vector) > 0, lambda: tf.identity(vector), lambda: self._opened(handle))
-            with tf.control_dependencies([self._inbox(of).enqueue([vector, rows])]):
-                return tf.identity(number)
+            with tf.control_dependencies([number, vector, rows]):  # all is here: what follows cannot fail
+                token = self._token(of).dequeue()
+            with tf.control_dependencies([token]), tf.control_dependencies([self._inbox(of).enqueue([vector, rows])]):
+                return self._token(of).enqueue(number + 1)
+
+    def leave_out(self, of: int) -> Any:
+        """Carry nothing of worker `of` from now on; returns the number of the first round whose message is missing."""
+        return self._token(of).dequeue()
 
     def mark_lost(self, of: int) -> Any:
         """Put the mark behind all that worker `of` has sent."""
@@ -119,6 +132,9 @@ class CarriedChannels(Channels):
 
     def _inbox(self, of: int) -> Any:
         return self._made(f"inbox_{of}_{self.me}", self.me, [tf.float32, tf.int64])
+
+    def _token(self, of: int) -> Any:
+        return self._made(f"token_{of}_{self.me}", self.me, [tf.int64])
 
     def _made(self, name: str, at: int, kinds: Sequence[Any]) -> Any:
         if name not in self.queues:

@@ -5,7 +5,10 @@ They run where a run without a parameter server may continue without some of its
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -16,8 +19,10 @@ from ..lazy import tf
 from ..reports import Report
 from ..sync.losses import NEVER
 from .plan import Plan
-from .requests import carrying, marking
+from .requests import carrying, leaving_out, marking, opening
 from .worker_calls import UNLIMITED_MS, WorkerCalls
+
+WATCH_SECONDS = 1.0
 
 
 class Carriers:
@@ -27,36 +32,56 @@ class Carriers:
         calls: calls of the worker.
         plan: rounds of each worker.
         report: receives events.
+        silent: workers of which nothing was heard for long: a set that grows; None if one launcher kills such workers.
     """
 
-    def __init__(self, calls: WorkerCalls, plan: Plan, report: Report):
-        self.calls, self.plan, self.report = calls, plan, report
+    def __init__(self, calls: WorkerCalls, plan: Plan, report: Report, silent: Collection[int] | None = None):
+        self.calls, self.plan, self.report, self.silent = calls, plan, report, silent
         self.sync: Any = plan.scheme.sync  # a `Gossip`
         self.index, self.lost = calls.index, frozenset[int]()
+        self.left_out, self.leaving = set[int](), threading.Lock()
         calls.slack = REPAIR_WAITS  # the launcher kills a stopped worker first, and the others then continue
 
     def start(self, rounds: int) -> None:
         """Start the threads; the worker has done so many rounds."""
         for k in range(self.plan.workers):
             if k != self.index:
-                threading.Thread(target=self._carry, args=(k, rounds), daemon=True).start()
+                self._run(opening(k), rounds)
+                threading.Thread(target=self._carry, args=(k,), daemon=True).start()
+        if self.silent is not None:
+            threading.Thread(target=self._watch, args=(self.silent,), daemon=True).start()
 
-    def _carry(self, of: int, missed: int) -> None:
-        """Carry messages of a worker until it is lost, then report the loss; `missed` is the round of the next one."""
-        try:
+    def _run(self, name: str, *values: int, seconds: float | None = None) -> Any:
+        return self.calls.run(self.calls.operations[name], *values, seconds=seconds or self.calls.wait_seconds)
+
+    def _carry(self, of: int) -> None:
+        """Carry messages of a worker until it is lost, or has left after its last round."""
+        with contextlib.suppress(tf.errors.OpError, RuntimeError):
             while True:
-                number = self.calls.run(self.calls.operations[carrying(of)], seconds=UNLIMITED_MS / 1000)
-                missed = int(number) + 1
-        except (tf.errors.OpError, RuntimeError):
-            pass  # the worker is lost, or has left after its last round
-        try:
-            continues, is_first = self.calls.lose(of, missed)
-        except (tf.errors.OpError, RuntimeError):
-            return  # worker 0 is lost, which ends the run, or this worker has left
-        if is_first:
-            self.report(event="evicted", worker=of)
-        if continues:
-            self.calls.run(self.calls.operations[marking(of)], seconds=self.calls.wait_seconds)
+                self._run(carrying(of), seconds=UNLIMITED_MS / 1000)
+        self._leave_out(of)
+
+    def _watch(self, silent: Collection[int]) -> None:
+        """Leave out silent workers, of which worker 0 knows, and those that others have lost: no call to them fails."""
+        with contextlib.suppress(tf.errors.OpError, RuntimeError):
+            while True:
+                time.sleep(WATCH_SECONDS)
+                out = np.flatnonzero(self.calls.out_from() < NEVER).tolist()
+                for k in {*out, *silent} - {self.index}:
+                    self._leave_out(k)
+
+    def _leave_out(self, of: int) -> None:
+        """Carry nothing of a worker from now on, and report its loss."""
+        with self.leaving:
+            if of in self.left_out:
+                return
+            self.left_out.add(of)
+        with contextlib.suppress(tf.errors.OpError, RuntimeError):  # worker 0 is lost, or this worker has left
+            continues, is_first = self.calls.lose(of, int(self._run(leaving_out(of))))
+            if is_first:
+                self.report(event="evicted", worker=of)
+            if continues:
+                self._run(marking(of))
 
     def begin(self, rounds: int, count: int) -> int:
         """Announce the next rounds after so many; return how many of them the next call may make.
@@ -69,7 +94,9 @@ class Carriers:
         last = len(self.plan.rounds(self.index))
         out_from = self.calls.begin_rounds(min(rounds + count, last))
         if out_from[self.index] < NEVER:
-            raise TaskLost(f"worker {self.index} did not answer, and the others continue without it")
+            left_out = TaskLost(f"worker {self.index} did not answer, and the others continue without it")
+            left_out.ends_run = False
+            raise left_out
         lost = frozenset(np.flatnonzero(out_from <= rounds).tolist())
         if lost != self.lost:
             self.calls.set_links(self.sync.rows(self.index, self.plan.workers, lost))

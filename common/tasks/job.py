@@ -243,7 +243,7 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         raise UserError(f"{scheme.name} {need}. Received: {here.addresses.as_dict()}")
     if wanted is not None and wanted > cluster.workers:
         raise UserError(f"min_workers must be at most the workers, {cluster.workers}. Received: min_workers={wanted}")
-    if wanted not in (None, cluster.workers) and (why := _why_all(scheme, cluster)) is not None:
+    if wanted not in (None, cluster.workers) and (why := _why_all(scheme)) is not None:
         error = f"{scheme.name} needs all its workers{why}: leave min_workers out. Received: min_workers={wanted}"
         raise UserError(error)
     recovery = options.recovery
@@ -281,14 +281,12 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
     return scheme
 
 
-def _why_all(scheme: Scheme, cluster: Cluster) -> str | None:
+def _why_all(scheme: Scheme) -> str | None:
     """Return why no worker of a run may be lost; None if one may."""
     if scheme.sync.uses_ps:
         return None
     if not scheme.sync.gossips or scheme.sync.in_pairs:
         return ""
-    if cluster.task is not None:
-        return ", as it runs on several machines"
     keeps = scheme.declares_sizes and not scheme.sums
     return ", as the sum of what they keep may change, and its class names no variable in sums" if keeps else None
 

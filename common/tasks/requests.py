@@ -280,6 +280,8 @@ class LossRequests:
         """Announce the rounds before the one of that number; return the round from which on each worker is out, [W]."""
         return own.scheme.sync.begin(own.ps, own.slot, end)
 
+    out_from = answer(np.ndarray, lambda own: own.scheme.sync.out_from(own.ps))  # see `begin_rounds`, [W]
+
     @request(traced=True)
     def lose(own: Any, of: int, missed: int) -> tuple[bool, bool]:
         """Report the loss of a worker; return True if the run continues, and if this is the first report of it."""
@@ -361,9 +363,26 @@ def carriers_of(worker: Any, workers: int) -> Builds:
     builds = {}
     for k in range(workers):
         if k != worker.slot.index:
+            builds[opening(k)] = lambda k=k: _numbered(lambda number: mail.open(k, number))
             builds[carrying(k)] = lambda k=k: Operation(mail.carry(k))
+            builds[leaving_out(k)] = lambda k=k: Operation(mail.leave_out(k))
             builds[marking(k)] = lambda k=k: Operation(mail.mark_lost(k))
     return builds
+
+
+def _numbered(build: Callable[[Any], Any]) -> Operation:
+    number = _place(tf.int64, [])
+    return Operation(build(number), number)
+
+
+def opening(worker: int) -> str:
+    """Return the name of the operation that makes the token of that worker, given the number of its next round."""
+    return f"open_{worker}"
+
+
+def leaving_out(worker: int) -> str:
+    """Return the name of the operation that takes this token, which has that number."""
+    return f"leave_out_{worker}"
 
 
 def carrying(worker: int) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -45,12 +45,20 @@ class WorkerLoop:
         index: number of the worker.
         report: receives events.
         connect: makes a new session, given the seconds that it may take; None if this session lasts for the run.
+        silent: workers on other machines of which nothing was heard for long, see `Carriers`.
     """
 
     progress_of = Progress
 
     def __init__(
-        self, job: Job, session: Any, graph: TaskGraph, index: int, report: Report, connect: Connect | None = None
+        self,
+        job: Job,
+        session: Any,
+        graph: TaskGraph,
+        index: int,
+        report: Report,
+        connect: Connect | None = None,
+        silent: Collection[int] | None = None,
     ):
         self.plan, self.index, self.report = job.plan, index, report
         rule, recovery = job.restarts, job.options.recovery
@@ -65,7 +73,7 @@ class WorkerLoop:
             saver = Saver(about, job.run_dir, recovery, rule.wait_seconds, report, keeping)
             standstill = Standstill(keeping, lambda: self.calls.patience)
             self.state = StateManager(graph, saver, rule, self.calls.connect, report, standstill)
-        self.carriers = Carriers(self.calls, self.plan, report) if graph.can_lose else None
+        self.carriers = Carriers(self.calls, self.plan, report, silent) if graph.can_lose else None
         self.recovery = WorkerRecovery(self.calls, self.progress, self.barrier, self.local, rule, report)
 
     def prepare(self) -> None:
