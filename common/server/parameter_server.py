@@ -83,9 +83,10 @@ class ParameterServer:
         plain = type(scheme.reply_codec) is Codec  # an encoded reply is another tensor: sharing the plain one is no use
         self.share = center.transport.share if plain and scheme.elementwise else lambda reply: reply
         self.read_version, self.count_updates = center.read_version, center.count_updates
-        self.staleness, self.note_pull, self.when = center.staleness, center.note_pull, when
+        self.staleness, self.note_pull, self.pulled = center.staleness, center.note_pull, center.pulled
+        self.multiples, self.after_update, self.when = multiples, center.after_update, when
         self.record, self.rounds_applied, self.released = journal.record, journal.rounds_applied, journal.released
-        self.skip_rounds = journal.skip_rounds
+        self.skip_rounds, self.record_rounds = journal.skip_rounds, journal.record_rounds
         self.active, self.finished, self.states = members.active, members.finished, members.states
         self.write, self.close_slots = members.write, members.close_slots
         self.store_state, self.only, self.count = members.store_state, members.only, members.count

@@ -117,12 +117,13 @@ class Gossip(Collective):
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Return the mean of the neighbours' messages and its own, weighted by the matrix of this round."""
         me, mail = slot.index, slot.mail.at(slot.round)
-        rows = self.rows(me, ps.num_workers)  # [2, rounds, W]
-        heard, hearing = rows
-        now = (mail.links if self.can_lose(ps) else tf.constant(rows))[:, slot.round % len(heard)]
         if self.can_lose(ps):  # without some workers any two others may be linked
+            links = mail.links
             heard = hearing = np.eye(2)[:, :1] * np.ones(ps.num_workers)
-        gets, gives = now[0], now[1]
+        else:
+            heard, hearing = rows = self.rows(me, ps.num_workers)
+            links = tf.constant(rows)
+        gets, gives = tf.unstack(links[:, slot.round % links.shape[1]])
         others = [k for k in range(ps.num_workers) if k != me]
         sent = mail.with_times(message.vector, slot.times)
         shared = mail.transport.share(sent) if others else None
@@ -176,8 +177,7 @@ class Gossip(Collective):
 
         Worker 0 then writes their mean into the center, the consensus distance, and the record.
         """
-        done, snapshots = slot.round + 1, ps.center.snapshots
-        every = self.every(ps.last_version, snapshots and snapshots.multiples)
+        done, every = slot.round + 1, self.every(ps.last_version, ps.multiples)
         due = tf.equal(done % every, 0) | tf.equal(done, ps.last_version or -1)
         send = self._gather if slot.index == 0 else self._hand_over
         ps.when(due, lambda: send(ps, slot, params, state, clock, done))
@@ -198,13 +198,13 @@ class Gossip(Collective):
         center = tf.reduce_mean(workers, 0)
         share = tf.cast(ps.count(present), tf.float32) / ps.num_workers
         with tf.control_dependencies([center, times]), ps.exclusive():
-            ps.journal.record_rounds(version, times, present)
+            ps.record_rounds(version, times, present)
             ps.slices[0].center.assign(center)
             ps.states.assign(states)
             ps.variables.consensus.assign(consensus(workers) / share)
             losses.keep(ps, present, done)
             ps.count_updates(done - version)
-            ps.center.after_update(done, clock, tf.reduce_mean(states, 0))
+            ps.after_update(done, clock, tf.reduce_mean(states, 0))
 
     # Lost workers; see `losses`.
 

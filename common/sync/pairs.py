@@ -105,9 +105,9 @@ class Pairs(Synchronization):
         """Record a round under its number; the staleness is the number of rounds since the last one of this worker."""
         with ps.event(slot), tf.device(ps.devices[0]):
             number = tf.reduce_sum(ps.rounds_applied.read_value())
-            staleness = number - ps.center.pulled.read_value()[slot.index]
+            staleness = ps.staleness(number, slot)
             with tf.control_dependencies([ps.record(number, slot, staleness, accepted=True)]):
-                ps.write(ps.center.pulled, slot, number + 1)
+                ps.write(ps.pulled, slot, number + 1)
 
     def read_copies(self, ps: Store, slot: WorkerSlot) -> Tensor:
         """Read all copies on worker 0: their mean is the center, and its version the number of recorded rounds."""

@@ -8,6 +8,7 @@ slice in `each_slice`.
     min_workers         the number of workers with which a rule continues if the others do not join
     last_version        rounds of the worker with the most, after which a barrier ends the run; None if scripted
     in_process          True if all workers are threads of this process
+    multiples           versions of the center of which snapshots are taken, `every` and `number`; None if none are
     devices             one device for each ps task; version, lock, record and all [W] variables are on the first
     slices              of the center, with `index`, `device`, `center`, `initial` (its first value), `no_message`
                         (zeros like the slices that `receive` returns), the scheme's global variables, and the rule's
@@ -16,6 +17,7 @@ slice in `each_slice`.
     active              flags [W] of the workers whose messages the rule expects
     finished            flags [W] of the workers that have done all their rounds
     rounds_applied      recorded rounds of each worker, [W]
+    pulled              the version that each worker has pulled last, [W]
     states              the workers' non-trainable states, [W, S]
     released            times at which the rule has released the last message of each worker, [W], if it `waits`
 
@@ -49,11 +51,13 @@ The center:
     merge(part, message, staleness, version, slot)          apply the scheme's rule to one slice, for a message of the
                                                             worker in `slot` or of a set; returns the reply
     count_updates(number)                   add to the version, and return it
+    after_update(version, clock, state)     without a ps: update the average, and take a snapshot if one is due
     gather(slot, indices, locked)           some coordinates of the center; if `locked`, all of one version
 
 The record and the workers:
 
     record(version, slot, staleness, accepted, event, locked)       append one event; returns the operation
+    record_rounds(version, times, present)  append consecutive rounds of all workers together, see `server.journal`
     skip_rounds(number)                     count so many rounds of each worker, [W], as applied without a record
     wake(flags)                             send a token to every worker in `flags` [W]; in an event, these workers are
                                             released at its time
