@@ -66,6 +66,8 @@ class ParameterServer:
         self.scheme = scheme = center.scheme
         self.in_process, self.last_version = in_process, last_version
         self.min_workers = self.num_workers if min_workers is None else min_workers
+        # Processes alone can be lost.
+        self.can_lose = scheme.sync.can_lose and not in_process and self.min_workers < self.num_workers
         self.devices = center.ps_devices
         with tf.device(self.client.device):  # fed once; initial value of all copies of the model's state
             self.initial_state = tf.compat.v1.placeholder(tf.float32, [state_size], name="initial_state")

@@ -44,8 +44,8 @@ class Gossip(Collective):
     after the last: the version of the center is then the number of rounds. With them travel the times of these rounds,
     which worker 0 records in the order of the rounds. Nothing else goes to worker 0.
 
-    Where a run may continue without some workers (`can_lose`), a round touches no task but the worker's own and that of
-    worker 0, so that it does not fail with another: `messages.carried` brings the messages. The message of a lost
+    Where a run may continue without some workers (`ps.can_lose`), a round touches no task but the worker's own and that
+    of worker 0, so that it does not fail with another: `messages.carried` brings the messages. The message of a lost
     worker is then missing, and its weight is given back to the worker that would have heard it, until the round from
     which on all others have the weights of the graph without it, see `losses`. The mean is that of the others.
 
@@ -55,7 +55,7 @@ class Gossip(Collective):
 
     topology: str = "ring"
 
-    gossips = True
+    gossips = can_lose = True
     simulated = True
     label = "gossip"
 
@@ -66,11 +66,6 @@ class Gossip(Collective):
     def weights(self, workers: int, number: int) -> np.ndarray:
         """Return the mixing matrix of the round of this number, [W, W]."""
         return Topology(self.topology).of_run(workers, number)
-
-    @staticmethod
-    def can_lose(ps: Store) -> bool:
-        """Return True if the run may continue without some of its workers: processes alone can be lost."""
-        return not ps.in_process and ps.min_workers < ps.num_workers
 
     def rows(self, worker: int, workers: int, lost: Collection[int] = ()) -> np.ndarray:
         """Return what a worker hears, and what the others give to it, without the lost ones: [2, rounds, W]."""
@@ -117,7 +112,7 @@ class Gossip(Collective):
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Return the mean of the neighbours' messages and its own, weighted by the matrix of this round."""
         me, mail = slot.index, slot.mail.at(slot.round)
-        if self.can_lose(ps):  # without some workers any two others may be linked
+        if ps.can_lose:  # without some workers any two others may be linked
             links = mail.links
             heard = hearing = np.eye(2)[:, :1] * np.ones(ps.num_workers)
         else:
@@ -190,7 +185,7 @@ class Gossip(Collective):
         own = tf.concat([params, state], 0), mail.notes(0, done - version), tf.constant(True)
         found = [own, *(mail.collected(k, size, done - version) for k in range(1, ps.num_workers))]
         vectors, times, present = (tf.stack(parts) for parts in zip(*found, strict=True))
-        if self.can_lose(ps):  # in place of each lost worker, the mean of the others
+        if ps.can_lose:  # in place of each lost worker, the mean of the others
             among = tf.cast(present, tf.float32)[:, None]
             mean = tf.reduce_sum(vectors * among, 0) / tf.reduce_sum(among)
             vectors = tf.where(present[:, None], vectors, mean)

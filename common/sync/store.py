@@ -8,6 +8,7 @@ slice in `each_slice`.
     min_workers         the number of workers with which a rule continues if the others do not join
     last_version        rounds of the worker with the most, after which a barrier ends the run; None if scripted
     in_process          True if all workers are threads of this process
+    can_lose            True if this run may continue without some of its workers, and there is no ps
     multiples           versions of the center of which snapshots are taken, `every` and `number`; None if none are
     devices             one device for each ps task; version, lock, record and all [W] variables are on the first
     slices              of the center, with `index`, `device`, `center`, `initial` (its first value), `no_message`

@@ -40,6 +40,9 @@ class Synchronization:
         gossips: True if each worker hears its neighbours alone, and the center is the mean of the workers (`Gossip`,
             `Pairs`).
         in_pairs: True if two workers at a time average their parameters, and none waits (`Pairs`).
+        answers: True if a worker answers others at any time, also after its last round: workers cannot stand still
+            together, for a checkpoint or for a snapshot of one version (`Pairs`).
+        can_lose: True if a run without a parameter server may continue without some of its workers (`Gossip`).
         label: the name of the rule in the catalogue.
         buckets: number of parts in which a message leaves, each as soon as it is known; see `Collective`.
         late: with `set_size`, `drop` if a message computed on an older version is dropped, `count` if it is part of the
@@ -55,6 +58,8 @@ class Synchronization:
     uses_ps: ClassVar[bool] = True
     gossips: ClassVar[bool] = False
     in_pairs: ClassVar[bool] = False
+    answers: ClassVar[bool] = False
+    can_lose: ClassVar[bool] = False
     label: ClassVar[str] = "asynchronous"
     buckets: int = 1
     late: Literal["drop", "count"] = "drop"
@@ -88,6 +93,10 @@ class Synchronization:
     def overlaps(self) -> bool:
         """True if workers may compute between message and reply, see `Scheme.overlap`: each set has all workers."""
         return self.waits and self.uses_ps and all(self.set_size(active) == active for active in (1, 2, 3, 64))
+
+    def meets(self, workers: int) -> bool:
+        """Return True if each update is made of a message of every worker."""
+        return self.set_size(workers) == workers
 
     # The synchronization rule, for all engines.
 

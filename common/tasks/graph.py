@@ -75,14 +75,10 @@ class TaskGraph:
         self._initial: Any = self.model.pack(), self.model.pack_state()
         self.frozen = self.model.frozen_values() if workers else []
         self.in_place = job.in_place and self.model.size >= IN_PLACE_FLOATS
-        # Without test data no snapshot would be evaluated.
-        # Workers in pairs reach no version together.
-        multiples = (
-            None
-            if job.test is None or self.sync.in_pairs
-            else job.plan.multiples(self.model.size + self.model.state_size)
-        )
-        self.multiples = None if multiples is None else Multiples(*multiples)
+        # Without test data no snapshot would be evaluated. Workers that answer others reach no version together.
+        takes_some = job.test is not None and not self.sync.answers
+        multiples = job.plan.multiples(self.model.size + self.model.state_size) if takes_some else None
+        self.multiples = multiples and Multiples(*multiples)
         last = None if job.options.schedule else max(map(len, job.plan.all_rounds))
         if isinstance(self.sync, Gossip):
             self.rounds_collected = self.sync.every(last, self.multiples)
@@ -113,7 +109,7 @@ class TaskGraph:
                 min_workers=job.options.recovery.min_workers,
                 multiples=self.multiples,
             )
-            self.can_lose = isinstance(self.sync, Gossip) and self.sync.can_lose(self.ps)
+            self.can_lose = self.ps.can_lose
             with tf.device(self.ps.devices[0]):
                 # A constant would make the graph of each worker different, and workers could not share one.
                 index = tf.compat.v1.placeholder_with_default(-1, [], name="index")

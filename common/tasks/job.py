@@ -169,7 +169,7 @@ class Job:
         """The rule of restarts: which tasks are restarted, which may be lost, and how long the others wait."""
         sync, asked, wait = self.scheme.sync, self.options.recovery, self.cluster.wait_seconds
         limits = asked.max_restarts, asked.min_workers
-        kind = {"gossips": sync.gossips and not sync.in_pairs, "awaits_workers": self.script is not None}
+        kind = {"gossips": sync.can_lose, "awaits_workers": self.script is not None}
         return RestartRule(sync.uses_ps, wait, not sync.exchanges, *limits, **kind)
 
     @property
@@ -256,8 +256,8 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
     if (scheme.sync.gossips or scheme.takes_means) and options.schedule:
         raise UserError(f"{scheme.name} cannot follow a schedule, as its workers meet within a round: leave it out")
-    if scheme.sync.in_pairs:
-        _check_pairs(scheme, recovery)
+    if scheme.sync.answers:
+        _check_pauses(scheme, recovery)
     if scheme.sync.gossips and options.ema_decay is not None:
         raise UserError(
             f"{scheme.name} has no center in each round, whose average could be kept: leave ema_decay out. Received: "
@@ -285,14 +285,14 @@ def _why_all(scheme: Scheme) -> str | None:
     """Return why no worker of a run may be lost; None if one may."""
     if scheme.sync.uses_ps:
         return None
-    if not scheme.sync.gossips or scheme.sync.in_pairs:
+    if not scheme.sync.can_lose:
         return ""
     keeps = scheme.declares_sizes and not scheme.sums
     return ", as the sum of what they keep may change, and its class names no variable in sums" if keeps else None
 
 
-def _check_pairs(scheme: Scheme, recovery: Recovery) -> None:
-    """Raise `UserError` for what workers that average in pairs cannot do: stand still together, and lose a round."""
+def _check_pauses(scheme: Scheme, recovery: Recovery) -> None:
+    """Raise `UserError` for what workers that always answer others cannot do: stand still, and leave out a round."""
     for name, default in (("checkpoint_seconds", None), ("checkpoint_steps", None), ("on_nan", "stop")):
         if (value := getattr(recovery, name)) != default:
             raise UserError(
@@ -312,7 +312,7 @@ def _check_participation(scheme: Scheme, train: Any, workers: int, options: RunO
         why = f"the workers of {scheme.name} keep what they know of their own data. Choose another algorithm"
     elif options.recovery.min_workers not in (None, workers):
         why = "no round can go without a worker: leave min_workers out"
-    elif sync.in_pairs or not (sync.is_collective or sync.set_size(workers) == workers):
+    elif not sync.meets(workers):
         why = f"all workers must meet in each round, as with local_sgd. Received: {scheme.name}"
     if why:
         raise UserError(f"with participation, {why}")

@@ -58,13 +58,12 @@ class Keeping:
         self.sums, self.stride, self.lag = job.scheme.sums, 1, 0
         if isinstance(sync, Gossip):  # in random pairs a worker may be ahead by more than W rounds
             self.stride, self.lag = collected, collected + max(workers, Topology(sync.topology).lead(workers))
-        self.never = sync.in_pairs  # a worker that stands still answers others, which changes its parameters
+        self.never = sync.answers  # also while it stands still, which changes its parameters
         self.keeps = 0 < self.bytes <= MOST_BYTES and not self.never
         self.stops = (self.keeps or not job.ps) and not self.never
         self.waits_for_all = not job.ps
         if workers > 1 and not job.options.schedule:
-            together = sync.set_size(workers) == workers
-            self.meets = "version" if together else "rounds" if sync.lead is not None else ""
+            self.meets = "version" if sync.meets(workers) else "rounds" if sync.lead is not None else ""
 
     @property
     def why_not(self) -> str:

@@ -196,7 +196,7 @@ class WorkerLoop:
 
     def _finish(self) -> None:
         """Report that all rounds are done: the others no longer wait for this worker."""
-        if self.calls.graph.sync.in_pairs and self.index == CHIEF:
+        if self.calls.graph.sync.answers and self.index == CHIEF:
             self._await_last_rounds()
             self.calls.read_copies()
         self.local.end()

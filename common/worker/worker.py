@@ -368,7 +368,7 @@ def local_state(worker: DenseWorker) -> dict[str, list[Any]]:
     own = {name: [getattr(view, name) for view in worker.views] for name in worker.names}
     params = {"params": own.pop("params")}
     own |= {f"codec.{name}": parts for name, parts in worker.encoder.local.items()} | worker.replica.local
-    meets = workers == 1 or scheme.sync.set_size(workers) == workers
+    meets = workers == 1 or scheme.sync.meets(workers)
     return own if worker.is_center or (were_center and (meets or not own)) else params | own
 
 
