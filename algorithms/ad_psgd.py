@@ -23,26 +23,19 @@ two copies of the model.
 
 from dataclasses import dataclass
 
-from ..common.contract import Graph, Pairs, Rate, Scheme
+from ..common.contract import OnGraph, Pairs, Rate
 
 
 @dataclass(frozen=True, kw_only=True)
-class ADPSGD(Scheme):
+class ADPSGD(OnGraph):
     """Gossip: each worker averages with one neighbour at a time, which does not wait for it."""
 
     paper = "Lian et al. 2018"
-    sends_params = True
+    rule = Pairs
     elementwise = True
 
     learning_rate: Rate = 0.2
     """Step size η of each worker."""
-    topology: Graph = "ring"
-    """Graph of the workers: ring, torus, hypercube, exponential, one-peer, random-matching, complete, or file:PATH with
-    the mixing matrix."""
-
-    @property
-    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return Pairs(topology=self.topology)
 
     def local_variables(self, params):
         return {"seen": params, "kept": 0 * params}

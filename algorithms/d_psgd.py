@@ -16,26 +16,18 @@ differ by one step; with one worker it is serial SGD.
 
 from dataclasses import dataclass
 
-from ..common.contract import Gossip, Graph, Rate, Scheme
+from ..common.contract import OnGraph, Rate
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPSGD(Scheme):
+class DPSGD(OnGraph):
     """Gossip: each worker averages its parameters with its neighbours, then makes its own step."""
 
     paper = "Lian et al. 2017"
-    sends_params = True
     elementwise = True
 
     learning_rate: Rate = 0.2
     """Step size η of each worker."""
-    topology: Graph = "ring"
-    """Graph of the workers: ring, torus, hypercube, exponential, one-peer, random-matching, complete, or file:PATH with
-    the mixing matrix."""
-
-    @property
-    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return Gossip(topology=self.topology)
 
     def local_variables(self, params):
         return {"kept": 0 * params}

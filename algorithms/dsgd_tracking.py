@@ -22,26 +22,18 @@ again.
 
 from dataclasses import dataclass
 
-from ..common.contract import Gossip, Graph, Rate, Scheme, tf
+from ..common.contract import OnGraph, Rate, tf
 
 
 @dataclass(frozen=True, kw_only=True)
-class DSGDTracking(Scheme):
+class DSGDTracking(OnGraph):
     """Gossip: each worker follows the mean gradient of all, which it estimates with its neighbours."""
 
     paper = "Pu & Nedić 2021"
-    sends_params = True
     sums = ("mean_gradient", "last_gradient")
 
     learning_rate: Rate = 0.2
     """Step size η of each worker."""
-    topology: Graph = "ring"
-    """Graph of the workers: ring, torus, hypercube, exponential, one-peer, random-matching, complete, or file:PATH with
-    the mixing matrix."""
-
-    @property
-    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return Gossip(topology=self.topology)
 
     def message_sizes(self, shapes):
         return [2 * size for size in super().message_sizes(shapes)]

@@ -21,15 +21,14 @@ graph.
 
 from dataclasses import dataclass
 
-from ..common.contract import Fraction, Gossip, Graph, InnerOptimizer, Period, Rate, Scheme, inner
+from ..common.contract import Fraction, InnerOptimizer, OnGraph, Period, Rate, inner
 
 
 @dataclass(frozen=True, kw_only=True)
-class GASLoC(Scheme):
+class GASLoC(OnGraph):
     """Many local AdamW steps, then an accelerated average with the neighbours."""
 
     paper = "Cagnasso et al. 2026"
-    sends_params = True
 
     communication_period: Period = 20
     """Local steps between two averages."""
@@ -41,13 +40,6 @@ class GASLoC(Scheme):
     """Outer step size ε."""
     momentum: Fraction = 0.9
     """Outer Nesterov momentum μ."""
-    topology: Graph = "ring"
-    """Graph of the workers: ring, torus, hypercube, exponential, one-peer, random-matching, complete, or file:PATH with
-    the mixing matrix."""
-
-    @property
-    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return Gossip(topology=self.topology)
 
     def local_variables(self, params):
         return {"began": params, "ahead": params, **inner(self.inner_optimizer).local_variables(params)}

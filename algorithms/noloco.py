@@ -20,15 +20,14 @@ On each graph the mean of the slow weights follows that rule with the mean of th
 
 from dataclasses import dataclass
 
-from ..common.contract import Fraction, Gossip, Graph, InnerOptimizer, Period, Positive, Rate, Scheme, inner
+from ..common.contract import Fraction, Graph, InnerOptimizer, OnGraph, Period, Positive, Rate, inner
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoLoCo(Scheme):
+class NoLoCo(OnGraph):
     """Many local AdamW steps, then an average in random pairs, with momentum."""
 
     paper = "Kolehmainen et al. 2025"
-    sends_params = True
 
     communication_period: Period = 20
     """Local steps between two averages."""
@@ -43,12 +42,6 @@ class NoLoCo(Scheme):
     consensus_rate: Positive = 0.7
     """Strength γ of the pull to the slow weights of the peer."""
     topology: Graph = "random-matching"
-    """Graph of the workers: ring, torus, hypercube, exponential, one-peer, random-matching, complete, or file:PATH with
-    the mixing matrix."""
-
-    @property
-    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return Gossip(topology=self.topology)
 
     def local_variables(self, params):
         return {"slow": params, "velocity": 0 * params, **inner(self.inner_optimizer).local_variables(params)}

@@ -19,26 +19,19 @@ graphs it differs from `d_psgd` in the order: there the average comes first, her
 
 from dataclasses import dataclass
 
-from ..common.contract import Gossip, Graph, Rate, Scheme
+from ..common.contract import Graph, OnGraph, Rate
 
 
 @dataclass(frozen=True, kw_only=True)
-class SGP(Scheme):
+class SGP(OnGraph):
     """Gossip: each worker makes its step, and averages with one other, in turn further away."""
 
     paper = "Assran et al. 2019"
-    sends_params = True
     elementwise = True
 
     learning_rate: Rate = 0.2
     """Step size η of each worker."""
     topology: Graph = "one-peer"
-    """Graph of the workers: ring, torus, hypercube, exponential, one-peer, random-matching, complete, or file:PATH with
-    the mixing matrix."""
-
-    @property
-    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return Gossip(topology=self.topology)
 
     def local_step(self, worker, gradient):
         worker.params.assign_sub(self.learning_rate * gradient)

@@ -18,6 +18,7 @@ from ..sync.pairs import Pairs
 from ..sync.synchronization import Synchronization
 from .hyperparameters import Count, Decay, Fraction, Graph, NotNegative, Period, Positive, Rate, unstable_above
 from .inner import InnerOptimizer, inner
+from .on_graph import OnGraph
 from .optimizers import adagrad, adamw, gathered, scaled_signs, sgd, take, top_k
 from .rounding import DCT, BFloat16, Compressor, Int8, WithMemory
 from .rounds import Event, Rounds
@@ -45,6 +46,7 @@ __all__ = [
     "InnerOptimizer",
     "Int8",
     "NotNegative",
+    "OnGraph",
     "Pairs",
     "Period",
     "Positive",
