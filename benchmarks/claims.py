@@ -6,10 +6,8 @@ command resumes where it stopped.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -19,7 +17,7 @@ from . import reproduced
 from .claims_catalogue import CLAIMS
 from .claims_page import update_page
 from .claims_study import Found
-from .outcome_files import write
+from .outcome_files import keep
 from .plots import title_of
 from .reproduced import EXPERIMENTS
 
@@ -53,18 +51,16 @@ def main(arguments: list[str]) -> int:
             return 0
     console = Console(highlight=False)
     file = RESULTS / "claims.json"
-    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     for claim in CLAIMS:
         if options.names and claim.name not in options.names:
             continue
         found = Found(claim.measure())
-        results[claim.name] = found.as_json()
         verdict = claim.judge(found)
         console.print(f"[bold]{claim.name}[/]: {verdict.word}: {verdict.why}")
         if claim.draw:
             figure = claim.draw(found)
             title_of(figure, f"{claim.paper}: {claim.sentence}")
             figure.savefig(RESULTS / f"claims-{claim.name}.png", dpi=110)
-        write(file, {each.name: results[each.name] for each in CLAIMS if each.name in results})
+        keep(file, {claim.name: found.as_json()}, [each.name for each in CLAIMS])
     update_page()
     return 0

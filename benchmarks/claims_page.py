@@ -10,6 +10,7 @@ from pathlib import Path
 from .claims_catalogue import CLAIMS
 from .claims_study import Found, Row
 from .claims_verdict import Claim
+from .outcome_files import locked
 
 RESULTS = Path(__file__).parent / "results" / "claims.json"
 PAGE = Path(__file__).parent.parent / "docs" / "claims.md"
@@ -18,7 +19,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "claims.md"
 def update_page(page: Path = PAGE, results: Path = RESULTS) -> None:
     """Put the tables into the page, if this is a source checkout."""
     if page.exists():
-        page.write_text(with_tables(page.read_text(), results))
+        with locked(page):
+            page.write_text(with_tables(page.read_text(), results))
 
 
 def with_tables(text: str, results: Path = RESULTS) -> str:

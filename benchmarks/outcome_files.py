@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -49,3 +52,28 @@ def write(path: Path, content: Any, indent: int | None = None) -> None:
     """Write JSON into a folder that may not exist yet, whole or not at all; in one line unless it is indented."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, content, indent)
+
+
+def keep(path: Path, entries: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Put entries into a JSON file, and return all that the file then has, in the order of `names`, and no others.
+
+    Another command may do the same meanwhile: its entries stay, as the file is read again under a lock.
+    """
+    with locked(path):
+        before = json.loads(path.read_text()) if path.exists() else {}
+        content = {**before, **entries}
+        content = {name: content[name] for name in names if name in content}
+        write(path, content)
+    return content
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock on the folder of a file inside the block: commands that change it at a time wait for each other."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)  # releases the lock

@@ -8,7 +8,6 @@ returns numbers by name, and an entry in `EXPERIMENTS` of one of the modules bel
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from . import (
     reproduced_regions,
     reproduced_waiting,
 )
-from .outcome_files import write
+from .outcome_files import keep, locked
 from .plots import title_of
 from .reproduced_experiment import Numbers
 
@@ -80,17 +79,18 @@ def main(arguments: list[str]) -> int:
         positional="names",
     )[0]
     console = Console(highlight=False)
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    names = [each.name for each in EXPERIMENTS]
     for each in EXPERIMENTS:
         if not options.names or each.name in options.names:
-            numbers = results[each.name] = each.measure()
+            numbers = each.measure()
             verdict = "reproduced" if each.agrees(numbers) else "not reproduced"
             console.print(f"[bold]{each.name}[/]: {verdict}: {each.ours.format(**numbers)} (expected: {each.expected})")
             if each.draw:
                 figure = each.draw(numbers)
                 title_of(figure, f"{each.schemes}: {each.expected}".replace("`", ""))
                 figure.savefig(RESULTS.parent / f"reproduced-{each.name}.png", dpi=110)
-            write(RESULTS, {known.name: results[known.name] for known in EXPERIMENTS if known.name in results})
+            keep(RESULTS, {each.name: numbers}, names)
     if PAGE.exists():
-        PAGE.write_text(with_table(PAGE.read_text(), results))
+        with locked(PAGE):  # and with what another command has measured meanwhile
+            PAGE.write_text(with_table(PAGE.read_text(), keep(RESULTS, {}, names)))
     return 0

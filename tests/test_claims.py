@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from distsgd.benchmarks import (
     claims_study,
     claims_tasks,
     claims_variants,
+    outcome_files,
 )
 from distsgd.benchmarks.claims_of_asynchrony import (
     judge_adag,
@@ -409,6 +411,22 @@ def test_the_page_shows_what_was_measured_and_its_commands_exist():
     } <= names
     drawn = {claim.name for claim in claims_catalogue.CLAIMS if claim.draw}
     assert set(re.findall(r"results/claims-([\w-]+)\.png", page)) == drawn
+
+
+def test_commands_at_the_same_time_keep_the_results_of_each_other(tmp_path):
+    file, names = tmp_path / "results" / "claims.json", [f"{k} {n}" for k in range(4) for n in range(5)]
+
+    def command(k):
+        for n in range(5):
+            outcome_files.keep(file, {f"{k} {n}": k}, names)
+
+    commands = [threading.Thread(target=command, args=(k,)) for k in range(4)]
+    for each in commands:
+        each.start()
+    for each in commands:
+        each.join()
+    assert json.loads(file.read_text()) == {name: int(name[0]) for name in names}
+    assert list(outcome_files.keep(file, {"0 1": 7}, ["3 0", "0 1"]).items()) == [("3 0", 3), ("0 1", 7)]
 
 
 def test_an_unknown_claim_is_one_line():
