@@ -11,9 +11,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a suite in the backg
 import pytest
 from code_lines import budget, lines_of_common
 
-from distsgd.algorithms import SCHEMES
+from distsgd.algorithms import SCHEMES, OneBitAdam, one_bit_adam
 from distsgd.common import keep_warm
 from distsgd.common.cli.main import main
+from distsgd.common.contract import Codec
 from distsgd.common.contract.rounding import CODECS
 from distsgd.common.errors import UserError
 from distsgd.common.kernels import choose
@@ -47,6 +48,14 @@ def children() -> set[int]:
 def blank_pictures(monkeypatch):
     """Replace the plot of a run, which takes as long as a small run, by an empty file in this process."""
     monkeypatch.setattr(run_directory, "draw", lambda runs: SimpleNamespace(savefig=lambda *_, **__: None))
+
+
+@pytest.fixture
+def uncompressed(monkeypatch):
+    """Let 1-bit Adam, and 0/1 Adam, which derives from it, send floats in all rounds."""
+    monkeypatch.setattr(one_bit_adam, "scaled_signs", lambda vector, shapes: vector)
+    monkeypatch.setattr(OneBitAdam, "codec", Codec())
+    monkeypatch.setattr(OneBitAdam, "reply_codec", Codec())
 
 
 @pytest.fixture(autouse=True)

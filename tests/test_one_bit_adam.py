@@ -5,9 +5,8 @@ import pytest
 import tensorflow as tf
 from scheduled import happens
 
-from distsgd.algorithms import OneBitAdam, SyncSGD, one_bit_adam
+from distsgd.algorithms import OneBitAdam, SyncSGD
 from distsgd.common import Group, Recovery, UserError
-from distsgd.common.contract import Codec
 from distsgd.common.contract.optimizers import adam
 from distsgd.common.server.traffic import Traffic
 from runs import record
@@ -58,10 +57,8 @@ def test_before_the_variance_is_frozen_it_is_adam_on_mean_gradients():
 
 
 @pytest.mark.parametrize("ps", [1, 2])
-def test_without_compression_it_is_adam_with_a_frozen_variance(monkeypatch, ps):
-    monkeypatch.setattr(one_bit_adam, "scaled_signs", lambda vector, shapes: vector)
-    monkeypatch.setattr(OneBitAdam, "codec", Codec())
-    monkeypatch.setattr(OneBitAdam, "reply_codec", Codec())
+@pytest.mark.usefixtures("uncompressed")
+def test_without_compression_it_is_adam_with_a_frozen_variance(ps):
     given = gradients(30)
     group, path = played(given, OneBitAdam(warmup_steps=EARLY), ps)
     np.testing.assert_allclose(path, adam_with_variance(given, EARLY), rtol=2e-6)

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distsgd.algorithms import ZeroOneAdam, one_bit_adam
+from distsgd.algorithms import ZeroOneAdam
 from distsgd.common import Group, Recovery
-from distsgd.common.contract import Codec
 from distsgd.common.server.traffic import Traffic
 from runs import record
 
@@ -49,10 +48,8 @@ def test_rounds_have_one_step_until_the_variance_is_frozen_and_then_double():
     assert scheme.period == 8
 
 
-def test_without_compression_and_local_steps_it_is_adam_with_a_frozen_variance(monkeypatch):
-    monkeypatch.setattr(one_bit_adam, "scaled_signs", lambda vector, shapes: vector)
-    monkeypatch.setattr(ZeroOneAdam, "codec", Codec())
-    monkeypatch.setattr(ZeroOneAdam, "reply_codec", Codec())
+@pytest.mark.usefixtures("uncompressed")
+def test_without_compression_and_local_steps_it_is_adam_with_a_frozen_variance():
     given = gradients(12)
     scheme = ZeroOneAdam(warmup_steps=5, variance_repeats=5, communication_period=1)
     x, m, v = np.ones(SIZE), np.zeros(SIZE), np.zeros(SIZE)
@@ -63,11 +60,9 @@ def test_without_compression_and_local_steps_it_is_adam_with_a_frozen_variance(m
         np.testing.assert_allclose(center, x, rtol=1e-5)
 
 
-def test_without_compression_a_round_is_the_mean_of_the_local_steps(monkeypatch):
+@pytest.mark.usefixtures("uncompressed")
+def test_without_compression_a_round_is_the_mean_of_the_local_steps():
     """All are divided by one √v: the workers' moves have the mean of a worker with the mean gradients."""
-    monkeypatch.setattr(one_bit_adam, "scaled_signs", lambda vector, shapes: vector)
-    monkeypatch.setattr(ZeroOneAdam, "codec", Codec())
-    monkeypatch.setattr(ZeroOneAdam, "reply_codec", Codec())
     given = gradients(16)
     scheme = ZeroOneAdam(warmup_steps=4, doubling_steps=4, communication_period=4)
     alone = np.repeat(given.mean(1, keepdims=True), WORKERS, 1)
