@@ -24,11 +24,9 @@ class Sizes:
 
     def __init__(self, scheme: Scheme, message: float | Sequence[float], reply: float, floats: float | Sequence[float]):
         self.vectors: list[float] = np.ravel(message).tolist()
-        self.of_message, self.of_reply, self.floats = (
-            float(sum(self.vectors)),
-            reply,
-            np.broadcast_to(floats, 2).tolist(),
-        )
+        self.of_message = float(sum(self.vectors))
+        self.of_reply = reply
+        self.floats = np.broadcast_to(floats, 2).tolist()
         self.count = scheme.sent_as_floats
         self.vary = type(scheme).sent_as_floats is not Scheme.sent_as_floats  # a method costs time in each round
 
