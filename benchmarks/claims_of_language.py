@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
-from ..common.server.traffic import Traffic
 from .claims_pictures import against_places
-from .claims_runs import KINDS
+from .claims_runs import KINDS, message_kilobytes
 from .claims_study import TUNING_SEEDS, Arm, Found, Outcome, Row, clearly_less, difference, geometric, study
 from .claims_verdict import Claim, Verdict, of_parts
 
@@ -101,8 +98,7 @@ def _bytes() -> list[Row]:
 def kilobytes(arm: Arm) -> float:
     """Return the kilobytes that a worker of this arm sends in a run."""
     scheme = KINDS[arm.scheme](**arm.settings()[0])
-    traffic = Traffic(scheme, scheme.codec, WORKERS, [sum(map(math.prod, VARIABLES))], shapes=VARIABLES)
-    return len(scheme.rounds(FEWER)) * traffic.message / 1e3
+    return len(scheme.rounds(FEWER)) * message_kilobytes(scheme, WORKERS, VARIABLES)
 
 
 def judge_bytes(found: Found) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..algorithms.powersgd import PowerSGD
+from .claims_runs import message_kilobytes
 from .claims_study import NINE, Arm, Found, Row, clearly_less, difference, final_loss, geometric, mean_loss, study
 from .claims_verdict import Claim, Verdict, of_parts
 
@@ -94,9 +95,9 @@ def _low_rank() -> list[Row]:
     return [row for arms, places in studies for row in study("powersgd", arms, places, final_loss, showing_seeds=NINE)]
 
 
-def kilobytes(rank: int) -> float:
+def _kilobytes(rank: int) -> float:
     """Return the kilobytes of a message of `powersgd`, on the task's model."""
-    return 4e-3 * sum(PowerSGD(rank=rank).message_sizes(SHAPES))
+    return message_kilobytes(PowerSGD(rank=rank), EIGHT["workers"], SHAPES)
 
 
 def judge_low_rank(found: Found) -> Verdict:
@@ -109,8 +110,8 @@ def judge_low_rank(found: Found) -> Verdict:
         others = [row for arm in found.arms if arm not in (WHOLE, LOW_RANK) and (row := found.get(arm, rank))]
         parts += [clearly_less(low, other) for other in others]
         beside = ", ".join(f"{mean_loss(other, 3)} ({other.arm})" for other in others)
-        words.append(f"{low.mean:.3f} with rank {rank} ({kilobytes(int(rank)):.1f} kB), where others have {beside}")
-    message = f"{kilobytes(max(SHAPES[2])):.1f} kB"
+        words.append(f"{low.mean:.3f} with rank {rank} ({_kilobytes(int(rank)):.1f} kB), where others have {beside}")
+    message = f"{_kilobytes(max(SHAPES[2])):.1f} kB"
     return of_parts(parts, f"loss: {found[WHOLE, whole].mean:.3f} with whole gradients ({message}); {'; '.join(words)}")
 
 

@@ -8,6 +8,7 @@ thousand gradients takes a tenth of a second here, which hundreds of runs for tu
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
@@ -47,6 +48,12 @@ EQUATIONS: dict[str, Transcription] = {
     **TRANSCRIPTIONS,
     **{kind.name: Transcription(execute) for kind, execute in VARIANTS.items()},
 }
+
+
+def message_kilobytes(scheme: Scheme, workers: int, shapes: Sequence[tuple[int, ...]]) -> float:
+    """Return the kilobytes of a message on a model whose variables have these shapes."""
+    sizes = [sum(map(math.prod, shapes))]
+    return Traffic(scheme, scheme.codec, workers, sizes, shapes=shapes).message / 1e3
 
 
 @dataclass(frozen=True, kw_only=True)
