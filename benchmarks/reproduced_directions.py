@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import numpy as np
 
-from ..common.data.recipes import make
-from ..common.replay.reference import gradients
+from ..common.replay.reference.gradients import Gradient
 from ..common.replay.reference.inner_steps import adamw_step
 from ..common.replay.reference.quorum_rules import decoupled_diloco, mean, radial_directional
-from .reproduced_experiment import Experiment, Numbers
+from .reproduced_experiment import Experiment, Numbers, on_digits
 
 LEARNERS = 2, 4, 8, 16
 
@@ -29,23 +27,15 @@ def _directions() -> Numbers:
 
     Lengths are those of the first kernel in the second half of the run.
     """
-    digits = make("digits")
-    (x, y), (test_x, test_y) = ((x.reshape(len(x), -1), y) for x, y in (digits.train, digits.test))
-    sizes = [x.shape[1], HIDDEN, 10]
-    on_rows, loss = gradients.mlp_gradient(x, y, sizes), gradients.mlp_loss(test_x, test_y, sizes)
-    tensors = [number for n, m in pairwise(sizes) for number in (n * m, m)]
     found: dict[str, float] = {}
     for learners in LEARNERS:
         for name, rule in RULES.items():
             losses, lengths = [], []
             for seed in range(SEEDS):
-                gradient = gradients.batch_gradient(
-                    on_rows, examples=len(x), workers=learners, seed=seed, batch_size=BATCH
-                )
-                theta = np.random.default_rng(seed).standard_normal(sum(tensors)) * x.shape[1] ** -0.5
-                end, of_tensors = _run(theta, gradient, learners, tensors, rule)
-                kernels = of_tensors[:: len(tensors)]
-                losses.append(loss(end))
+                task = on_digits(HIDDEN, learners, BATCH, seed)
+                end, of_tensors = _run(task.start, task.gradient, learners, task.tensors, rule)
+                kernels = of_tensors[:: len(task.tensors)]
+                losses.append(task.test_loss(end))
                 lengths += kernels[len(kernels) // 2 :]
             found[f"{name}{learners}"] = float(np.mean(losses))
             found[f"{name}_length{learners}"] = float(np.mean(lengths))
@@ -53,7 +43,7 @@ def _directions() -> Numbers:
 
 
 def _run(
-    theta: np.ndarray, gradient: gradients.Gradient, learners: int, tensors: Sequence[int], rule: Average
+    theta: np.ndarray, gradient: Gradient, learners: int, tensors: Sequence[int], rule: Average
 ) -> tuple[np.ndarray, list[float]]:
     """Return the end of a run with a quorum of all, and how long the plain average of each tensor was in each round."""
     lengths: list[float] = []

@@ -1,15 +1,17 @@
-"""An experiment of a paper, and the path of the center in virtual time and NumPy."""
+"""An experiment of a paper, the network of several, and the path of the center in virtual time and NumPy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..common.contract import Scheme
-from ..common.replay.reference.gradients import Gradient
+from ..common.data.recipes import make
+from ..common.replay.reference.gradients import Gradient, batch_gradient, mlp_gradient, mlp_loss
 from ..common.virtual_time.platform import Platform
 from ..common.virtual_time.schedule import EventLoop
 from .claims_runs import centers
@@ -46,6 +48,35 @@ class Experiment:
         verdict = "reproduced" if self.agrees(numbers) else "**not reproduced**"
         cells = self.schemes, self.source, self.expected, self.ours.format(**numbers), verdict
         return f"| {' | '.join(cells)} | `bash run.sh reproduced {self.name}` |"
+
+
+class Task(NamedTuple):
+    """A network with one hidden layer on digits: its start, its gradients on shards of workers, and its losses."""
+
+    start: np.ndarray
+    gradient: Gradient
+    loss: Callable[[np.ndarray], float]
+    test_loss: Callable[[np.ndarray], float]
+    tensors: list[int]  # elements of kernels and biases, in their order
+    examples: int
+
+
+def on_digits(hidden: int, workers: int, batch_size: int, seed: int = 0) -> Task:
+    """Return the task with so many hidden units; the seed decides on start, shards and batches."""
+    digits = make("digits")
+    train, test = ((x.reshape(len(x), -1), y) for x, y in (digits.train, digits.test))
+    examples, size = train[0].shape
+    sizes = [size, hidden, 10]
+    tensors = [number for n, m in pairwise(sizes) for number in (n * m, m)]
+    shards = {"examples": examples, "workers": workers, "seed": seed, "batch_size": batch_size}
+    return Task(
+        np.random.default_rng(seed).standard_normal(sum(tensors)) * size**-0.5,
+        batch_gradient(mlp_gradient(*train, sizes), **shards),
+        mlp_loss(*train, sizes),
+        mlp_loss(*test, sizes),
+        tensors,
+        examples,
+    )
 
 
 def path(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,13 +10,12 @@ from rich.progress import track
 from ..algorithms.ad_psgd import ADPSGD
 from ..algorithms.all_reduce import AllReduce
 from ..algorithms.d_psgd import DPSGD
-from ..common.data.recipes import make
-from ..common.replay.reference import gossip_rules, gradients
+from ..common.replay.reference import gossip_rules
 from ..common.sync.topology import Topology, spectral_gap
 from ..common.virtual_time.platform import Platform
 from ..common.virtual_time.schedule import EventLoop
 from .claims_runs import centers
-from .reproduced_experiment import Experiment, Numbers, path
+from .reproduced_experiment import Experiment, Numbers, on_digits, path
 
 # How far the workers are from their mean.
 
@@ -66,20 +63,10 @@ VARIANCE = RATE**2 / (1 - (1 - RATE) ** 2) / WORKERS  # of the mean, with any gr
 EPOCHS, BATCH, HIDDEN, ETA = (2, 8, 32), 16, 32, 0.2
 
 
-def _on_digits(workers: int) -> tuple[np.ndarray, gradients.Gradient, Callable[[np.ndarray], float], int]:
-    """Return the start, the gradients, the loss, and the steps of an epoch of a network on digits, on equal shards."""
-    x, y = make("digits").train
-    x = x.reshape(len(x), -1)
-    sizes = [x.shape[1], HIDDEN, 10]
-    loss, on_rows = gradients.mlp_loss(x, y, sizes), gradients.mlp_gradient(x, y, sizes)
-    gradient = gradients.batch_gradient(on_rows, examples=len(x), workers=workers, seed=0, batch_size=BATCH)
-    start = np.random.default_rng(0).standard_normal(sum((n + 1) * m for n, m in pairwise(sizes))) * x.shape[1] ** -0.5
-    return start, gradient, loss, len(x) // (workers * BATCH)
-
-
 def _epochs() -> Numbers:
     """Return the loss on digits after so many epochs, of all-reduce and of D-PSGD on a ring, on equal shards."""
-    start, gradient, loss, of_epoch = _on_digits(WORKERS)
+    start, gradient, loss, *_, examples = on_digits(HIDDEN, WORKERS, BATCH)
+    of_epoch = examples // (WORKERS * BATCH)
     steps = EPOCHS[-1] * of_epoch
     ring = Topology("ring").weights(WORKERS)
     paths = {
@@ -98,7 +85,7 @@ OF_SLOW = ADPSGD(learning_rate=ETA), DPSGD(learning_rate=ETA), AllReduce(learnin
 
 def _slow_worker() -> Numbers:
     """Return the virtual seconds to a loss on digits, with the first of four workers so many times slower."""
-    start, gradient, loss, _ = _on_digits(FEW)
+    start, gradient, loss, *_ = on_digits(HIDDEN, FEW, BATCH)
     found = {}
     for scheme in OF_SLOW:
         for slower in SLOWER:

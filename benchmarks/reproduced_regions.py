@@ -5,23 +5,21 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from ..algorithms.async_diloco import AsyncDiLoCo
 from ..common.contract import Rounds
-from ..common.data.recipes import make
 from ..common.record.plot import bare, colour, figure_class
-from ..common.replay.reference import gradients
+from ..common.replay.reference.asynchronous_rules import DelayedNesterov
 from ..common.replay.reference.gradients import Gradient
 from ..common.replay.reference.inner_steps import State, adamw_step, inner_window
 from ..common.virtual_time.platform import Platform
 from ..common.virtual_time.schedule import EventLoop
 from .crossing import crossing
-from .reproduced_experiment import Experiment, Numbers
+from .reproduced_experiment import Experiment, Numbers, on_digits
 
 # The example of the authors: bandwidths in Gbit/s, the speeds of the workers of each region, milliseconds of a step of
 # the fastest worker, and the bytes of a model of 70 million parameters.
@@ -56,32 +54,9 @@ SECONDS, POINTS = 2000.0, 101
 NEAR = 0.25  # how far our factors may be from the paper's
 
 
-@dataclass
-class Nesterov:
-    """A model with delayed Nesterov momentum.
-
-    The n-th g:  D ← D + g;  θ ← θ − ε g;  then, if N divides n:  m ← β m + D/N,  θ ← θ − ε N β m,  D ← 0.
-    """
-
-    theta: np.ndarray
-    epsilon: float
-    beta: float
-    size: int
-    steps: int = 0
-    m: np.ndarray = field(init=False)
-    total: np.ndarray = field(init=False)
-
-    def __post_init__(self):
-        self.m, self.total = 0 * self.theta, 0 * self.theta
-
-    def step(self, g: np.ndarray) -> None:
-        """Execute the update for a pseudo-gradient."""
-        self.steps, self.total = self.steps + 1, self.total + g
-        self.theta = self.theta - self.epsilon * g
-        if self.steps % self.size == 0:
-            self.m = self.beta * self.m + self.total / self.size
-            self.theta = self.theta - self.epsilon * self.size * self.beta * self.m
-            self.total = 0 * self.total
+def server(start: np.ndarray, epsilon: float, beta: float, size: int) -> DelayedNesterov:
+    """Return a server whose plain steps are θ ← θ − ε g, which the authors do not divide by N."""
+    return DelayedNesterov(start, epsilon * size, beta, size)
 
 
 def _links() -> list[float]:
@@ -157,12 +132,11 @@ def _round_of_all() -> float:
 def async_diloco(start: np.ndarray, gradient: Gradient) -> Path:
     """Yield the center after each message to the one server, which is in the first region."""
     speeds = sum(SPEEDS, ())
-    server = Nesterov(start, *ONE_SERVER)
+    center = server(start, *ONE_SERVER)
     workers, pulled = Workers(gradient, speeds, PERIODS["async_diloco"]), [start] * len(speeds)
     for at, k in _arrivals(speeds, _links(), PERIODS["async_diloco"]):
-        server.step(workers.move(k, pulled[k]))
-        pulled[k] = server.theta
-        yield at, server.theta
+        pulled[k] = center.step(workers.move(k, pulled[k]))
+        yield at, pulled[k]
 
 
 def halos(start: np.ndarray, gradient: Gradient) -> Path:
@@ -175,7 +149,7 @@ def halos(start: np.ndarray, gradient: Gradient) -> Path:
     No worker waits for a message between regions.
     """
     workers, period = Workers(gradient, sum(SPEEDS, ()), PERIODS["halos"]), PERIODS["halos"]
-    glob, regions = Nesterov(start, *GLOBAL), [Nesterov(start, *LOCAL) for _ in SPEEDS]
+    glob, regions = server(start, *GLOBAL), [server(start, *LOCAL) for _ in SPEEDS]
     pulled, merged, merged_at = [start] * len(workers.done), [start] * len(regions), [0] * len(regions)
     messages: list[tuple[float, int, str, int, Any]] = []  # time, number, kind, region, and the worker or the vector
     number = count()
@@ -191,17 +165,15 @@ def halos(start: np.ndarray, gradient: Gradient) -> Path:
         at, _, kind, r, content = heapq.heappop(messages)
         region, travels = regions[r], 8 * BYTES / (LINKS[0][r] * 1e9)
         if kind == "move":
-            region.step(workers.move(content, pulled[content]))
-            pulled[content] = region.theta
-            if region.steps == merged_at[r] + MERGED:
+            pulled[content] = region.step(workers.move(content, pulled[content]))
+            if region.count == merged_at[r] + MERGED:
                 send(at + travels, "up", r, merged[r] - region.theta)
         elif kind == "up":
-            glob.step(content)
-            send(at + travels, "down", r, glob.theta)
+            send(at + travels, "down", r, glob.step(content))
             yield at, glob.theta
         else:
             region.theta = (1 - SHARE) * region.theta + SHARE * content
-            merged[r], merged_at[r] = region.theta, region.steps
+            merged[r], merged_at[r] = region.theta, region.count
 
 
 def _speeds() -> dict[str, float]:
@@ -221,23 +193,15 @@ def _speeds() -> dict[str, float]:
 
 def _measure() -> Numbers:
     """Return local steps in a second, the loss over time with the first seed, and the mean time to the target."""
-    digits = make("digits")
-    (x, y), (test_x, test_y) = ((x.reshape(len(x), -1), y) for x, y in (digits.train, digits.test))
-    sizes = [x.shape[1], HIDDEN, 10]
-    on_rows, loss = gradients.mlp_gradient(x, y, sizes), gradients.mlp_loss(test_x, test_y, sizes)
     found: dict[str, Any] = {f"{name}_speed": speed for name, speed in _speeds().items()}
     for rule in (diloco, async_diloco, halos):
         times = []
         for seed in range(SEEDS):
-            gradient = gradients.batch_gradient(
-                on_rows, examples=len(x), workers=sum(map(len, SPEEDS)), seed=seed, batch_size=BATCH
-            )
-            numbers = sum(n * m + m for n, m in pairwise(sizes))
-            start = np.random.default_rng(seed).standard_normal(numbers) * x.shape[1] ** -0.5
-            seconds, losses = [0.0], [loss(start)]
-            for at, theta in rule(start, gradient):
+            task = on_digits(HIDDEN, sum(map(len, SPEEDS)), BATCH, seed)
+            seconds, losses = [0.0], [task.test_loss(task.start)]
+            for at, theta in rule(task.start, task.gradient):
                 seconds.append(at)
-                losses.append(loss(theta))
+                losses.append(task.test_loss(theta))
                 if losses[-1] < TARGET / 2:
                     break
             times.append(place.of(seconds) if (place := crossing(losses, TARGET)) else math.inf)

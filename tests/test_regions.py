@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 from distsgd.benchmarks import reproduced, reproduced_regions
-from distsgd.common.replay.reference.asynchronous_rules import async_diloco
-from distsgd.common.replay.reference.inner_steps import adamw_step
 
 
 def gradient(x, k, t):
@@ -21,17 +19,16 @@ def alone(monkeypatch, **constants):
         monkeypatch.setattr(reproduced_regions, name, value)
 
 
-def test_delayed_nesterov_momentum_is_that_of_async_diloco(monkeypatch):
-    order, epsilon, beta = [0, 1, 2, 2, 0, 1, 0, 0, 1, 2], 0.3, 0.8
-    rates = {"eta": reproduced_regions.ETA, "epsilon": 3 * epsilon, "beta": beta, "c": 0.0}
-    path = async_diloco(np.ones(4), gradient, order, 3, **rates, period=5, steps=99, inner=adamw_step)
-    server, pulled = reproduced_regions.Nesterov(np.ones(4), epsilon, beta, 3), [np.ones(4)] * 3
-    monkeypatch.setattr(reproduced_regions, "FASTEST", 1.0)
-    workers = reproduced_regions.Workers(gradient, [1.0] * 3, 5)
-    for k, theta in zip(order, path, strict=True):
-        server.step(workers.move(k, pulled[k]))
-        pulled[k] = server.theta
-        np.testing.assert_allclose(server.theta, theta, rtol=1e-12)
+def test_a_server_takes_each_step_whole_and_its_momentum_with_every_third():
+    epsilon, beta = 0.3, 0.8
+    server = reproduced_regions.server(np.ones(4), epsilon, beta, 3)
+    theta, m, total = np.ones(4), np.zeros(4), np.zeros(4)
+    for n, g in enumerate(np.random.default_rng(0).normal(size=(10, 4)), 1):
+        theta, total = theta - epsilon * g, total + g
+        if n % 3 == 0:
+            m, total = beta * m + total / 3, np.zeros(4)
+            theta = theta - 3 * epsilon * beta * m
+        np.testing.assert_allclose(server.step(g), theta, rtol=1e-12)
 
 
 def test_one_region_that_merges_each_update_is_one_server(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -407,6 +408,38 @@ def ssp(
     return thetas[1:], lawful
 
 
+@dataclass
+class DelayedNesterov:
+    """The server of `async_diloco`: its update with the n-th pseudo-gradient g.
+
+    always          D ← D + g
+    N divides n     m ← β m + D/N;  θ ← θ − ε ((1 − cN + c) β m + g/N);  D ← 0
+    otherwise       θ ← θ − ε (c β m + g/N)
+    """
+
+    theta: np.ndarray
+    epsilon: float
+    beta: float
+    size: int  # N
+    c: float = 0.0
+    count: int = 0  # of pseudo-gradients
+    m: np.ndarray = field(init=False)
+    total: np.ndarray = field(init=False)
+
+    def __post_init__(self):
+        self.m, self.total = 0 * self.theta, 0 * self.theta
+
+    def step(self, g: np.ndarray) -> np.ndarray:
+        """Execute the update with a pseudo-gradient; return θ."""
+        self.count, self.total, n = self.count + 1, self.total + g, self.size
+        if self.count % n == 0:
+            self.m, self.total = self.beta * self.m + self.total / n, 0 * self.total
+            self.theta = self.theta - self.epsilon * ((1 - self.c * n + self.c) * self.beta * self.m + g / n)
+        else:
+            self.theta = self.theta - self.epsilon * (self.c * self.beta * self.m + g / n)
+        return self.theta
+
+
 def async_diloco(
     start: np.ndarray,
     gradient: Gradient,
@@ -422,29 +455,17 @@ def async_diloco(
     inner: InnerStep = sgd_step,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
-    """Execute Delayed Nesterov, with N = W, for the n-th pseudo-gradient g = (θ as pulled) − x.
-
-        always          D ← D + g
-        N divides n     m ← β m + D/N;  θ ← θ − ε ((1 − cN + c) β m + g/N);  D ← 0
-        otherwise       θ ← θ − ε (c β m + g/N)
+    """Execute `DelayedNesterov` with N = W for each pseudo-gradient g = (θ as pulled) − x.
 
     Worker: H inner steps from the θ that it pulled; the state of its optimizer persists.
     """
-    theta, m, buffer, path = start.copy(), 0 * start, 0 * start, []
+    server, path = DelayedNesterov(start.copy(), epsilon, beta, workers, c), []
     pulled, t = [start.copy() for _ in range(workers)], [0] * workers
     states: list[State] = [{} for _ in range(workers)]
-    for n, k in enumerate(order, 1):
+    for k in order:
         length = min(period, steps - t[k])
         x = inner_window(pulled[k], states[k], gradient, k, t[k], length, eta, inner)
         t[k] += length
-        g = pulled[k] - send(x, k)
-        buffer = buffer + g
-        if n % workers == 0:
-            m = beta * m + buffer / workers
-            theta = theta - epsilon * ((1 - c * workers + c) * beta * m + g / workers)
-            buffer = 0 * start
-        else:
-            theta = theta - epsilon * (c * beta * m + g / workers)
-        pulled[k] = theta.copy()
-        path.append(theta.copy())
+        pulled[k] = server.step(pulled[k] - send(x, k))
+        path.append(pulled[k])
     return path
