@@ -8,6 +8,7 @@ resumed run begins with new local state for that worker.
 from __future__ import annotations
 
 import contextlib
+from functools import cached_property
 from typing import Any, Literal
 
 from ..errors import WaitTimeout
@@ -41,7 +42,6 @@ class Keeping:
             center without the lock.
         waits_for_all: the state is read only if all workers stand still; if not, also after a time limit.
         stride: meetings are at multiples of this number: in gossip, of rounds after which the center is collected.
-        lag: rounds by which a worker may be ahead of the version.
         meets: the number at which workers stand still together: the version, if each update has messages of all of
             them; the rounds of a worker, if the lead of workers is bounded. A worker at a standstill would block those
             that wait for it, so all reach the same number first. Empty otherwise: each stops at the end of a call.
@@ -55,15 +55,21 @@ class Keeping:
         # Without a ps and gossip the parameters of all workers equal the center on worker 0: these need no copy.
         apart = job.ps or sync.gossips
         self.bytes = workers * (self.layout if apart else self.layout.besides("params")).bytes
-        self.sums, self.stride, self.lag = job.scheme.sums, 1, 0
-        if isinstance(sync, Gossip):  # in random pairs a worker may be ahead by more than W rounds
-            self.stride, self.lag = collected, collected + max(workers, Topology(sync.topology).lead(workers))
+        self.workers, self.sync, self.sums, self.stride = workers, sync, job.scheme.sums, collected
         self.never = sync.answers  # also while it stands still, which changes its parameters
         self.keeps = 0 < self.bytes <= MOST_BYTES and not self.never
         self.stops = (self.keeps or not job.ps) and not self.never
         self.waits_for_all = not job.ps
         if workers > 1 and not job.options.schedule:
             self.meets = "version" if sync.meets(workers) else "rounds" if sync.lead is not None else ""
+
+    @cached_property
+    def lag(self) -> int:
+        """Rounds by which a worker may be ahead of the version; the chief alone asks: a graph of many takes seconds."""
+        if not isinstance(self.sync, Gossip):
+            return 0
+        # In random pairs a worker may be ahead by more than W rounds.
+        return self.stride + max(self.workers, Topology(self.sync.topology).lead(self.workers))
 
     @property
     def why_not(self) -> str:
