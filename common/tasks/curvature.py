@@ -129,15 +129,16 @@ def gradient_of(job: Job, flat: FlatModel, examples: int) -> Gradient:
     chunk = max(CHUNK, job.options.batch_size)
     parts = [rows[i : i + chunk] for i in range(0, examples, chunk)]
     batches = [tf.nest.map_structure(lambda leaf, own=own: tf.constant(leaf[own]), job.train) for own in parts]
-    state, seeds, frozen = tf.constant(flat.pack_state()), flat.initial_seeds, flat.frozen_values()
+    held = tf.nest.map_structure(tf.constant, (flat.pack_state(), flat.initial_seeds, flat.frozen_values()))
+
+    @tf.function(autograph=False)  # a small model is quicker to trace once than to execute some dozens of times
+    def on_batch(point: Any, batch: Any) -> Any:
+        return tf.concat(flat.gradient(point, *held, batch)[1], 0)
 
     def gradient(x: np.ndarray) -> np.ndarray:
         point, total = tf.constant(x, tf.float32), np.zeros(flat.size, np.float32)
         for own, batch in zip(parts, batches, strict=True):
-            _, found, *_ = flat.gradient(
-                point, state, list(map(tf.constant, seeds)), list(map(tf.constant, frozen)), batch
-            )
-            total += tf.concat(found, 0).numpy() * np.float32(len(own) / examples)
+            total += on_batch(point, batch).numpy() * np.float32(len(own) / examples)
         return total
 
     return gradient
