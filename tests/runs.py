@@ -69,6 +69,7 @@ def record(
         devices_per_worker=devices_per_worker,
     )  # fmt: skip
     options |= {"steps": steps, "batch_size": batch_size, "seed": seed, "run_dir": run_dir, "schedule": schedule}
+    options = {"probe": False} | options  # a measurement as long as a small run, which has tests of its own
     job = make_job(scheme, recipe, data, test, cluster, RunOptions(**options))
     in_process = None if backend == "processes" else keras_model
     config = describe(job, "digits", model)
