@@ -1,4 +1,4 @@
-"""A group, in which the caller plays all workers in one process, against the engine and the papers' equations."""
+"""A group, in which the caller plays all workers, against the engine; `test_replay.py` has the equations."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -43,11 +43,8 @@ from distsgd.common import Group, UserError
 from distsgd.common.contract import Int8, WithMemory, uniform_numbers
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.errors import Diverged
-from distsgd.common.replay.recorded import RecordedRun
-from distsgd.common.virtual_time.platform import Platform
-from distsgd.common.virtual_time.schedule import EventLoop
 from doubles import PerWorker, RandomPart, Weighed
-from runs import PlayedRun, record, rule_of
+from runs import PlayedRun, record
 
 TOLERANCE = 1e-5
 CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
@@ -81,8 +78,6 @@ CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
 
 ALONE = [0] * 20
 SMALL: dict[str, Any] = {"hidden": (8,), "batch_size": 8}
-SHAPES = (64, 8), (8,), (8, 10), (10,)
-UNEVEN = Platform(step_factors="0.58,0.75,1.51")
 
 
 def workers_of(scheme):
@@ -91,32 +86,6 @@ def workers_of(scheme):
 
 def distance(one, other):
     return np.linalg.norm(one - other) / np.linalg.norm(other)
-
-
-def order_of(name):
-    """A trace of whole rounds of each worker, in virtual time."""
-    scheme, number = CATALOGUE[name], 17 if name.startswith("local_sgd after") else 4
-    rounds = scheme.rounds(10**6).first(12 if scheme.period < 10 else number)
-    more = {"message_bytes": 1.0, "reply_bytes": 1.0}
-    if scheme.sync.late == "count":  # a group has no worker that is done, and waits for K workers always
-        more["stop_at_version"] = min(10, len(rounds) - 1)
-    return EventLoop(scheme, UNEVEN, workers=workers_of(scheme), rounds=rounds, seed=0, **more).run().trace
-
-
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_center_is_that_of_the_equations(name):
-    scheme = CATALOGUE[name]
-    trace = dict(order_of(name))
-    run = PlayedRun(scheme, workers=workers_of(scheme), **SMALL)
-    run = run.replay(trace) if scheme.sync.exchanges else run.play(ALONE)
-    equations: Any = AsyncSGD(learning_rate=scheme.learning_rate) if name == "hogwild" else scheme
-    result = {"updates": run.group.version, "recovery": {"evicted": []}}
-    steps = 10**6 if scheme.sync.exchanges else len(ALONE)
-    facts = run.workers, steps, run.start, trace, run.center, run.gradient, result
-    names = "workers", "steps", "start", "trace", "center", "gradient", "result"
-    recorded = RecordedRun(**rule_of(equations), **dict(zip(names, facts, strict=True)), shapes=SHAPES)
-    assert recorded.error() < TOLERANCE
-    assert distance(run.center, run.start) > 0.01
 
 
 # In the order of a schedule; in virtual time where a thread may read its reply (or start) after the next message.

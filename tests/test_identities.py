@@ -160,6 +160,7 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
     ("one", "other", "options"),
     [
         (AsyncSGD(), DownpourEasy(communication_period=1, learning_rate=0.1), INTERLEAVED),
+        (AsyncSGD(), Hogwild(learning_rate=0.1), INTERLEAVED),  # one worker after the other
         (AsyncSGD(), AGN(communication_period=1, server_learning_rate=0.1), INTERLEAVED),
         (AsyncSGD(), Hierarchical(), INTERLEAVED),
         (
