@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from distsgd.algorithms import AEAMSGD, AEASGD, AllReduce, AsyncSGD, Downpour, Hogwild, LocalSGD, SyncSGD
+from distsgd.algorithms import AEAMSGD, AllReduce, AsyncSGD, Downpour, Hogwild, LocalSGD, SyncSGD
 from distsgd.common.contract import Bounded, Unlocked
 from distsgd.common.contract.rounds import Rounds
 
@@ -211,8 +211,8 @@ class PausingSyncSGD(Pauses, SyncSGD):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PausingAEASGD(Pauses, AEASGD):
-    """Elastic."""
+class PausingAEAMSGD(Pauses, AEAMSGD):
+    """Elastic, with momentum: a state of the worker."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import pytest
 from going import SMALL, TOLERANCE, Going, Lasting
 from resting import Resting
 
-from distsgd.algorithms import AEAMSGD, AsyncSGD, DownpourEasy, SyncSGD
+from distsgd.algorithms import AsyncSGD, DownpourEasy, SyncSGD
 from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
 from distsgd.common.record import checkpoint
 from distsgd.common.record.array_files import sliced, whole, write_array
@@ -24,7 +24,7 @@ from distsgd.common.record_format import read_config
 from distsgd.common.server.answers import NONE
 from distsgd.common.tasks.options import Recovery
 from distsgd.common.tasks.worker_calls import WorkerCalls
-from doubles import PausingAEASGD, PausingAsyncSGD, PausingSyncSGD, Stumbles
+from doubles import PausingAEAMSGD, PausingAsyncSGD, PausingSyncSGD, Stumbles
 from runs import patience, record, wait_until
 
 OFTEN = Recovery(checkpoint_seconds=0.5, max_restarts=2)
@@ -107,7 +107,7 @@ def test_a_checkpoint_of_another_run_is_refused(warm, tmp_path):
         pytest.param(PausingSyncSGD, "push", "worker-1", marks=pytest.mark.thorough),
         (PausingSyncSGD, "lock", "worker-0"),
         pytest.param(PausingSyncSGD, "reply", "ps-0", marks=pytest.mark.slow),
-        (PausingAEASGD, "reply", "worker-1"),
+        (PausingAEAMSGD, "reply", "worker-1"),  # which begins without momentum, in the run as in the equations
     ],
     ids=lambda value: getattr(value, "name", value),
 )
@@ -192,14 +192,6 @@ def test_a_stopped_worker_is_named_by_an_asynchronous_run_without_restarts(warm,
     error = run.end()
     assert isinstance(error, WaitTimeout)
     assert re.search("no word from worker-1|worker 1 has sent nothing", str(error))
-
-
-@pytest.mark.slow
-def test_a_restarted_worker_begins_with_new_local_state(going):
-    """It has no momentum, in the run as in the equations."""
-    run = going(AEAMSGD(communication_period=2), steps=800, workers=3, recovery=OFTEN, wait_seconds=60)
-    run.send("worker-1", signal.SIGKILL)
-    assert run.survived()["restarts"] == {"worker-1": 1}
 
 
 def test_a_worker_whose_copy_was_deleted_after_its_join_keeps_its_new_local_state():
