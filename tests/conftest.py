@@ -23,6 +23,21 @@ from distsgd.common.record import run_directory
 from distsgd.common.replay.adapters import TRANSCRIPTIONS
 from distsgd.common.replay.reference.codecs import CODECS as EQUATIONS_OF_CODECS
 
+COLLECTED = pytest.StashKey[list[str]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    config.stash[COLLECTED] = [item.nodeid for item in items]
+
+
+@pytest.fixture(scope="session")
+def collected(request) -> list[str]:
+    """The names of all tests of the files that were read, whatever is chosen of them."""
+    if any("::" in argument for argument in request.config.args):
+        pytest.skip("only parts of files were read")
+    return request.config.stash[COLLECTED]
+
 
 def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"common/ has {lines_of_common():,} lines of code, of {budget():,} at most")

@@ -1,8 +1,6 @@
 """The mutations follow the code; `bash run.sh mutants` runs them."""
 
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -37,9 +35,11 @@ def test_a_mutation_applies_in_one_place_and_names_tests(diff, tmp_path):
         assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text(), test
 
 
-@pytest.mark.slow
-def test_the_tests_that_mutations_name_exist_with_their_parameters():
-    named = sorted({test for diff in MUTATIONS for test in named_tests(diff)})
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-o", "addopts=", *named]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_the_tests_that_mutations_name_exist_with_their_parameters(collected):
+    """Those of the files that pytest has read; the gate reads all."""
+    names = {*collected, *(name.partition("[")[0] for name in collected)}
+    files = {name.partition("::")[0] for name in collected}
+    named = {test for diff in MUTATIONS for test in named_tests(diff) if test.partition("::")[0] in files}
+    if not named:
+        pytest.skip("no file that a mutation names was read")
+    assert not named - names
