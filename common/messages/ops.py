@@ -62,9 +62,15 @@ def without_order(op: Any) -> None:
         order.run_independently(op)
 
 
-def microseconds(seconds: Any) -> Any:
-    """Convert a timestamp in seconds, float64, to microseconds, int64."""
-    return tf.cast(seconds * 1e6, tf.int64)
+def clock() -> Any:
+    """Return the time at which the control inputs have run: microseconds since 1970, int64.
+
+    Nothing else waits for it: local steps beside an exchange shall not wait for the time of its record, nor a worker
+    for the ps to unlock.
+    """
+    now = tf.timestamp()
+    without_order(now.op)
+    return tf.cast(now * 1e6, tf.int64)
 
 
 def end_queue(index: int) -> Any:

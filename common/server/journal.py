@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..messages.cut import TIMES
-from ..messages.ops import microseconds, queue
+from ..messages.ops import clock, queue
 from ..messages.stand_in import Row
 from ..record_format import EVENTS
 from ..sync.store import WorkerSlot
@@ -88,7 +88,7 @@ class Journal:
         """
         with tf.device(self.device):
             now = self.transactions.now
-            now = microseconds(tf.timestamp()) if now is None else now
+            now = clock() if now is None else now
             before = UNKNOWN if event == "join" else self._released_before(slot, accepted, now)
             values = [version, slot.index, staleness, accepted, now, EVENTS.index(event), before]
             times = tf.fill([TIMES], tf.constant(UNKNOWN, tf.int64)) if slot.times is None else slot.times
@@ -114,7 +114,7 @@ class Journal:
             number, workers = tf.shape(times)[1], self.transactions.num_workers
             released = tf.concat([self.released[:, None], times[:, :-1, TIMES]], 1)
             versions = version + tf.range(tf.cast(number, tf.int64))
-            now = microseconds(tf.timestamp()) if self.transactions.now is None else self.transactions.now
+            now = clock() if self.transactions.now is None else self.transactions.now
             fixed = tf.stack([0, 1, now, EVENTS.index("exchange")])  # staleness, accepted, time, event
             rows = tf.concat(
                 [

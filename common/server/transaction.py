@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..messages.ops import microseconds
+from ..messages.ops import clock
 from ..messages.stand_in import Row
 from ..sync.store import WorkerSlot
 
@@ -95,7 +95,7 @@ class Transactions:
         def begin() -> Any:
             entered = enter() if enter else None
             with tf.control_dependencies([entered]):
-                self.now = microseconds(tf.timestamp())
+                self.now = clock()
             return entered
 
         with holding(self.mutex, self.device, after, begin if enter else None, leave) as held:

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..messages.cut import parts_of
-from ..messages.ops import microseconds, without_order
+from ..messages.ops import clock
 from ..sync.store import Message
 
 CPU = "/device:CPU:0"  # of the worker's task, also if the worker computes on a GPU
@@ -24,12 +24,7 @@ CPU = "/device:CPU:0"  # of the worker's task, also if the worker computes on a 
 def moment(after: Sequence[Any] = ()) -> Any:
     """Return the time at which every tensor in `after` is computed: microseconds since 1970, int64."""
     with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)), tf.device(CPU):
-        now = tf.timestamp()
-    # `tf.function` runs stateful operations in the order of the code. Exempt the timestamp from that order: otherwise
-    # the worker would wait for the ps to unlock, one extra RPC per round.
-    without_order(now.op)
-    with tf.device(CPU):
-        return microseconds(now)
+        return clock()
 
 
 class RoundTimer:
