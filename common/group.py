@@ -182,9 +182,14 @@ class Operations:
         del now
         self.reply.assign(self.center())
 
+    @property
+    def _builds_together(self) -> bool:
+        """True if messages are built once all workers are there, as they may need vectors of all: see `merge_set`."""
+        return not self.sync.uses_ps and not self.scheme.overlap
+
     def join_set(self, now: Now) -> None:
         """Add a worker's message to the set, weighed by the scheme, unless the set is complete without it."""
-        if not self.sync.uses_ps:  # its message may need vectors of all: see `merge_set`
+        if self._builds_together:
             Row(self.times, now.worker).assign(tf.stack([tf.cast(number, tf.int32) for number in now]))
             return
         for server, part in zip(self.servers, self._received(now), strict=True):
@@ -197,7 +202,7 @@ class Operations:
 
     def merge_set(self, now: Now) -> None:
         """Merge the mean of the messages of the set into the center."""
-        if not self.sync.uses_ps:
+        if self._builds_together:
             if not self.sync.gossips:
                 return self._update([mean_of(self._messages_without_ps())], now, None)
             self.reply.assign(self.sync.replies(now.round, tf.stack([m.vector for m in self._messages_without_ps()])))

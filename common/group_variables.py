@@ -40,7 +40,7 @@ class LocalVariables:
         self.all = rows({"params": center, **scheme.local_variables(center)})
         self.codecs = [rows(scheme.codec.local_variables(tf.zeros([n]))) for n in sizes]
         vectors = {"gradient_sum": scheme.uses_gradient_sum, "_postponed": scheme.exchange_first}
-        vectors["gradient"] = scheme.period == 1 and not scheme.exchange_first
+        vectors["gradient"] = scheme.period == 1 and not scheme.exchange_first and not scheme.overlap
         self.kept = rows({name: tf.zeros_like(center) for name, needed in vectors.items() if needed})
         self.kept |= rows({"loss": tf.constant(0.0)})
         self.brings_loss = False  # True if the last step had a loss

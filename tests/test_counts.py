@@ -124,6 +124,8 @@ CASES = {
     "overlap": (Telling(sync=Barrier(), communication_period=5, delay=2), 16),
     "overlap_of_whole_rounds": (Telling(sync=Barrier(), communication_period=3, delay=3), 10),
     "without_a_ps": (Telling(sync=Collective(), communication_period=3), 10),
+    "overlap_without_a_ps": (Telling(sync=Collective(), communication_period=5, delay=2), 16),
+    "overlap_of_single_steps": (Telling(sync=Collective(), delay=1), 6),
     "dropped_messages": (Telling(sync=Barrier(backup_workers=1)), 40),
 }
 
@@ -132,7 +134,7 @@ CASES = {
     ("case", "backend"),
     [
         *((case, "threads") for case in CASES),
-        *((case, "simulation") for case in ("exchange_first", "overlap", "overlap_of_whole_rounds")),
+        *((case, "simulation") for case in CASES if case == "exchange_first" or "overlap" in case),
     ],
 )
 def test_each_message_has_the_counts_and_the_draws_of_its_round(case, backend, tmp_path):
@@ -168,9 +170,10 @@ def test_a_simulated_worker_that_comes_back_after_a_crash_counts_on(sync, tmp_pa
     [
         (Telling(sync=Collective(), communication_period=3), "threads"),
         (Telling(sync=Barrier(), communication_period=3, delay=2), "threads"),
+        (Telling(sync=Collective(), communication_period=3, delay=2), "threads"),
         pytest.param(Telling(sync=Barrier(), communication_period=3), "processes", marks=pytest.mark.thorough),
     ],
-    ids=["without_a_ps", "overlap", "on_processes"],
+    ids=["without_a_ps", "overlap", "overlap_without_a_ps", "on_processes"],
 )
 def test_a_resumed_run_counts_on(scheme, backend, warm, tmp_path):
     for steps in (7, 12):

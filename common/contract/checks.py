@@ -120,16 +120,22 @@ def _check_overlap(scheme: Scheme) -> None:
     overlap, period, name = scheme.overlap, scheme.period, scheme.name
     if not overlap:
         return
-    if not 0 < overlap <= period or period == 1:
+    if not 0 < overlap <= period:
         raise UserError(
-            f"{name}: the reply is used in the round of its message, which needs a period of at least two steps and at "
-            f"least the delay. Received: delay={overlap}, period={period}"
+            f"{name}: the reply is used in the round of its message, which needs a period of at least the delay. "
+            f"Received: delay={overlap}, period={period}"
         )
     if not scheme.sync.overlaps or scheme.exchange_first or scheme.uses_gradient_sum:
         raise UserError(
-            f"{name}: only messages of parameters to a strict barrier can travel while their worker computes. "
-            f"Received: delay={overlap}, sync={scheme.sync}, exchange_first={scheme.exchange_first}, "
-            f"uses_gradient_sum={scheme.uses_gradient_sum}"
+            f"{name}: only what a worker keeps, its parameters or local variables, can travel while it computes, to a "
+            f"strict barrier or among all workers. Received: delay={overlap}, sync={scheme.sync}, "
+            f"exchange_first={scheme.exchange_first}, uses_gradient_sum={scheme.uses_gradient_sum}"
+        )
+    if scheme.takes_means or scheme.sync.buckets > 1:
+        raise UserError(
+            f"{name}: a message that travels while its worker computes leaves whole, and needs no mean over the "
+            f"workers. Received: delay={overlap}, buckets={scheme.sync.buckets}, and "
+            f"{'' if scheme.takes_means else 'no '}message_sizes"
         )
 
 

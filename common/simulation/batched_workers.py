@@ -247,7 +247,7 @@ class BatchedWorkers:
         means: list[Any] = []
         names = ["gradient"] if self.scheme.period == 1 else []
         names += ["gradient_sum"] if self.scheme.uses_gradient_sum else []
-        names = [] if self.scheme.exchange_first else names
+        names = [] if self.scheme.exchange_first or self.scheme.overlap else names
 
         def act(variables: Values, index: Any, now: Any, loss: Any, *gradient: Any) -> Any:
             known = {} if self.scheme.exchange_first or self.scheme.overlap else {"loss": loss / now[1]}

@@ -295,7 +295,8 @@ class Executor:
         """
         batched, scheme = self.workers, self.scheme
         workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 3])
-        rows, single = tf.ensure_shape(rows, [None, number, None]), scheme.period == 1 and not scheme.exchange_first
+        rows = tf.ensure_shape(rows, [None, number, None])
+        single = scheme.period == 1 and not scheme.exchange_first and not scheme.overlap
         start = values = batched.load(workers)
         before_message = tf.maximum(tf.shape(rows)[0] - scheme.overlap, 0)
         late, adopting = tf.zeros_like(when[:, 0]), []

@@ -172,14 +172,10 @@ class DenseWorker:
 
     def _overlapped_round(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any) -> Any:
         """Build a round whose last steps wait for nothing of the exchange: the message leaves, the worker computes."""
-        before = tf.maximum(tf.shape(rows)[0] - scheme.overlap, 0)
-        total = self._local_steps(rows[:before], timer.begun, first)
-        message = timer.send(message_of(scheme, self, timer.begun))
-        reply = scheme.sync.exchange(self.ps, self.slot.with_times(timer.times), message)
-        rest = timer.overlap(self._local_steps(rows[before:], timer.ready, first + tf.cast(before, tf.int64)))
-        with timer.reply(), tf.control_dependencies([rest]):
+        total, reply = _sent_early(self, scheme, rows, timer, first, self.slot)
+        with timer.reply(), tf.control_dependencies([total]):
             self._on_reply(scheme, reply)
-        return total + rest
+        return total
 
     def _on_reply(self, scheme: Scheme, reply: Any) -> None:
         hide(self.views)
@@ -229,10 +225,13 @@ class DenseWorker:
         A reply that is not finite is dropped: by all workers if they reduce, as then they have the same reply.
         """
         state, clock = self.replica.state.read_value(), self.clock.read_value()
-        total = self._local_steps(rows, timer.begun, first)
-        message = timer.send(message_of(scheme, self, timer.begun, total), in_parts=scheme.sync.buckets > 1)
-        slot = replace(self.slot.with_times(timer.times), round=self.views[0].round)
-        reply = scheme.sync.exchange(self.ps, slot, message)
+        slot = replace(self.slot, round=self.views[0].round)
+        if scheme.overlap:
+            total, reply = _sent_early(self, scheme, rows, timer, first, slot)
+        else:
+            total = self._local_steps(rows, timer.begun, first)
+            message = timer.send(message_of(scheme, self, timer.begun, total), in_parts=scheme.sync.buckets > 1)
+            reply = scheme.sync.exchange(self.ps, slot.with_times(timer.times), message)
         fine = scheme.sync.is_finite(self.ps, reply)
 
         def on_reply() -> None:
@@ -331,6 +330,17 @@ def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict
     check_names(scheme.name, "local variable", own)
     params = tf.Variable(tf.zeros([size]), name=f"{name}_params") if center is None else center
     return {"params": params} | {key: tf.Variable(value, name=f"{name}_{key}") for key, value in own.items()}
+
+
+def _sent_early(worker: DenseWorker, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any, slot: WorkerSlot) -> Any:
+    """Build the steps of a round and its exchange before the last of them; returns the loss, and the reply."""
+    before, total = tf.maximum(tf.shape(rows)[0] - scheme.overlap, 0), tf.constant(0.0)
+    if scheme.overlap < scheme.period:
+        total = worker._local_steps(rows[:before], timer.begun, first)
+    message = timer.send(message_of(scheme, worker, timer.begun))
+    reply = scheme.sync.exchange(worker.ps, slot.with_times(timer.times), message)
+    rest = timer.overlap(worker._local_steps(rows[before:], timer.ready, first + tf.cast(before, tf.int64)))
+    return total + rest, reply
 
 
 def _round_in_pairs(worker: DenseWorker, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any) -> Any:
