@@ -1,17 +1,20 @@
 """Schemes whose workers compute between a message and its reply."""
 
-import threading
-from dataclasses import dataclass
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from test_counts import zeros
 
-from distsgd.algorithms import CO2, CoCoDSGD, DiLoCo, EagerDiLoCo, LocalSGD, StreamingDiLoCo
+from distsgd.algorithms import CO2, AllReduce, CoCoDSGD, DiLoCo, EagerDiLoCo, LocalSGD, StreamingDiLoCo
 from distsgd.common import Cluster, Group, UserError, train
-from distsgd.common.contract import Async, Barrier, Period, Scheme
+from distsgd.common.contract import Async, Barrier, Collective, Count, Gossip, Period, Scheme, Synchronization
 from distsgd.common.contract.checks import check_scheme
+from distsgd.common.contract.stability import largest_rate
 from distsgd.common.record.round_log import load_rounds
 from distsgd.common.server.traffic import Traffic
 from distsgd.common.virtual_time.forecast import forecast
@@ -20,44 +23,132 @@ from distsgd.common.virtual_time.platform import Platform
 from distsgd.common.virtual_time.schedule import EventLoop
 from runs import ONES
 
-MADE = [threading.Event() for _ in range(4)]  # the steps of worker 0 in the test below
-
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting(Scheme):
-    """The message of worker 1 leaves after the last step of worker 0, whose reply is later than both messages."""
+    """The message of worker 1 leaves after the last step of worker 0, whose reply is later than both messages.
+
+    A file in a folder of its own says that worker 0 has made a step.
+    """
 
     name = "meeting"
-    sync = Barrier()
+    sync: Synchronization = field(default_factory=Barrier)
     communication_period: Period = 2
-    delay: int = 1
+    delay: Count = 1
+    folder: str = ""
 
     def local_step(self, worker, gradient):
         if worker.index == 0:
-            made = tf.numpy_function(lambda step: MADE[step].set() or np.float32(0), [worker.step], tf.float32)
+            made = tf.numpy_function(lambda step: self._file(step).touch() or np.float32(0), [worker.step], tf.float32)
             worker.params.assign_add(0 * gradient + made)
 
     def message(self, worker):
         if worker.index == 0:
             return worker.params
-        last = tf.cast(worker.step, tf.int32)
-        return worker.params + tf.numpy_function(lambda t: np.float32(not MADE[t].wait(60)), [last], tf.float32)
+        last = worker.step + self.delay - 1
+        return worker.params + tf.numpy_function(lambda step: np.float32(not self._comes(step)), [last], tf.float32)
+
+    def _file(self, step):
+        return Path(self.folder) / str(step)
+
+    def _comes(self, step):
+        """Return True once the step of worker 0 is made; False after a minute."""
+        ends = time.monotonic() + 60
+        while not self._file(step).exists() and time.monotonic() < ends:
+            os.sched_yield()
+        return self._file(step).exists()
 
     def server_update(self, server, message, staleness):
-        server.center.assign(message)
-        return server.center
+        if self.sync.uses_ps:
+            server.center.assign(message)
+        return message
+
+    def on_reply(self, worker, reply):
+        worker.params.assign(reply)
 
 
-def test_a_worker_makes_its_last_steps_before_the_others_have_sent_their_messages(tmp_path):
-    cluster = Cluster.local(2, backend="threads")
+@pytest.mark.parametrize(
+    ("numbers", "backend"),
+    [
+        ({}, "threads"),
+        ({"sync": Collective()}, "threads"),
+        ({"sync": Collective()}, "processes"),
+        ({"sync": Collective(), "communication_period": 1}, "processes"),
+        ({"sync": Collective(), "communication_period": 2, "delay": 2}, "processes"),
+    ],
+)
+def test_a_worker_makes_its_last_steps_before_the_others_have_sent_their_messages(numbers, backend, warm, tmp_path):
+    (folder := tmp_path / "made").mkdir()
     how = {"steps": 4, "batch_size": 4, "run_dir": tmp_path / "run", "verbose": False}
-    train(model := zeros(), (ONES[0], np.zeros((64, 6), "f")), Meeting(), cluster=cluster, **how)
+    scheme, cluster = Meeting(folder=str(folder), **numbers), Cluster.local(2, backend=backend)
+    train(model := zeros(), (ONES[0], np.zeros((64, 6), "f")), scheme, cluster=cluster, **how)
     assert not model.layers[0].kernel.numpy().any()  # or worker 1 has waited in vain
-    worker, _, begun, ready, computed, _, released, replied = load_rounds(tmp_path / "run").T
-    assert len(begun) == 4
+    _, _, begun, ready, computed, _, _, replied = load_rounds(tmp_path / "run").T
+    assert len(begun) == 2 * 4 // scheme.period
     assert (np.diff([begun, ready, computed, replied], axis=0) >= 0).all()
     assert (ready < computed).all()
-    assert (computed < released)[worker == 0].all()  # its message is the first of two
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing(Scheme):
+    """Workers send their parameters, make two steps more, and mix in the mean of what was sent."""
+
+    name = "mixing"
+    sync: Synchronization = field(default_factory=Barrier)
+    communication_period: Period = 5
+    delay: Count = 2
+
+    def local_step(self, worker, gradient):
+        worker.params.assign_sub(0.1 * gradient)
+
+    def message(self, worker):
+        return worker.params
+
+    def server_update(self, server, message, staleness):
+        return message
+
+    def on_reply(self, worker, reply):
+        worker.params.assign(0.3 * worker.params + 0.7 * reply)
+
+
+class Scaling(Mixing):
+    """A message that needs a mean over all workers."""
+
+    def message_sizes(self, shapes):
+        return 1, sum(map(np.prod, shapes))
+
+
+@pytest.mark.parametrize("numbers", [{}, {"delay": 5}, {"delay": 1, "communication_period": 1}, {"delay": 0}])
+def test_workers_that_reduce_are_those_of_a_barrier(numbers):
+    one, other = (played(Mixing(sync=sync, **numbers)) for sync in (Barrier(), Collective()))
+    assert one.version == other.version > 5
+    for k in range(3):
+        np.testing.assert_allclose(one.params(k), other.params(k), rtol=1e-5, atol=1e-6)
+    assert (other.center == other.params(0)).all()
+
+
+def test_an_all_reduce_with_a_delay_makes_each_step_along_the_mean_gradient_of_the_step_before():
+    group, rng = Group(AllReduce(delay=1, learning_rate=0.1), np.arange(5.0), workers=3), np.random.default_rng(0)
+    x, late = np.arange(5.0), np.zeros(5)
+    for t in range(20):
+        own = rng.normal(size=(3, 5)) + np.arange(3)[:, None]
+        for k in rng.permutation(3).tolist():
+            np.testing.assert_allclose(group.point(k), x, rtol=1e-5, atol=1e-6)
+            group.step(k, own[k] + x)
+        late, x = np.mean(own, 0) + x, x - 0.1 * late
+        np.testing.assert_allclose(group.center, x, rtol=1e-5, atol=1e-6)
+        assert group.version == t + 1
+
+
+@pytest.mark.parametrize(("delay", "limit"), [(0, 2.0), (1, 1.0)])
+def test_a_delay_of_one_step_halves_the_largest_stable_rate_of_all_reduce(delay, limit):
+    scheme = AllReduce(delay=delay)
+    assert largest_rate(scheme, 2, 0.0, curvature=4.0) == pytest.approx(limit / 4)
+    for rate, is_stable in ((0.95 * limit, True), (1.05 * limit, False)):
+        group = Group(scheme.but(learning_rate=rate / 4), np.ones(1), workers=2)
+        for k in [0, 1] * 200:
+            group.step(k, 4 * group.point(k))
+        assert (abs(group.params(0)) < 1).all() == is_stable
 
 
 def played(scheme, steps=47, seed=0, ps=1):
@@ -223,7 +314,10 @@ def test_a_worker_of_a_group_waits_only_where_it_uses_the_reply():
         (StreamingDiLoCo(communication_period=4, delay=5), r"at least the delay. Received: delay=5, period=4"),
         (StreamingDiLoCo(communication_period=8, fragments=3), r"a multiple of the fragments.*fragments=3"),
         (StreamingDiLoCo(communication_period=8, fragments=4, delay=3), r"Received: delay=3, period=2"),
-        (StreamingDiLoCo(communication_period=1, delay=1), r"at least two steps"),
+        (AllReduce(delay=2), r"at least the delay. Received: delay=2, period=1"),
+        (AllReduce(delay=1, buckets=2), r"leaves whole.*buckets=2"),
+        (Scaling(sync=Collective(), delay=1), r"no mean over the workers.*and message_sizes"),
+        (StreamingDiLoCo().but(sync=Gossip()), r"strict barrier.*sync=Gossip"),
         (StreamingDiLoCo().but(sync=Async()), r"strict barrier.*sync=Async"),
         (StreamingDiLoCo().but(sync=Barrier(backup_workers=1)), r"strict barrier.*backup_workers=1"),
     ],
@@ -251,6 +345,12 @@ def test_a_round_in_virtual_time_ends_with_the_later_of_its_steps_and_its_reply(
     assert rounds(scheme, 8, **slow) == [[0, 20, 100], [100, 120, 200]]
     assert rounds(StreamingDiLoCo(communication_period=4, delay=0), 4, **slow) == [[0, 40, 120]]
     assert rounds(scheme, 5, **fast)[1] == [40, 40, 50]  # a last round that is shorter than the delay
+    late = Mixing(sync=Collective(), communication_period=4, delay=2)
+    assert rounds(late, 8, **fast) == [[0, 20, 40], [40, 60, 80]]
+    assert rounds(late, 8, **slow) == [[0, 20, 100], [100, 120, 200]]
+    assert rounds(AllReduce(delay=1), 2, **slow) == [[0, 0, 80], [80, 80, 160]]
+    assert rounds(AllReduce(delay=1), 2, **fast) == [[0, 0, 10], [10, 10, 20]]
+    assert rounds(AllReduce(), 2, **fast) == [[0, 10, 18], [18, 28, 36]]
     shared = rounds(scheme, 4, cores=1, core_ms=5.0, **fast)
     assert shared[0][0] < shared[0][1] < shared[0][2]
 

@@ -17,6 +17,7 @@ from distsgd.algorithms import (
     EF21SGDM,
     EFSGD,
     SCHEMES,
+    AllReduce,
     AsyncDiLoCo,
     DecoupledDiLoCo,
     DiLoCo,
@@ -117,6 +118,7 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "downpour in dean's phase": Downpour(phase="dean"),
     "downpour with a warm start": Downpour(warm_start=8),
     "sync_sgd with a backup worker": SyncSGD(backup_workers=1),
+    "all_reduce with a delay": AllReduce(delay=1, learning_rate=0.1),
 }
 # One of each way through the code between processes: no wait, a bound, a barrier, a quorum, no ps, pairs, exchanges
 # before the steps, messages that are no vectors, steps between message and reply, pushes and pulls apart. What the
@@ -127,6 +129,7 @@ WAYS = (
     "sync_sgd",
     "k_async",
     "all_reduce",
+    "all_reduce with a delay",
     "ad_psgd",
     "aeasgd",
     "ef_sgd",

@@ -31,6 +31,7 @@ def largest_rate(scheme: Scheme, workers: int, staleness: float, curvature: floa
     predicted in virtual time.
     """
     if scheme.name in STEPS:
+        staleness += scheme.overlap
         step = STEPS[scheme.name](scheme, workers, staleness)
         return _limit(staleness) / (step * curvature)
     if scheme.name in ("aeasgd", "easgd"):
@@ -73,8 +74,8 @@ SUMS = {  # a message has the sum of the gradients of local steps; the server's 
 
 
 def staleness_of(scheme: Scheme, workers: int) -> int:
-    """Return the staleness of each message of W equal workers: W − 1 where no worker waits, else 0."""
-    return workers - 1 if scheme.name in AS_THEY_COME or scheme.name in SUMS else 0
+    """Return the staleness of each message of W equal workers: W − 1 where no worker waits, else that of a delay."""
+    return workers - 1 if scheme.name in AS_THEY_COME or scheme.name in SUMS else scheme.overlap
 
 
 def diverging_rate(scheme: Any, workers: int, curvature: float) -> float | None:

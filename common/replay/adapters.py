@@ -260,6 +260,9 @@ def _sync_sgd(run: RecordedRun, backup_workers: int = 0) -> Centers:
     return centers
 
 
+_DELAYED = _in_rounds(overlapped_rules.delayed_all_reduce, lambda s: True)
+
+
 def _ringmaster(run: RecordedRun, scheme: Hyperparameters) -> Centers:
     centers, used = asynchronous_rules.ringmaster(
         run.start, run.gradient, run.contacts, run.workers, eta=scheme.learning_rate, threshold=scheme.delay_threshold
@@ -361,7 +364,9 @@ TRANSCRIPTIONS = {
     "sync_sgd": Transcription(lambda run, s: _sync_sgd(run, s.backup_workers), "synchronous"),
     "k_sync": Transcription(lambda run, s: _sync_sgd(run, max(0, run.workers - s.workers_per_update)), "synchronous"),
     "k_async": _in_sets(quorum_rules.k_async, count="workers_per_update"),
-    "all_reduce": Transcription(lambda run, s: _sync_sgd(run), "synchronous"),
+    "all_reduce": Transcription(
+        lambda run, s: _DELAYED.execute(run, s) if s.get("delay") else _sync_sgd(run), "synchronous"
+    ),
     "d_psgd": _in_rounds(gossip_rules.d_psgd, lambda s: True, **GOSSIP),
     "ad_psgd": _in_order(gossip_rules.ad_psgd, lambda s: True, peer=draws.peer),
     "dsgd_tracking": _in_rounds(gossip_rules.dsgd_tracking, lambda s: True, **GOSSIP),

@@ -137,3 +137,18 @@ def cocod_sgd(
             theta + inner_window(x[k], states[k], gradient, k, first, length, eta, inner) - x[k] for k in range(workers)
         ]
     return path
+
+
+def delayed_all_reduce(
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, period: int, steps: int
+) -> list[np.ndarray]:
+    """Take the gradients of step t at x_t, and then the step  x_{t+1} = x_t − η ḡ_{t−1}  along those of the one before.
+
+    ḡ is the mean over the workers, and ḡ_{−1} = 0. `period` is 1.
+    """
+    x, mean, path = start, np.zeros_like(start), []
+    for t in range(0, steps, period):
+        late, mean = mean, np.mean([gradient(x, k, t) for k in range(workers)], axis=0)
+        x = x - eta * late
+        path.append(x)
+    return path
