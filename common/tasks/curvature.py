@@ -133,7 +133,8 @@ def gradient_of(job: Job, flat: FlatModel, examples: int) -> Gradient:
 
     @tf.function(autograph=False)  # a small model is quicker to trace once than to execute some dozens of times
     def on_batch(point: Any, batch: Any) -> Any:
-        return tf.concat(flat.gradient(point, *held, batch)[1], 0)
+        state, seeds, frozen = held
+        return tf.concat(flat.gradient(point, state, seeds, frozen, batch)[1], 0)
 
     def gradient(x: np.ndarray) -> np.ndarray:
         point, total = tf.constant(x, tf.float32), np.zeros(flat.size, np.float32)
