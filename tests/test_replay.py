@@ -102,7 +102,8 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "fedopt with yogi": FedOpt(server_optimizer="yogi"),
     "fedopt with adagrad": FedOpt(server_optimizer="adagrad"),
     "ef_sgd with scaled signs": EFSGD(compressor="sign"),
-    "ef21_sgdm": EF21SGDM(share=0.1),  # a share at which one element more matters
+    "ef_sgd": EFSGD(share=0.1),  # a share at which one element more matters
+    "ef21_sgdm": EF21SGDM(share=0.1),
     "ef21_sgdm with scaled signs": EF21SGDM(compressor="sign"),
     "sparseloco": SparseLoCo(share=0.1, communication_period=5),
     "dc_asgd in its adaptive form": DCASGD(form="adaptive", compensation=2.0),
@@ -163,7 +164,7 @@ def test_the_hand_written_gradient_is_the_slope_of_the_loss():
 # Numbers without an effect: of the other form of a scheme, or rounded to a whole number.
 IDLE = {
     **{"dc_asgd": "decay", "ef_sgd with scaled signs": "share", "ef21_sgdm with scaled signs": "share"},
-    **{"fednova": "work", "trimmed_mean": "trim", "krum": "hostile_share"},
+    **{"fednova": "work", "trimmed_mean": "trim", "krum": "hostile_share", "fedopt with adagrad": "beta_2"},
     **{"decoupled_diloco": "work", "decoupled_diloco with plain averages": "work"},
 }
 
