@@ -129,11 +129,11 @@ def gradient_of(job: Job, flat: FlatModel, examples: int) -> Gradient:
     chunk = max(CHUNK, job.options.batch_size)
     parts = [rows[i : i + chunk] for i in range(0, examples, chunk)]
     batches = [tf.nest.map_structure(lambda leaf, own=own: tf.constant(leaf[own]), job.train) for own in parts]
-    held = tf.nest.map_structure(tf.constant, (flat.pack_state(), flat.initial_seeds, flat.frozen_values()))
+    held = flat.pack_state(), flat.initial_seeds, flat.frozen_values()
+    state, seeds, frozen = tf.nest.map_structure(tf.constant, held)
 
     @tf.function(autograph=False)  # a small model is quicker to trace once than to execute some dozens of times
     def on_batch(point: Any, batch: Any) -> Any:
-        state, seeds, frozen = held
         return tf.concat(flat.gradient(point, state, seeds, frozen, batch)[1], 0)
 
     def gradient(x: np.ndarray) -> np.ndarray:
