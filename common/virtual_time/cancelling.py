@@ -29,12 +29,7 @@ class Cancelling:
     """
 
     def __init__(
-        self,
-        scheme: Scheme,
-        server: SimulatedServer,
-        timings: RoundTimings,
-        lock: Callable[[int], int],
-        ready: Act,
+        self, scheme: Scheme, server: SimulatedServer, timings: RoundTimings, lock: Callable[[int], int], ready: Act
     ):
         self.scheme, self.server, self.timings, self.lock, self.ready = scheme, server, timings, lock, ready
         self.active = scheme.cancels_late
