@@ -14,6 +14,7 @@ from distsgd.common.contract import Scheme
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.record_format import EVENTS
+from distsgd.common.simulation.program import program_of
 from distsgd.common.virtual_time.durations import WorkerPlan
 from distsgd.common.virtual_time.platform import Machines, Platform
 from runs import record
@@ -136,6 +137,14 @@ def test_the_schedule_and_the_center_are_those_of_algorithm_5(threshold):
 # What is recorded.
 
 
+def check_rounds(found):
+    """Check that a worker does one thing at a time."""
+    known = found.rounds[(found.rounds >= 0).all(1)]
+    assert (np.diff(known[:, 2:], axis=1) >= 0).all()
+    for k in np.unique(known[:, 0]):
+        assert all(one[-1] <= other[2] for one, other in pairwise(known[known[:, 0] == k]))
+
+
 @each(OF_EACH)
 def test_late_computations_end_with_the_update_and_no_message_is_dropped(scheme):
     found = happens(scheme, 5, 60, compute="lognormal:sigma=1")
@@ -164,17 +173,12 @@ def test_a_stopped_worker_begins_at_once_at_the_newest_center():
 
 @each(OF_EACH)
 def test_messages_that_travel_are_not_stopped_but_dropped(scheme):
-    machines = {"compute": "lognormal:sigma=0.5", "latency": "4ms", "downlink": "8Gbit"}
-    found = happens(scheme, 5, 60, **machines)
+    found = happens(scheme, 5, 60, compute="lognormal:sigma=0.5", latency="4ms", downlink="8Gbit", service="1ms")
     late = found.trace["accepted"] == 0
     assert (found.trace["event"][late] == PULL).any()
     assert (found.trace["event"][late] == EXCHANGE).any()
     assert (np.diff(found.trace["microseconds"]) >= 0).all()
-    known = found.rounds[(found.rounds >= 0).all(1)]
-    assert (np.diff(known[:, 2:], axis=1) >= 0).all()
-    for k in range(5):  # a worker does one thing at a time
-        mine = known[known[:, 0] == k]
-        assert all(one[-1] <= other[2] for one, other in pairwise(mine))
+    check_rounds(found)
 
 
 @each(OF_EACH)
@@ -183,6 +187,10 @@ def test_workers_that_are_stopped_crash_and_return_as_others(scheme):
     found = happens(scheme, 5, 400, **machines)
     joins = found.trace["event"] == EVENTS.index("join")
     assert joins.sum() > 20
+    assert (found.trace["event"] == PULL).sum() > 100
+    check_rounds(found)
+    recorded = np.bincount(found.trace["worker"][~joins], minlength=5)
+    assert (recorded - np.bincount(found.rounds[:, 0], minlength=5) <= 1).all()  # a worker that is down ends no round
     again = happens(scheme, 5, 400, **machines)
     assert all(np.array_equal(found.trace[name], again.trace[name]) for name in found.trace)
 
@@ -193,8 +201,9 @@ def test_workers_that_are_stopped_crash_and_return_as_others(scheme):
 @pytest.mark.parametrize("scheme", OF_EACH, ids=lambda scheme: scheme.name)
 def test_a_simulated_run_is_replayed_and_computes_no_stopped_gradient(scheme, tmp_path):
     run = record(scheme, tmp_path, backend="simulation", workers=6, steps=40, hidden=(8,), batch_size=8)
-    stopped = (run.trace["event"] == PULL).sum()
-    assert stopped > 10
+    stopped = np.flatnonzero(run.trace["event"] == PULL)
+    assert len(stopped) > 10
+    assert not np.isin(stopped, program_of(run.trace, scheme, 6, False).row).any()
     assert run.error() < 1e-5
     assert run.result["dropped"] == 0
     assert run.result["examples"] == 8 * len(run.trace["event"])  # a stopped round has taken its batch
