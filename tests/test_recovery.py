@@ -24,6 +24,7 @@ from distsgd.common.record_format import read_config
 from distsgd.common.server.answers import NONE
 from distsgd.common.tasks.options import Recovery
 from distsgd.common.tasks.worker_calls import WorkerCalls
+from distsgd.common.tasks.worker_loop import WorkerLoop
 from doubles import PausingAEAMSGD, PausingAsyncSGD, PausingSyncSGD, Stumbles
 from runs import patience, record, wait_until
 
@@ -207,6 +208,25 @@ def test_a_message_that_is_not_finite_ends_the_run_and_names_the_worker(tmp_path
     with pytest.raises(Diverged, match="worker 1 sent a message that is not finite, at version"):
         record(Stumbles(), tmp_path / "run", backend="threads", workers=2, steps=100, **keep, **SMALL)
     wait_until(lambda: {*threading.enumerate()} <= before, patience(20))  # no thread saves the state of a failed run
+
+
+def test_a_worker_that_cannot_be_prepared_leaves_no_thread_that_saves_the_state(tmp_path, monkeypatch):
+    before, prepare, keep = (
+        {*threading.enumerate()},
+        WorkerLoop.prepare,
+        {"recovery": Recovery(checkpoint_seconds=1000)},
+    )
+
+    def fails(loop):
+        if loop.index == 1:
+            raise MemoryError("no room for its shard")
+        prepare(loop)
+
+    monkeypatch.setattr(WorkerLoop, "prepare", fails)
+    keep = Recovery(checkpoint_seconds=1000)
+    with pytest.raises(MemoryError, match="no room"):
+        record(AsyncSGD(), tmp_path / "run", backend="threads", workers=2, steps=100, recovery=keep, **SMALL)
+    wait_until(lambda: {*threading.enumerate()} <= before, patience(20))
 
 
 def test_a_message_that_is_not_finite_can_be_dropped_and_is_counted(tmp_path):

@@ -27,10 +27,9 @@ def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Eva
     config.graph_options.place_pruned_graph = True  # each call prepares its own part only: a third of the start-up
     session = tf.compat.v1.Session(graph=graph.graph, config=config)
     loops = [WorkerLoop(job, session, graph, k, report) for k in workers]
-    for loop in loops:
-        loop.prepare()
     threads = WorkerThreads(loops, scripted=bool(job.options.schedule))
     try:
+        threads.start()
         for number, worker in enumerate(job.options.schedule, 1):
             threads.give_turn(worker, number)
         evaluator = Evaluator(job, session, graph, report)
@@ -47,7 +46,13 @@ class WorkerThreads:
         self.loops, self.scripted = loops, scripted
         self.failures: list[BaseException] = []
         self.turns = [threading.Semaphore(0) for _ in loops]
-        self.threads = [threading.Thread(target=self._run, args=(loop,), daemon=True) for loop in loops]
+        self.threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Prepare all workers, then start their threads."""
+        for loop in self.loops:
+            loop.prepare()
+        self.threads = [threading.Thread(target=self._run, args=(loop,), daemon=True) for loop in self.loops]
         for thread in self.threads:
             thread.start()
 
@@ -88,7 +93,7 @@ class WorkerThreads:
         if self.scripted and failed:
             for turn in self.turns:
                 turn.release()
-        for thread, loop in zip(self.threads, self.loops, strict=True):
+        for thread, loop in zip(self.threads, self.loops, strict=False):  # no threads if `start` failed before them
             thread.join(max(END_SECONDS, loop.saving_seconds))
             if thread.is_alive() and loop.saving_seconds:
                 loop.report(event="warning", message="no checkpoint of the end: it could not be written to its end")
