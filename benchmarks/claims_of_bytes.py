@@ -148,10 +148,15 @@ def judge_demo(found: Found) -> Verdict:
 
 FIRST = round(0.15 * STEPS)
 
+ZERO_ONE = KINDS["zero_one_adam"]()
+
+FROZEN = ZERO_ONE.warmup_steps
+
 ADAMS = {  # algorithm and fixed hyperparameters
     "Adam, floats": ("one_bit_adam", {"warmup_steps": STEPS}),
     "one_bit_adam": ("one_bit_adam", {"warmup_steps": FIRST}),
     "Adam on signs of gradients": ("compressed_adam", {"warmup_steps": FIRST}),
+    "zero_one_adam": ("zero_one_adam", {}),
 }
 
 
@@ -164,11 +169,25 @@ def _one_bit_adam() -> list[Row]:
 
 def judge_one_bit_adam(found: Found) -> Verdict:
     """Judge that signs of the momentum are level with Adam, and better than Adam on signs of gradients."""
-    (place,), (whole, signs, changing) = found.places, found.arms
+    (place,), (whole, signs, changing, *_) = found.places, found.arms
     kilobytes = {arm: sent(*ADAMS[arm]) for arm in ADAMS}
     parts = [is_level(found[signs, place], found[whole, place])]
     parts += [clearly_less(found[signs, place], found[changing, place])]
     return of_parts(parts, f"loss and bytes after {place}: {in_words(found, kilobytes, place)}")
+
+
+def judge_zero_one_adam(found: Found) -> Verdict:
+    """Judge that 0/1 Adam is level with Adam and with 1-bit Adam, in fewer rounds and with fewer bytes."""
+    (place,), (whole, signs, *_, fewer) = found.places, found.arms
+    kilobytes = {arm: sent(*ADAMS[arm]) for arm in ADAMS}
+    rounds = {arm: len(KINDS[scheme](**fixed).rounds(STEPS)) for arm, (scheme, fixed) in ADAMS.items()}
+    parts = [is_level(found[fewer, place], found[other, place]) for other in (whole, signs)]
+    parts += [kilobytes[fewer] < kilobytes[signs] and rounds[fewer] < rounds[signs]]
+    words = [
+        f"`{arm}` {found[arm, place].mean:.3f} ({kilobytes[arm]:.0f} kB in {rounds[arm]} rounds)"
+        for arm in (whole, signs, fewer)
+    ]
+    return of_parts(parts, f"loss, bytes and rounds of {place}: {', '.join(words)}")
 
 
 # Pulls to the last center between the local steps.
@@ -257,12 +276,26 @@ CLAIMS = [
         (
             f"{WORKERS} workers, {STEPS} steps of each, and a message after each step. The first {FIRST} messages "
             "are floats in the second and the third arm; in the third Adam continues on means of signs, with "
-            "error memory on both sides."
+            "error memory on both sides. The fourth is of [zero-one-adam](#zero-one-adam)."
         ),
         "loss after the last round",
         "run",
         _one_bit_adam,
         judge_one_bit_adam,
+    ),
+    Claim(
+        "zero-one-adam",
+        "0/1 Adam (Lu et al. 2023)",
+        "rare changes of the variance, and local steps, are as good as Adam and 1-bit Adam, in fewer rounds and bytes",
+        (
+            f"{WORKERS} workers, {STEPS} steps of each. `zero_one_adam` has its defaults: the variance changes "
+            f"{ZERO_ONE.sent_as_floats(FROZEN)} times in the first {FROZEN} steps, a round each; then a round has two, "
+            "and later four local steps."
+        ),
+        "loss after the last round",
+        "run",
+        _one_bit_adam,
+        judge_zero_one_adam,
     ),
     Claim(
         "palsgd",

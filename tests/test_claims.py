@@ -35,6 +35,7 @@ from distsgd.benchmarks.claims_of_bytes import (
     judge_palsgd,
     judge_sparseloco,
     judge_sparta,
+    judge_zero_one_adam,
 )
 from distsgd.benchmarks.claims_of_clients import judge_fedopt, judge_participation, judge_unequal_buffer
 from distsgd.benchmarks.claims_of_delay import judge_hogwild
@@ -86,7 +87,12 @@ LANGUAGE = {"local_sgd": {1: 3.0, 50: 3.2}, "AdamW inside, averaging": {1: 2.0, 
 RARE = {"local_adam": {10: 0.7, 40: 0.8}, "des_loc": {10: 0.7, 40: 0.8}, "moments that stay": {10: 0.9, 40: 0.9}}
 SPARSE = {"diloco": {9: 0.7}, "sparseloco, 0.05": {9: 0.705}, "sparseloco, 0.2": {9: 0.7}}
 SIGNS = {"AdamW, a message each step": {9: 0.7}, "signsgd_mv": {9: 0.8}, "demo": {9: 0.705}}
-ADAMS = {"Adam, floats": {9: 0.7}, "one_bit_adam": {9: 0.7}, "Adam on signs of gradients": {9: 0.8}}
+ADAMS = {
+    "Adam, floats": {9: 0.7},
+    "one_bit_adam": {9: 0.7},
+    "Adam on signs of gradients": {9: 0.8},
+    "zero_one_adam": {9: 0.7},
+}
 CLOCK = {"even": 5.0, "uneven": 5.0, "lognormal": 5.0, "pareto": 5.0}
 EVERYWHERE = dict.fromkeys(CLOCK, 1.0)
 
@@ -135,6 +141,8 @@ EVERYWHERE = dict.fromkeys(CLOCK, 1.0)
         (judge_demo, SIGNS | {"demo": {9: 0.72}}, "refuted"),
         (judge_one_bit_adam, ADAMS, "shown"),
         (judge_one_bit_adam, ADAMS | {"Adam on signs of gradients": {9: 0.7}}, "shown in part"),
+        (judge_zero_one_adam, ADAMS, "shown"),
+        (judge_zero_one_adam, ADAMS | {"one_bit_adam": {9: 0.68}}, "shown in part"),
         (judge_post_local, {"sync": {32: 0.03, 256: 0.03}, "local": {32: 0.03, 256: 0.01}}, "not at this scale"),
         (judge_post_local, {"sync": {32: 0.03, 256: 0.05}, "local": {32: 0.03, 256: 0.03}}, "shown"),
         (judge_all_reduce, RING, "shown"),
