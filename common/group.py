@@ -361,6 +361,11 @@ def fitted_in_process(scheme: Scheme, workers: int, ps: int, codec: str, usage: 
     check_kind(scheme, usage)
     at_least(1, workers=workers, ps=ps)
     scheme = fitted(scheme, workers, ps, codec)
+    if scheme.sync.grace:
+        raise UserError(
+            f"{scheme.name}: without processes there is no clock to end a time of grace: leave it out. Received: "
+            f"grace={scheme.sync.grace:g}"
+        )
     check_update(scheme, in_process=True)
     return scheme
 

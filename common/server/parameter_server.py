@@ -17,7 +17,7 @@ from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..messages.codec import Codec
 from ..messages.cut import Cut
-from ..messages.ops import is_finite, when
+from ..messages.ops import is_finite, queue, when
 from ..sync.store import Event, Message, WorkerSlot
 from .answers import Joined
 from .center import Center
@@ -96,6 +96,7 @@ class ParameterServer:
 
         with tf.device(self.devices[0]):
             own = scheme.sync.variables(self)
+            self.clock = queue("clock") if scheme.sync.grace else None
             self.variables = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in own.items()})
         self.consensus = self.variables.consensus if scheme.sync.gossips else None
         if multiples is not None:

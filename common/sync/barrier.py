@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..arguments import at_least
+from ..arguments import at_least, not_negative
 from ..errors import UserError
 from ..lazy import tf
 from .store import Message, Store, Tensor, WorkerSlot
@@ -18,6 +18,9 @@ class InSets(Synchronization):
 
     The message that completes the set applies the update and wakes every worker that waits. With `late = "drop"` a
     message computed on an older version is dropped, and its worker continues at once.
+
+    With `grace`, a set of that size stays open for the messages of the other workers. That of the last active worker
+    closes it, or else the clock of the evaluator, see `tasks.grace_clock`.
     """
 
     waits = True
@@ -30,6 +33,11 @@ class InSets(Synchronization):
     def updates_per_round(self, workers: int) -> float:
         """Return 1 if all messages of a round make one update; if late ones count, the number of sets of a round."""
         return 1 if self.late == "drop" else workers / (self.set_size(workers) or 1)
+
+    def variables(self, ps: Store) -> Mapping[str, Tensor]:
+        """Return the flags of the workers that have arrived, and when the set had enough of them (us), 0 before."""
+        grace = {"quorum_at": tf.constant(0, tf.int64)} if self.grace else {}
+        return {**super().variables(ps), **grace}
 
     def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor | Message]:
         """Return the initial sum of messages and the initial reply of a slice."""
@@ -94,13 +102,14 @@ class InSets(Synchronization):
                 slot.wake(~fresh)
         return answers
 
-    def _close_set(self, ps: Store, possible: Any, version: Any) -> list[Any]:
+    def _close_set(self, ps: Store, possible: Any, version: Any, grace_is_over: bool = False) -> list[Any]:
         """Apply the mean of the set and release its workers if all needed messages have arrived; under the lock.
 
         Args:
             ps: the parameter server.
             possible: False if the event brought no message to the set, so that it cannot complete it; a bool scalar.
             version: version of the center, a scalar.
+            grace_is_over: True if no more messages are awaited than the set needs.
 
         Returns:
             the variable of each slice that will hold the reply.
@@ -109,6 +118,8 @@ class InSets(Synchronization):
             arrived, active = ps.variables.arrived.read_value(), ps.active.read_value()
             needed = tf.gather([self.set_size(number) for number in range(ps.num_workers + 1)], ps.count(active))
             complete = possible & (ps.count(arrived & active) >= needed)
+            if self.grace and not grace_is_over:
+                complete = self._unless_in_grace(ps, complete, ps.count(arrived & active) >= ps.count(active))
             messages = tf.cast(ps.count(arrived), tf.float32)
 
         answers = [part.reply for part in ps.slices]
@@ -129,6 +140,8 @@ class InSets(Synchronization):
                 if self._has_late(ps):  # after the last update no worker waits for those that are late
                     ps.active.assign(active & (arrived | ~self.complete(ps)))
                 cleared = ps.variables.arrived.assign(tf.zeros([ps.num_workers], tf.bool))
+                if self.grace:
+                    ps.variables.quorum_at.assign(tf.constant(0, tf.int64))
             # Send the tokens after the version is counted. Without late workers a released worker reads it without the
             # lock, and could otherwise note the old version as pulled.
             with tf.control_dependencies([cleared]):
@@ -143,6 +156,31 @@ class InSets(Synchronization):
     def release(self, ps: Store) -> None:
         """Apply the set if it is complete without the workers that have left."""
         self._close_set(ps, tf.constant(True), ps.read_version())
+
+    def _unless_in_grace(self, ps: Store, enough: Tensor, has_all: Tensor) -> Tensor:
+        """Return True if a set with enough messages has those of all workers; else its time of grace begins."""
+        quorum_at = ps.variables.quorum_at
+
+        def begin() -> None:
+            with tf.control_dependencies([quorum_at.assign(_microseconds())]):
+                ps.clock.enqueue(True)
+
+        ps.when(enough & ~has_all & tf.equal(quorum_at.read_value(), 0), begin)
+        return enough & has_all
+
+    def grace_left(self, ps: Store) -> tuple[Tensor, Tensor]:
+        """Return when the open set had enough messages (us, 0 if it has not), and the seconds of grace left."""
+        with tf.device(ps.devices[0]):
+            began = ps.variables.quorum_at.read_value()
+            passed = tf.cast(_microseconds() - began, tf.float64) / 1e6
+            return began, tf.clip_by_value(self.grace - passed, 0, self.grace)
+
+    def end_grace(self, ps: Store, began: Tensor) -> Tensor:
+        """Close the set whose time of grace has begun at `began`, unless it is closed."""
+        with ps.exclusive(), tf.device(ps.devices[0]):
+            is_open = tf.equal(ps.variables.quorum_at.read_value(), began) & (began > 0)
+            self._close_set(ps, is_open, ps.read_version(), grace_is_over=True)
+        return tf.constant(True)
 
 
 @dataclass(frozen=True)
@@ -174,14 +212,18 @@ class Barrier(InSets):
 class Quorum(InSets):
     """Each update is the mean of the messages of the first `count` workers; of all workers, if there are fewer.
 
+    With a time of grace it is that of the workers whose messages arrive until then.
+
     Attributes:
         count: number of workers whose messages make an update.
         late: `drop`: messages computed on an older version are dropped, as by a barrier with backup workers, and a run
             ends as there. `count`: they count like others, and a run ends when all workers have done their rounds.
+        grace: seconds for which a set of `count` messages waits for those of the other workers.
     """
 
     count: int
     late: Literal["drop", "count"] = "drop"
+    grace: float = 0.0
 
     def set_size(self, active: int) -> int:
         """Return the count, or the number of active workers if there are fewer, but at least 1."""
@@ -190,3 +232,8 @@ class Quorum(InSets):
     def check(self, workers: int) -> None:
         """Raise `UserError` unless a set needs at least one worker."""
         at_least(1, count=self.count)
+        not_negative(grace=self.grace)
+
+
+def _microseconds() -> Tensor:
+    return tf.cast(1e6 * tf.timestamp(), tf.int64)

@@ -37,7 +37,10 @@ class Waiting:
 
 
 class SetOfMessages(Waiting):
-    """The rule of barriers: a worker waits until the set of messages is complete (`Synchronization.set_size`)."""
+    """The rule of barriers: a worker waits until the set of messages is complete (`Synchronization.set_size`).
+
+    With a time of grace it has then those of all active workers, or `end_grace` closes it.
+    """
 
     def __init__(self, sync: Synchronization, workers: int):
         super().__init__(sync, workers)
@@ -50,16 +53,26 @@ class SetOfMessages(Waiting):
     def arrive(self, worker: int, rounds: int) -> Sequence[int]:
         """Return all workers of the set if this message completes it."""
         self.arrived.add(worker)
-        return self._close() if len(self.arrived) >= self.needed else ()
+        return self._closed()
 
     def leave(self, rounds: int) -> Sequence[int]:
         """Return all workers of the set if it is complete without the worker that leaves."""
         self._needs(self.active - 1)
-        return self._close() if len(self.arrived) >= self.needed else ()
+        return self._closed()
 
-    def _close(self) -> Sequence[int]:
+    @property
+    def enough(self) -> bool:
+        """True if the set needs no more messages."""
+        return len(self.arrived) >= self.needed
+
+    def end_grace(self) -> Sequence[int]:
+        """Close the set, and return its workers."""
         free, self.arrived = sorted(self.arrived), set()
         return free
+
+    def _closed(self) -> Sequence[int]:
+        awaited = max(self.active, self.needed) if self.sync.grace else self.needed
+        return self.end_grace() if len(self.arrived) >= awaited else ()
 
 
 class Lead(Waiting):

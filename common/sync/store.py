@@ -20,6 +20,7 @@ slice in `each_slice`.
     rounds_applied      recorded rounds of each worker, [W]
     pulled              the version that each worker has pulled last, [W]
     states              the workers' non-trainable states, [W, S]
+    clock               a queue of tokens for the clock of the evaluator, if the rule has a time of grace
     released            times at which the rule has released the last message of each worker, [W], if it `waits`
 
 The operations of an event, in the order in which rules use them:

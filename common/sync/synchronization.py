@@ -47,6 +47,8 @@ class Synchronization:
         buckets: number of parts in which a message leaves, each as soon as it is known; see `Collective`.
         late: with `set_size`, `drop` if a message computed on an older version is dropped, `count` if it is part of the
             next set.
+        grace: with `set_size`, the seconds for which a set with that many messages stays open for those of the other
+            workers; it closes at once when it has those of all active workers.
         simulated: True if the simulation treats messages as this synchronization rule does: a message is applied when
             it arrives, and the reply is the newest center as soon as `lead` lets the worker continue; or, with
             `set_size`, the mean of a set of messages is applied, and the new center is the reply to all of them.
@@ -63,6 +65,7 @@ class Synchronization:
     label: ClassVar[str] = "asynchronous"
     buckets: int = 1
     late: Literal["drop", "count"] = "drop"
+    grace: float = 0.0
     simulated: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:

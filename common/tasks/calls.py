@@ -17,7 +17,7 @@ from ..lazy import tf
 from .feeds import whole_of
 from .graph import TaskGraph
 from .job import CHIEF
-from .requests import CommonRequests, ObserverRequests, Operation, Request
+from .requests import CommonRequests, GraceRequests, ObserverRequests, Operation, Request
 
 Connect = Callable[[float], Any]  # makes a session, given the seconds that it may take
 
@@ -75,7 +75,7 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-class ObserverCalls(Calls, ObserverRequests):
+class ObserverCalls(Calls, ObserverRequests, GraceRequests):
     """The calls of the evaluator, which is a client of the first ps."""
 
     def stop(self) -> None:
@@ -90,6 +90,16 @@ class ObserverCalls(Calls, ObserverRequests):
         """
         found = self._snapshot()
         return found | {name: whole_of(parts) for name, parts in found.pop("vectors").items()}
+
+    def await_quorum(self) -> None:
+        """Block until a time of grace begins, or for some seconds."""
+        with contextlib.suppress(tf.errors.DeadlineExceededError):
+            self._await_quorum()
+
+    def call_clock(self) -> None:
+        """End `await_quorum` in another thread; the ps may be gone."""
+        with contextlib.suppress(tf.errors.OpError):
+            self._call_clock()
 
     def end_ps(self) -> None:
         """End the ps tasks, which may exit before they answer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..server.failures import is_absence, is_refusal, was_repeated
 from .calls import Connect, ObserverCalls
 from .curvature import probe
 from .ending import Ending
+from .grace_clock import GraceClock
 from .graph import TaskGraph
 from .job import CHIEF, Job
 from .observer import FOLLOW_SECONDS, Observer
@@ -44,6 +46,7 @@ class Evaluator:
         self.detector = FailureDetector(self.rule.wait_seconds, own_pace=True)
         self._begin_again()
         self.reader = RecordReader(self.calls, job.event_log(), report, self._hear)
+        self.clock: Any = GraceClock(self.calls) if graph.sync.grace else nullcontext()
         self.observer = Observer(job, self.calls, self.reader, report)
         self.ending = Ending(job, self.calls, self.observer, self.reader, report)
         self.probe = partial(probe, job, graph.model, report)
@@ -53,7 +56,7 @@ class Evaluator:
 
     def follow(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Evaluate repeatedly until all workers have finished (or `stopped()`), and once more then."""
-        with self.reader:
+        with self.reader, self.clock:
             self.observer.evaluate()  # the first evaluation is slow, so it is made before the training
             self.probe()
             self.calls.await_state()

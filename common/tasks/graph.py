@@ -26,6 +26,7 @@ from .requests import (
     OF_PS,
     Builds,
     CommonRequests,
+    GraceRequests,
     LazyOperations,
     LossRequests,
     Operation,
@@ -115,7 +116,8 @@ class TaskGraph:
                 index = tf.compat.v1.placeholder_with_default(-1, [], name="index")
             self.identity = index, self.ps.transactions.incarnation
             lazily = partial(LazyOperations, self.graph, threading.RLock())
-            self.operations: Any = lazily(operations_of(OF_PS, self.ps, self.ps.devices[0], self.sees_waiting))
+            asked = (*OF_PS, GraceRequests) if self.sync.grace else OF_PS
+            self.operations: Any = lazily(operations_of(asked, self.ps, self.ps.devices[0], self.sees_waiting))
             fed = isinstance(self.model, Parameters)
             gradient = None if fed else tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
             self.of_workers: dict[int, Any] = {k: lazily(*self._of_worker(job, k, gradient)) for k in workers}

@@ -258,6 +258,16 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         raise UserError(f"{scheme.name} cannot follow a schedule, as its workers meet within a round: leave it out")
     if scheme.sync.answers:
         _check_pauses(scheme, recovery)
+    if (grace := scheme.sync.grace) and options.schedule:
+        raise UserError(
+            f"{scheme.name} cannot follow a schedule with a time of grace, which a clock ends: leave one of both out. "
+            f"Received: grace={grace:g}"
+        )
+    if cluster.simulated is None and grace >= cluster.wait_seconds:
+        raise UserError(
+            f"grace must be less than wait_seconds, after which a worker is taken for lost. Received: grace={grace:g}, "
+            f"wait_seconds={cluster.wait_seconds:g}"
+        )
     if scheme.sync.gossips and options.ema_decay is not None:
         raise UserError(
             f"{scheme.name} has no center in each round, whose average could be kept: leave ema_decay out. Received: "

@@ -190,6 +190,19 @@ class ObserverRequests:
         return ps.membership.departed.size(), ps.membership.chief_departed.size() > 0
 
 
+class GraceRequests:
+    """Requests of the clock that closes sets after their time of grace; see `sync.barrier`."""
+
+    grace_left = answer(tuple[int, float], lambda ps: ps.scheme.sync.grace_left(ps))
+    _await_quorum = answer(bool, lambda ps: ps.clock.dequeue(), seconds=POLL_END_SECONDS)
+    _call_clock = answer(bool, lambda ps: ps.clock.enqueue(True), seconds=END_SECONDS)
+
+    @request(traced=True)
+    def end_grace(ps: Any, began: int) -> bool:
+        """Close the set whose time of grace has begun at `began`."""
+        return ps.scheme.sync.end_grace(ps, began)
+
+
 class StateRequests:
     """Requests of the chief's state manager."""
 

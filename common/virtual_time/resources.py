@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any
 
 # The kinds of events: processed in this order at the same time.
-CRASH, BACK, ARRIVE, REPLY, CANCEL, COMPUTED, OVERLAPPED = range(7)
+CRASH, BACK, ARRIVE, REPLY, CANCEL, COMPUTED, OVERLAPPED, GRACE = range(8)
 
 NEVER = 1 << 62  # nanoseconds: 146 years
 
@@ -263,14 +263,15 @@ class EventQueue:
     Args:
         workers: W.
         acts: the function to call for an event, by its kind.
-        shared: shared resources, and the function to call when a worker's use of each ends.
+        shared: shared resources, and the function to call when a worker's use of each ends; those that are None are
+            unlimited.
 
     Attributes:
         lives: number of lives that each worker has ended, [W].
     """
 
-    def __init__(self, workers: int, acts: Sequence[Act], shared: Sequence[tuple[Shared, Act]]):
-        self.acts, self.shared = acts, shared
+    def __init__(self, workers: int, acts: Sequence[Act], shared: Sequence[tuple[Shared | None, Act]]):
+        self.acts, self.shared = acts, [(resource, act) for resource, act in shared if resource is not None]
         self.heap: list[tuple[int, int, int, int]] = []
         self.lives = [0] * workers
 

@@ -24,6 +24,7 @@ from ..sync.release import waiting_at
 from .cancelling import Cancelling
 from .distributions import exponential_time
 from .durations import plans_of
+from .grace import SECOND, Grace
 from .neighbours import Neighbours, between_peers
 from .network import Network
 from .platform import Machines, Platform
@@ -32,8 +33,6 @@ from .server import RoundTimings, SimulatedServer
 from .sizes import Sizes
 
 CHIEF = 0
-
-SECOND = 10**9  # nanoseconds
 
 MOST_CRASHES = 1000  # the most crashes per round
 
@@ -101,9 +100,8 @@ class EventLoop:
     Attributes:
         end: time at which the last worker has the reply of its last round, in nanoseconds.
         lock_free: time at which the lock of the ps has served all requests so far.
-        away: workers that do not receive a release by the synchronization rule: those that are down, and those that
-            have returned while a message of their former life still waits for others.
-        returned: the latter of these.
+        away: workers that do not receive a release by the synchronization rule: those that are down, and `returned`.
+        returned: workers that are back while a message of their former life still waits for others.
         fetching: workers that wait for the center alone.
         reducing: without a ps, the workers whose messages are ready.
         computing: workers that make the steps after their message, and the time at which the reply arrives, or None.
@@ -136,9 +134,10 @@ class EventLoop:
         self.cores = one_machine(machines.cores, workers)
         shared = (self.cores, self._ready), (self.network.up, self._sent), (self.network.down, self._replied)
         self.cancelling = late = Cancelling(scheme, server, self.timings, self._lock, self._ready)
+        self.grace = grace = Grace(server, workers, self._lock, self._release)
         computed = self._computed if self.cores else late.computed if scheme.cancels_late else self._ready
-        acts = [self._crash, self._come_back, self._arrive, self._reply, late.stop, computed, self._overlapped]
-        self.queue = late.queue = EventQueue(workers, acts, [(what, act) for what, act in shared if what is not None])
+        acts = self._crash, self._come_back, self._arrive, self._reply, late.stop, computed, self._overlapped, grace.end
+        self.queue = late.queue = grace.queue = EventQueue(workers + 1, acts, shared)  # the last of them is the server
         # Events of phases that take no time are skipped: the next phase is called directly.
         at_once, sync = not any(self.network.latency) and not scheme.sync.in_pairs, scheme.sync
         send = self._arrive if at_once and self.network.up is None else self._send
@@ -241,6 +240,7 @@ class EventLoop:
         kind = self.plans[worker].events[number := self.server.recorded[worker]]
         self.timings.arrived[worker] = begun = self._lock(now, self.service(self.sizes.of(kind, number)))
         self._release(self.process[kind](worker, begun), begun, self.lock_free)
+        self.grace.begin(begun)
         if self.held_back and worker == CHIEF:
             self._start_others()
 
@@ -318,8 +318,7 @@ class EventLoop:
         """Start a life of a worker: schedule its crash."""
         if self.machines.failures:
             mean = self.machines.failures[0]
-            at = now + exponential_time(self.seed, "crash", worker, self.crashes[worker], mean)
-            self.crash_at[worker] = at
+            self.crash_at[worker] = at = now + exponential_time(self.seed, "crash", worker, self.crashes[worker], mean)
             if at < NEVER:
                 self.queue.at(at, CRASH, worker)
 

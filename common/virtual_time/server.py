@@ -145,6 +145,11 @@ class SimulatedServer:
         """Remove a worker that has done all its rounds: the others no longer wait for it."""
         return self._release(self.waiting.leave(self.recorded[worker]))
 
+    def end_grace(self) -> Sequence[int]:
+        """Close the set that has waited for more messages than it needs."""
+        assert isinstance(self.waiting, SetOfMessages)  # noqa: S101
+        return self._release(self.waiting.end_grace())
+
     # Parts of events.
 
     def _record(self, worker: int, staleness: int, accepted: bool, event: int, now: int) -> None:
