@@ -2,8 +2,8 @@
 
     worker k    x ← AdamW(x, g_k(x)), or another inner optimizer, H_k times; its moments are kept over periods;
                 push x and H_k,  wait,  x ← θ
-    server      with the K-th message:  v_k = θ − x_k,  D = RDA(v, H) for each tensor,
-                m ← μ m + D,  θ ← θ − ε (D + μ m),  then release these K workers
+    server      with the K-th message, or a time of grace after it:  v_k = θ − x_k,  D = RDA(v, H) for each tensor,
+                m ← μ m + D,  θ ← θ − ε (D + μ m),  then release these workers
 
 where RDA, the radial-directional average, takes the mean of the lengths and that of the directions apart:
 
@@ -19,21 +19,22 @@ rules are known here from descriptions and implementations by third parties, not
 is none: that RDA is of each tensor, the cases of zero, and θ of the server as the origin of v are theirs.
 Departures: the paper weighs a worker by tokens²/steps; with batches of one size that is in proportion to H_k. A worker
 waits for the quorum; in the paper it computes on, two steps at most until the reply, and the server uses what is left
-of these two steps as a time of grace for more messages. Without them there is no time to spare, and no grace. No
-fragments: all parameters travel in one message. Embeddings, for which the paper takes the plain mean, are treated like
-other tensors.
+of these two steps as a time of grace for more messages, which costs nothing there. Here it is a fixed time, 0 by
+default, for which the K workers wait. No fragments: all parameters travel in one message. Embeddings, for which the
+paper takes the plain mean, are treated like other tensors.
 Limits: with K = W, equal work and the plain average it is `diloco`; with one worker so, too. The mean of K moves at
 right angles is √K shorter than each of them, and RDA is not: ε fits any number of workers. One ps, which keeps the
-parameters of each worker.
+parameters of each worker. A time of grace needs a clock: `Group` and `Optimizer` refuse it.
 Why these defaults: the paper's K is one, with the other workers that come in the time of grace. Without grace, K = 1 is
-asynchronous, and with four workers it diverges with the outer step and momentum of `diloco`; its ε and μ are kept.
+asynchronous, and with four workers it diverges with the outer step and momentum of `diloco`; its ε and μ are kept. The
+time by which equal workers are apart is one of the machines, not of the algorithm: so the default has no grace.
 """
 
 import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Fraction, InnerOptimizer, Period, Quorum, Rate, Rounds, Scheme, inner, tf
+from ..common.contract import Fraction, InnerOptimizer, NotNegative, Period, Quorum, Rate, Rounds, Scheme, inner, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,8 @@ class DecoupledDiLoCo(Scheme):
     """Outer Nesterov momentum μ."""
     quorum: Period = 3
     """Number K of workers whose messages make one update."""
+    grace: NotNegative = 0.0
+    """Time (s) for which the K messages wait for those of the other workers; at most until all have come."""
     work: tuple[Fraction, ...] = (1.0,)
     """Fractions of the period's steps that workers make, of one worker after the other."""
     average: Literal["radial-directional", "plain"] = "radial-directional"
@@ -64,7 +67,7 @@ class DecoupledDiLoCo(Scheme):
 
     @property
     def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return Quorum(self.quorum, late="count")
+        return Quorum(self.quorum, late="count", grace=self.grace)
 
     def rounds(self, steps, done=0, worker=0):
         return Rounds.even_share(steps, self.communication_period, self.work[worker % len(self.work)])

@@ -58,6 +58,7 @@ def record(
     devices_per_worker: int | None = None,
     data: Any = DIGITS.train,
     test: Any = None,
+    platform: Any = None,
     **options: Any,
 ) -> RecordedRun:
     """Train a tanh network on digits, and keep everything that a replay needs."""
@@ -66,7 +67,7 @@ def record(
     keras_model = recipe.build()
     cluster = Cluster.local(
         workers, ps=ps, backend=backend, wait_seconds=wait_seconds or patience(30),
-        devices_per_worker=devices_per_worker,
+        devices_per_worker=devices_per_worker, platform=platform,
     )  # fmt: skip
     options |= {"steps": steps, "batch_size": batch_size, "seed": seed, "run_dir": run_dir, "schedule": schedule}
     options = {"probe": False} | options  # a measurement as long as a small run, which has tests of its own

@@ -157,6 +157,12 @@ def _reads(run: RecordedRun) -> list[tuple[int, int]]:
     return [(k, int(r)) for k, r, join in zip(run.order, read, run.joins, strict=True) if not join]
 
 
+def _set_sizes(run: RecordedRun) -> list[int]:
+    """Return the number of messages in each set: those that the record has at the same version."""
+    versions = run.trace["version"][~run.joins]
+    return np.bincount(versions, minlength=run.result["updates"])[: run.result["updates"]].tolist()
+
+
 def _evicted(run: RecordedRun) -> bool:
     """Return True if the run continued without a worker."""
     return bool(run.result["recovery"]["evicted"])
@@ -398,6 +404,7 @@ TRANSCRIPTIONS = {
         quorum_rules.decoupled_diloco,
         _inner_memory,
         count="quorum",
+        together=lambda run, s: _set_sizes(run) if s.grace else None,
         work="work",
         sizes=lambda run, s: [] if s.average == "plain" else [*map(math.prod, run.shapes)],
         **OUTER,

@@ -13,12 +13,18 @@ from .synchronous_rules import no_states
 
 
 def sets(
-    events: Sequence[tuple[int, int]], workers: int, count: int, ends: Sequence[int]
+    events: Sequence[tuple[int, int]],
+    workers: int,
+    count: int,
+    ends: Sequence[int],
+    together: Sequence[int] | None = None,
 ) -> tuple[list[list[tuple[int, int, int]]], bool]:
     """Return the sets of K messages, and True if each worker read θ between the update with its last message and this.
 
     `events` holds (worker, updates in the θ that it had read); `ends` the rounds after which a worker stops, of each
     run if one resumes another: then fewer than K may be left. A message is (worker, its rounds before, updates read).
+
+    With a time of grace a set has K messages or more: `together` is their number in each set, as recorded.
     """
     found: list[list[tuple[int, int, int]]] = []
     inbox, done, after, wanted, lawful = [], [0] * workers, [0] * workers, 0, True
@@ -26,6 +32,9 @@ def sets(
         if not inbox:
             end = next((end for end in ends if min(done) < end), ends[-1])
             wanted = min(count, sum(rounds < end for rounds in done))
+            if together is not None:
+                least, wanted = wanted, together[len(found)] if len(found) < len(together) else workers + 1
+                lawful &= least <= wanted
         lawful &= after[k] <= read <= len(found)
         inbox.append((k, done[k], read))
         done[k], after[k] = done[k] + 1, len(found) + 1
@@ -84,6 +93,7 @@ def decoupled_diloco(
     period: int,
     steps: int,
     ends: Sequence[int],
+    together: Sequence[int] | None = None,
     inner: InnerStep = sgd_step,
     average: Callable[[np.ndarray, np.ndarray], np.ndarray] = radial_directional,
     send: Send = as_it_is,
@@ -91,9 +101,10 @@ def decoupled_diloco(
     """Merge the parameters x_k of the first K workers after H_k inner steps each, from whatever θ, and step.
 
     v_k = θ − x_k with the present θ, w_k = H_k, D = RDA(v, w), or another average, for each tensor of `sizes`;
-    m ← μ m + D; θ ← θ − ε (D + μ m). Without `sizes`, D is the weighted mean. Returns as `k_async`.
+    m ← μ m + D; θ ← θ − ε (D + μ m). Without `sizes`, D is the weighted mean. `together` as in `sets`. Returns as
+    `k_async`.
     """
-    (messages, lawful), thetas = sets(events, workers, count, ends), [start.copy()]
+    (messages, lawful), thetas = sets(events, workers, count, ends, together), [start.copy()]
     m, states, done = np.zeros_like(start), no_states(workers), [0] * workers
     for inbox in messages if lawful else []:
         v, w = [], []
