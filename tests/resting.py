@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,6 @@ from sleeping import rested
 from distsgd.algorithms import DPSGD, SGP, AsyncSGD, DSGDTracking, NoLoCo, SyncSGD
 from distsgd.common.tasks import state_manager
 from distsgd.common.tasks.carriers import Carriers
-from distsgd.common.tasks.requests import carrying
 from distsgd.common.tasks.worker_loop import WorkerLoop
 from distsgd.common.waiting import wait_until
 
@@ -80,14 +80,19 @@ class CutDPSGD(RestingDPSGD):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        call, messages = Carriers._run, itertools.count()
+        carrier, messages = Carriers._carrier, itertools.count()
 
-        def cut(carriers: Carriers, name: str, *values: int, **how: Any) -> Any:
-            if (carriers.index, name) == (1, carrying(2)) and next(messages) >= 40:
-                raise RuntimeError("the connection is lost")
-            return call(carriers, name, *values, **how)
+        def cut(carriers: Carriers, of: int) -> Callable[[], None]:
+            carry = carrier(carriers, of)
 
-        Carriers._run = cut
+            def carry_40() -> None:
+                if next(messages) >= 40:
+                    raise RuntimeError("the connection is lost")
+                carry()
+
+            return carry_40 if (carriers.index, of) == (1, 2) else carry
+
+        Carriers._carrier = cut
 
 
 @dataclass(frozen=True, kw_only=True)

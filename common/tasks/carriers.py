@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,15 +52,21 @@ class Carriers:
         if self.silent is not None:
             threading.Thread(target=self._watch, args=(self.silent,), daemon=True).start()
 
-    def _run(self, name: str, *values: int, seconds: float | None = None) -> Any:
-        return self.calls.run(self.calls.operations[name], *values, seconds=seconds or self.calls.wait_seconds)
+    def _run(self, name: str, *values: int) -> Any:
+        return self.calls.run(self.calls.operations[name], *values, seconds=self.calls.wait_seconds)
 
     def _carry(self, of: int) -> None:
         """Carry messages of a worker until it is lost, or has left after its last round."""
+        carry = self._carrier(of)
         with contextlib.suppress(tf.errors.OpError, RuntimeError):
             while True:
-                self._run(carrying(of), seconds=UNLIMITED_MS / 1000)
+                carry()
         self._leave_out(of)
+
+    def _carrier(self, of: int) -> Callable[[], None]:
+        """Return a function that carries a message: it takes a fifth of the CPU time of `Session.run`."""
+        operation, options = self.calls.operations[carrying(of)], tf.compat.v1.RunOptions(timeout_in_ms=UNLIMITED_MS)
+        return partial(self.calls.session.make_callable(operation.fetches, accept_options=True), options=options)
 
     def _watch(self, silent: Collection[int]) -> None:
         """Leave out silent workers, of which worker 0 knows, and those that others have lost: no call to them fails."""
