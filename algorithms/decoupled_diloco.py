@@ -34,7 +34,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Fraction, InnerOptimizer, NotNegative, Period, Quorum, Rate, Rounds, Scheme, inner, tf
+from ..common.contract import Fraction, Natural, NotNegative, Period, Quorum, Rate, Rounds, Scheme, tf
+from ..common.contract.inner import InnerOptimizer, inner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class DecoupledDiLoCo(Scheme):
     """Outer step size ε."""
     momentum: Fraction = 0.9
     """Outer Nesterov momentum μ."""
-    quorum: Period = 3
+    quorum: Natural = 3
     """Number K of workers whose messages make one update."""
     grace: NotNegative = 0.0
     """Time (s) for which the K messages wait for those of the other workers; at most until all have come."""

@@ -19,7 +19,7 @@ Defaults: the authors' β = 0.999 and chunks of 64; they send 32 of the 4096 coe
 
 from dataclasses import dataclass
 
-from ..common.contract import DCT, Barrier, Fraction, Period, Rate, Scheme, WithMemory, sgd, tf
+from ..common.contract import DCT, Barrier, Fraction, Natural, Rate, Scheme, WithMemory, sgd, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +33,9 @@ class DeMo(Scheme):
     """Step size η of each weight."""
     decay: Fraction = 0.999
     """Decay β of the momentum."""
-    chunk: Period = 64
+    chunk: Natural = 64
     """Elements of a chunk."""
-    kept: Period = 4
+    kept: Natural = 4
     """Coefficients of each chunk that a message has."""
 
     @property

@@ -26,7 +26,7 @@ Defaults: a = 3 and b = 6, as the paper recommends; a moment should not be older
 import math
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Decay, NotNegative, Period, Rate, Rounds, Scheme, UserError, adamw, tf
+from ..common.contract import Barrier, Decay, Natural, NotNegative, Period, Rate, Rounds, Scheme, UserError, adamw, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +42,9 @@ class DESLOC(Scheme):
 
     communication_period: Period = 10
     """Local steps K between two averages of the parameters; at least 3."""
-    first_moment_every: Period = 3
+    first_moment_every: Natural = 3
     """Periods a between two averages of the first moment."""
-    second_moment_every: Period = 6
+    second_moment_every: Natural = 6
     """Periods b between two averages of the second moment."""
     learning_rate: Rate = 0.002
     """Step size η."""

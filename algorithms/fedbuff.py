@@ -23,7 +23,7 @@ center, and its next move is an update late.
 
 from dataclasses import dataclass
 
-from ..common.contract import NotNegative, Period, Rate, Scheme, gathered, sgd
+from ..common.contract import Natural, NotNegative, Period, Rate, Scheme, gathered, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class FedBuff(Scheme):
     """The worker's step size η."""
     server_learning_rate: Rate = 1.0
     """The server's step size ε."""
-    messages_per_update: Period = 4  # pyright: ignore[reportIncompatibleMethodOverride]
+    messages_per_update: Natural = 4  # pyright: ignore[reportIncompatibleMethodOverride]
     """Number K of messages that make one step of the server."""
     staleness_exponent: NotNegative = 0.5
     """Exponent p of the weight of a late message; 0 for equal weights."""

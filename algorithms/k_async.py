@@ -15,7 +15,7 @@ times of mean E[X] an update takes (1/(W − K + 1) + ... + 1/W)·E[X], the K-th
 
 from dataclasses import dataclass
 
-from ..common.contract import Period, Quorum, Rate, Scheme, sgd
+from ..common.contract import Natural, Quorum, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class KAsync(Scheme):
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""
-    workers_per_update: Period = 4
+    workers_per_update: Natural = 4
     """Number K of workers whose gradients make one update."""
 
     @property

@@ -13,7 +13,7 @@ the time of a gradient, whatever its distribution. With local steps and weights 
 
 from dataclasses import dataclass
 
-from ..common.contract import Period, Rate, Scheme, gathered, sgd
+from ..common.contract import Natural, Rate, Scheme, gathered, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class KBatchAsync(Scheme):
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""
-    messages_per_update: Period = 4  # pyright: ignore[reportIncompatibleMethodOverride]
+    messages_per_update: Natural = 4  # pyright: ignore[reportIncompatibleMethodOverride]
     """Number K of gradients that make one update."""
 
     def global_variables(self, center):

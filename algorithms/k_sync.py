@@ -17,7 +17,7 @@ them make an update.
 
 from dataclasses import dataclass
 
-from ..common.contract import Period, Quorum, Rate, Scheme, sgd
+from ..common.contract import Natural, Quorum, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class KSync(Scheme):
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""
-    workers_per_update: Period = 4
+    workers_per_update: Natural = 4
     """Number K of workers whose gradients make one update."""
     cancel_late: bool = False
     """Stop a computation as soon as its gradient would be dropped; only in a simulation or a `Group`."""

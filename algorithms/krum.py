@@ -18,7 +18,7 @@ honest workers are far apart, and Krum always prefers the same ones.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, Period, Rate, Scheme, sgd, tf
+from ..common.contract import Barrier, Fraction, Natural, Rate, Scheme, sgd, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Krum(Scheme):
     """Step size η."""
     hostile_share: Fraction = 0.25
     """Fraction β of the workers that may be hostile."""
-    chosen: Period = 1
+    chosen: Natural = 1
     """Gradients of which a step takes the mean, the nearest ones."""
 
     def worker_rows(self, center):

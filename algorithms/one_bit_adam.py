@@ -27,7 +27,7 @@ Defaults: the paper's T is 15 to 20 % of the steps.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Decay, Period, Rate, Scheme, SignsOrFloats, scaled_signs, sgd, tf
+from ..common.contract import Barrier, Decay, Natural, Rate, Scheme, SignsOrFloats, scaled_signs, sgd, tf
 
 EPSILON = 1e-8
 
@@ -44,7 +44,7 @@ class OneBitAdam(Scheme):
 
     learning_rate: Rate = 0.004
     """Step size η."""
-    warmup_steps: Period = 30
+    warmup_steps: Natural = 30
     """Steps T before the variance is frozen, whose messages are not compressed."""
     beta_1: Decay = 0.9
     """Decay β₁ of the momentum m."""

@@ -20,7 +20,7 @@ workers in turn, those of one worker.
 
 from dataclasses import dataclass
 
-from ..common.contract import Period, Rate, Scheme, sgd
+from ..common.contract import Natural, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Ringmaster(Scheme):
 
     learning_rate: Rate = 0.1
     """Step size η."""
-    delay_threshold: Period = 16
+    delay_threshold: Natural = 16
     """Smallest staleness R at which a gradient is dropped."""
     cancel_late: bool = False
     """Stop a computation as soon as its gradient would be dropped; only in a simulation or a `Group`."""

@@ -20,7 +20,7 @@ K-batch-async (Dutta et al. 2018) with K = c.
 
 from dataclasses import dataclass
 
-from ..common.contract import Period, Rate, Scheme, gathered, sgd, tf
+from ..common.contract import Natural, Rate, Scheme, gathered, sgd, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class SoftSync(Scheme):
 
     learning_rate: Rate = 0.2
     """Step size η of gradients that are at most one update late."""
-    messages_per_update: Period = 2  # pyright: ignore[reportIncompatibleMethodOverride]
+    messages_per_update: Natural = 2  # pyright: ignore[reportIncompatibleMethodOverride]
     """Number c of gradients that make one update."""
 
     def global_variables(self, center):

@@ -27,7 +27,7 @@ Defaults: the paper's κ = 16 and H = 16; its T is where the rate begins to fall
 
 from dataclasses import dataclass
 
-from ..common.contract import Period, Rounds, sgd, take, tf
+from ..common.contract import Natural, Period, Rounds, sgd, take, tf
 from .one_bit_adam import OneBitAdam
 
 
@@ -41,11 +41,11 @@ class ZeroOneAdam(OneBitAdam):
 
     communication_period: Period = 4
     """Most local steps H of a round."""
-    warmup_steps: Period = 60
+    warmup_steps: Natural = 60
     """Steps T before the variance is frozen, a round each."""
-    variance_repeats: Period = 16
+    variance_repeats: Natural = 16
     """Changes κ of the variance before the distance between two of them doubles."""
-    doubling_steps: Period = 60
+    doubling_steps: Natural = 60
     """Steps S before the local steps of a round double, up to the most."""
 
     def rounds(self, steps, done=0, worker=0):

@@ -1,6 +1,7 @@
 """What a user's scheme may use, and the errors where it uses more."""
 
 import json
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -10,7 +11,7 @@ from fair import Fair, fair
 
 from distsgd.algorithms import AsyncDiLoCo, FedBuff, Hogwild, LocalSGD, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Recovery, UserError, train
-from distsgd.common.contract import Barrier, Collective, Int8, Rounds, Scheme, WithMemory, uniform_numbers
+from distsgd.common.contract import Barrier, Collective, Int8, Period, Rounds, Scheme, WithMemory, uniform_numbers
 from distsgd.common.contract.seeded import uniform
 from distsgd.common.data.named import load
 from distsgd.common.tasks import graph, plan
@@ -45,9 +46,16 @@ class Replying(AsyncDiLoCo):
     reply_codec = WithMemory(Int8())
 
 
+@dataclass(frozen=True, kw_only=True)
+class Every(Scheme):
+    name = "every"
+    sync_every: Period = 5
+
+
 @pytest.mark.parametrize(
     ("scheme", "message"),
     [
+        (Every(), "the number of local steps of a round is its communication_period: rename sync_every, or"),
         (Waiting(), "backup_workers must be fewer"),
         (Replying(), "a codec of replies keeps no variables"),
         (AsyncDiLoCo(momentum_share=0.5), "momentum_share must be at most 1/3"),

@@ -32,6 +32,11 @@ def contraction(matrix):
     return np.linalg.norm(matrix - 1 / len(matrix), 2) ** 2
 
 
+def neighbours(graph, worker, workers, round=0):
+    """Return the other workers that a worker hears in a round."""
+    return [int(k) for k in np.flatnonzero(graph.weights(workers, round)[worker]) if k != worker]
+
+
 @pytest.mark.parametrize(("name", "workers"), GRAPH_SIZES)
 def test_every_graph_keeps_equal_workers_equal_and_the_mean(name, workers):
     graph = Topology(name)
@@ -43,30 +48,19 @@ def test_every_graph_keeps_equal_workers_equal_and_the_mean(name, workers):
         np.testing.assert_allclose([matrix.sum(0), matrix.sum(1)], 1, rtol=1e-15)
 
 
-@pytest.mark.parametrize(("name", "workers"), GRAPH_SIZES)
-def test_neighbours_and_listeners_are_the_rows_and_columns(name, workers):
-    graph = Topology(name)
-    for round in range(graph.period(workers) or 5):
-        matrix = graph.weights(workers, round, 3)
-        for k in range(workers):
-            others = [j for j in range(workers) if j != k]
-            assert graph.neighbours(k, workers, round, 3) == [j for j in others if matrix[k, j] > 0]
-            assert graph.listeners(k, workers, round, 3) == [j for j in others if matrix[j, k] > 0]
-
-
 @pytest.mark.parametrize(("name", "expected"), [("ring", [1, 7]), ("hypercube", [1, 2, 4]), ("exponential", [1, 2, 4])])
 def test_neighbours_of_worker_0_of_8(name, expected):
-    assert Topology(name).neighbours(0, 8) == expected
+    assert neighbours(Topology(name), 0, 8) == expected
 
 
 def test_torus_of_3_by_4():
-    assert Topology("torus").neighbours(0, 12) == [1, 3, 4, 8]
-    assert Topology("torus").neighbours(6, 12) == [2, 5, 7, 10]
+    assert neighbours(Topology("torus"), 0, 12) == [1, 3, 4, 8]
+    assert neighbours(Topology("torus"), 6, 12) == [2, 5, 7, 10]
 
 
 def test_small_graphs_count_a_neighbour_once():
     np.testing.assert_array_equal(weights("ring", 2), np.full((2, 2), 1 / 2))
-    assert Topology("torus").neighbours(0, 4) == [1, 2]
+    assert neighbours(Topology("torus"), 0, 4) == [1, 2]
     np.testing.assert_array_equal(weights("torus", 4)[0], [1 / 3, 1 / 3, 1 / 3, 0])
 
 
@@ -117,7 +111,7 @@ def test_one_peer_is_exact_after_log2_rounds(workers):
         product = np.eye(workers)
         for round in range(start, start + rounds):
             assert np.abs(product - 1 / workers).max() > 0.01
-            assert len(graph.neighbours(0, workers, round)) == 1
+            assert len(neighbours(graph, 0, workers, round)) == 1
             product = graph.weights(workers, round) @ product
         np.testing.assert_array_equal(product, np.full((workers, workers), 1 / workers))
 
@@ -174,8 +168,7 @@ def test_matrix_of_a_file(tmp_path):
     np.savetxt(tmp_path / "graph.txt", matrix)
     graph = Topology(f"file:{tmp_path / 'graph.txt'}")
     np.testing.assert_array_equal(graph.weights(3, 17, 2), matrix)
-    assert graph.neighbours(2, 3) == [0]
-    assert graph.listeners(2, 3) == [1]
+    assert neighbours(graph, 2, 3) == [0]
     assert graph.period(3) == 1
     with pytest.raises(UserError, match=r"workers=4, and a matrix of shape \[3, 3\]"):
         graph.weights(4)

@@ -16,7 +16,7 @@ from ..sync.collective import Collective
 from ..sync.gossip import Gossip
 from ..sync.pairs import Pairs
 from ..sync.synchronization import Synchronization
-from .hyperparameters import Count, Decay, Fraction, Graph, NotNegative, Period, Positive, Rate, unstable_above
+from .hyperparameters import Count, Decay, Fraction, Graph, Natural, NotNegative, Period, Positive, Rate, unstable_above
 from .inner import InnerOptimizer, inner
 from .on_graph import OnGraph
 from .optimizers import adagrad, adamw, gathered, scaled_signs, sgd, take, top_k
@@ -45,6 +45,7 @@ __all__ = [
     "Graph",
     "InnerOptimizer",
     "Int8",
+    "Natural",
     "NotNegative",
     "OnGraph",
     "Pairs",

@@ -14,6 +14,7 @@ from ..arguments import at_least
 from ..errors import UserError
 from ..messages.codec import Codec
 from ..sync.asynchronous import Unlocked
+from .hyperparameters import Period, kinds_of
 from .rounding import rounded
 from .scheme import Scheme
 from .views import check_names
@@ -52,6 +53,7 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
         UserError: the scheme cannot work with that number of workers, or its parts do not fit together.
     """
     scheme.sync.check(workers)
+    _check_period(scheme)
     _check_messages(scheme)
     numbers = scheme.worker_numbers()
     check_variables(
@@ -65,6 +67,17 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
         if not isinstance(value, Real):
             raise UserError(f"{scheme.name}: the worker number {name} must begin as a number. Received: {value!r}")
     scheme.check(workers)
+
+
+def _check_period(scheme: Scheme) -> None:
+    """Refuse a period of another name than `communication_period`, of which the rounds would know nothing."""
+    kinds = kinds_of(type(scheme))
+    periods = [name for name, kind in kinds.items() if kind == Period]
+    if periods and "communication_period" not in kinds and type(scheme).period is Scheme.period:
+        raise UserError(
+            f"{scheme.name}: the number of local steps of a round is its communication_period: rename {periods[0]}, or "
+            "define the property period"
+        )
 
 
 def _check_messages(scheme: Scheme) -> None:

@@ -37,8 +37,8 @@ Graph = Annotated[str, lambda **given: _check_graph(*given.values())]
 """Name of a graph of workers, see `sync.topology`."""
 Natural = Annotated[int, functools.partial(at_least, 1)]
 """A whole number from one."""
-Period = Natural
-"""A number of local steps, from one."""
+Period = Annotated[int, functools.partial(at_least, 1), "period"]
+"""The local steps of a round, from one: the type of `communication_period`, see `Scheme.period`."""
 Count = Annotated[int, functools.partial(at_least, 0)]
 """A whole number from zero."""
 
@@ -63,13 +63,14 @@ def check_fields(checked: Any) -> None:
 
 def check_values(kind: type, values: Mapping[str, Any]) -> None:
     """Raise `UserError` for the first value that is not of the type of the field with its name in a dataclass."""
-    kinds = _kinds(kind)
+    kinds = kinds_of(kind)
     for name, value in values.items():
         _check(name, kinds.get(name), value)
 
 
 @functools.cache
-def _kinds(checked: type) -> dict[str, Any]:
+def kinds_of(checked: type) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass, by name."""
     try:
         return get_type_hints(checked, include_extras=True)
     except NameError:  # a class made inside a function may use types that are not visible here

@@ -46,12 +46,8 @@ RecordMode = Literal["full", "off"]
 
 NOT_FIGURES = {"event", "task", "when", "virtual", "join", "its"}  # fields of an event that are no metrics
 
-ROWS = {
-    "worker": "worker",
-    "figures": "worker",
-    "center": "center",
-    "passed": "center",
-}  # kind of row in metrics.jsonl, by event
+# Kind of row in metrics.jsonl, by event.
+ROWS = {"worker": "worker", "figures": "worker", "center": "center", "passed": "center"}
 
 SHOWN = 400  # characters of a differing value that an error shows
 
@@ -64,10 +60,10 @@ RESUMED = (
 OF_JOIN = ("algorithm", "hyperparameters", "model")  # those of a script's run, known when it joins
 
 
-def new_run_dir(algorithm: str, root: Path = ROOT) -> Path:
+def new_run_dir(algorithm: str) -> Path:
     """Return the path of a new run directory; it is not created yet."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    return root / algorithm / f"{stamp}-{uuid.uuid4().hex[:6]}"
+    return ROOT / algorithm / f"{stamp}-{uuid.uuid4().hex[:6]}"
 
 
 def load_center(model: FlatModel, run_dir: Path, name: str = "center.npz") -> None:

@@ -78,16 +78,6 @@ class Topology:
             round, seed = round % period, 0
         return _weights(self.text, workers, round, seed, self.written())
 
-    def neighbours(self, worker: int, workers: int, round: int = 0, seed: int = 0) -> list[int]:
-        """Return the other workers that `worker` hears in a round, in ascending order; raises `UserError`."""
-        heard = np.flatnonzero(self.weights(workers, round, seed)[worker])
-        return [int(k) for k in heard if k != worker]
-
-    def listeners(self, worker: int, workers: int, round: int = 0, seed: int = 0) -> list[int]:
-        """Return the other workers that hear `worker` in a round, in ascending order; raises `UserError`."""
-        hearing = np.flatnonzero(self.weights(workers, round, seed)[:, worker])
-        return [int(k) for k in hearing if k != worker]
-
     def written(self) -> int | None:
         """Return the time in nanoseconds at which the file of the matrix was written, by which it is read again."""
         try:
