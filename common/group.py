@@ -21,7 +21,8 @@ every step, the others at the end of a round.
     pushes, pulls apart    local_step; merge at a push; read, use_reply at a pull
     bounded staleness      local_step; merge; as soon as the worker may continue, send, use_reply
     barrier, gossip        local_step; join_set; with the last message of the set, merge_set, use_reply of each worker
-    overlap                local_step; join_set, merge_set before the last steps of a round, use_reply after them
+    overlap                local_step; join_set, merge_set before the last steps of a round, use_reply after them; with
+                           a quorum, whose center may change in between, keep_reply with merge_set
     exchange first         postpone; the exchange as above, postponed_step; local_step for the other steps of the round
 
 `Turns` (`turns.py`) has this order. It counts the rounds, steps and versions of the workers, and knows which of them
@@ -52,7 +53,7 @@ from .messages.ops import is_finite
 from .messages.stand_in import Row
 from .messages.structure import Structure, check_eager
 from .sync.store import Message
-from .turns import Now, Turns
+from .turns import Now, Turns, replies_wait
 
 
 class Operations:
@@ -102,6 +103,7 @@ class Operations:
         rows = [self.workers] if self.sync.gossips else []  # a reply for each worker
         without = tf.zeros([*rows, self.scheme.message_sizes(self.known["shapes"])[-1]])
         self.reply = variable(center if self.sync.uses_ps else without, "reply")
+        self.kept = variable(tf.stack([center] * self.workers), "kept_replies") if replies_wait(self.scheme) else None
         self.times = variable(tf.zeros([self.workers, len(Now._fields)], tf.int32), "times")  # of messages without a ps
 
     def scheme_at(self, step: Any) -> Scheme:
@@ -139,11 +141,20 @@ class Operations:
         self.local.local_step(self.scheme_at(now.step), now, tf.gather(self.local.kept["_postponed"], now.worker), None)
 
     def use_reply(self, now: Now) -> None:
-        """Let a worker pull: it uses the last reply."""
+        """Let a worker pull: it uses the last reply, or the one that it keeps."""
+        if self.kept is not None:
+            reply = Row(self.kept, now.worker).read_value()
+        else:
+            for server in self.servers:
+                server.note_pull(now.worker)
+            reply = (Row(self.reply, now.worker) if self.sync.gossips else self.reply).read_value()
+        self.scheme_at(now.first).on_reply(self.local.view(now), reply)
+
+    def keep_reply(self, now: Now) -> None:
+        """Let a worker pull, and keep the last reply until it has made its steps."""
         for server in self.servers:
             server.note_pull(now.worker)
-        reply = (Row(self.reply, now.worker) if self.sync.gossips else self.reply).read_value()
-        self.scheme_at(now.first).on_reply(self.local.view(now), reply)
+        Row(self.kept, now.worker).assign(self.reply.read_value())
 
     def start(self, now: Now) -> None:
         """Let a worker start from the present center."""

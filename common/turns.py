@@ -179,11 +179,15 @@ class Turns:
             self.do("merge_set", now)
             self._count(1)
             for j in released:
+                if replies_wait(self.scheme):
+                    self.do("keep_reply", self.now(j))
+                    self.at[j].pulled = self.version
                 if not (self.scheme.overlap and self.at[j].left):
                     self._use_reply(j)
 
     def _use_reply(self, k: int) -> None:
-        self.at[k].pulled = self.version
+        if not replies_wait(self.scheme):
+            self.at[k].pulled = self.version
         self.do("use_reply", self.now(k))
         self._go_on(k)
 
@@ -208,6 +212,11 @@ class Turns:
             self.do("start", self.now(k))
 
 
+def replies_wait(scheme: Scheme) -> bool:
+    """Return True if the center may change between the reply to a set and its use by a worker that computes."""
+    return scheme.overlap > 0 and scheme.sync.late == "count"
+
+
 def kinds_of(scheme: Scheme) -> list[str]:
     """Return the names of the operations that `Turns` may call for a scheme."""
     sync, first, drops_none = scheme.sync, scheme.exchange_first, type(scheme).accepts is Scheme.accepts
@@ -226,6 +235,7 @@ def kinds_of(scheme: Scheme) -> list[str]:
         "read": "pull" in scheme.events,
         "join_set": in_sets,
         "merge_set": in_sets,
+        "keep_reply": replies_wait(scheme),
     }
     return [name for name, is_needed in needed.items() if is_needed]
 

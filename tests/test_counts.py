@@ -14,7 +14,7 @@ from sleeping import rested
 
 from conftest import children
 from distsgd.common import Cluster, Recovery, train
-from distsgd.common.contract import Async, Barrier, Collective, Period, Scheme, Synchronization, uniform_numbers
+from distsgd.common.contract import Async, Barrier, Collective, Period, Quorum, Scheme, Synchronization, uniform_numbers
 from distsgd.common.record_format import EVENTS
 from distsgd.common.tasks import plan
 from distsgd.common.tasks import worker_loop as loop
@@ -125,6 +125,7 @@ CASES = {
     "overlap_of_whole_rounds": (Telling(sync=Barrier(), communication_period=3, delay=3), 10),
     "without_a_ps": (Telling(sync=Collective(), communication_period=3), 10),
     "overlap_without_a_ps": (Telling(sync=Collective(), communication_period=5, delay=2), 16),
+    "overlap_with_a_quorum": (Telling(sync=Quorum(1, late="count"), communication_period=5, delay=2), 16),
     "overlap_of_single_steps": (Telling(sync=Collective(), delay=1), 6),
     "dropped_messages": (Telling(sync=Barrier(backup_workers=1)), 40),
 }

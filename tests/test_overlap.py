@@ -12,7 +12,7 @@ from test_counts import zeros
 
 from distsgd.algorithms import CO2, AllReduce, CoCoDSGD, DiLoCo, EagerDiLoCo, LocalSGD, StreamingDiLoCo
 from distsgd.common import Cluster, Group, UserError, train
-from distsgd.common.contract import Async, Barrier, Collective, Count, Gossip, Period, Scheme, Synchronization
+from distsgd.common.contract import Async, Barrier, Collective, Count, Gossip, Period, Quorum, Scheme, Synchronization
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.contract.stability import largest_rate
 from distsgd.common.record.round_log import load_rounds
@@ -125,6 +125,43 @@ def test_workers_that_reduce_are_those_of_a_barrier(numbers):
     for k in range(3):
         np.testing.assert_allclose(one.params(k), other.params(k), rtol=1e-5, atol=1e-6)
     assert (other.center == other.params(0)).all()
+
+
+class Following(Mixing):
+    """The center is the last mean; workers add the move of their last steps to it."""
+
+    def local_variables(self, params):
+        return {"sent": params}
+
+    def message(self, worker):
+        worker.sent.assign(worker.params)
+        return worker.params
+
+    def server_update(self, server, message, staleness):
+        server.center.assign(message)
+        return server.center
+
+    def on_reply(self, worker, reply):
+        worker.params.assign(reply + (worker.params - worker.sent))
+
+
+def test_a_worker_uses_the_reply_to_its_set_even_if_the_center_has_changed_since():
+    scheme = Following(sync=Quorum(1, late="count"), communication_period=4, delay=3)
+    group = Group(scheme, np.zeros(1), workers=2)
+    for k in (0, 0, 1, 1):  # both send after their first step: with K = 1 each message becomes the center
+        group.step(k, np.array([-1.0 - k]))
+    assert (group.version, group.staleness(0), group.staleness(1)) == (2, 1, 0)
+    assert group.center == pytest.approx([0.2])
+    for _ in range(2):
+        group.step(0, np.array([-1.0]))
+    assert group.params(0) == pytest.approx([0.1 + 3 * 0.1])  # the center that it made, and the three steps since
+
+
+def test_a_quorum_of_all_workers_with_a_delay_is_a_barrier_with_one():
+    one, other = (played(Following(sync=sync, delay=3)) for sync in (Quorum(3, late="count"), Barrier()))
+    assert one.version == other.version > 5
+    assert (one.center == other.center).all()
+    assert all((one.params(k) == other.params(k)).all() for k in range(3))
 
 
 def test_an_all_reduce_with_a_delay_makes_each_step_along_the_mean_gradient_of_the_step_before():
@@ -317,6 +354,7 @@ def test_a_worker_of_a_group_waits_only_where_it_uses_the_reply():
         (AllReduce(delay=2), r"at least the delay. Received: delay=2, period=1"),
         (AllReduce(delay=1, buckets=2), r"leaves whole.*buckets=2"),
         (Scaling(sync=Collective(), delay=1), r"no mean over the workers.*and message_sizes"),
+        (StreamingDiLoCo().but(sync=Quorum(2)), r"counts late messages.*sync=Quorum"),
         (StreamingDiLoCo().but(sync=Gossip()), r"strict barrier.*sync=Gossip"),
         (StreamingDiLoCo().but(sync=Async()), r"strict barrier.*sync=Async"),
         (StreamingDiLoCo().but(sync=Barrier(backup_workers=1)), r"strict barrier.*backup_workers=1"),

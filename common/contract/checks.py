@@ -141,8 +141,9 @@ def _check_overlap(scheme: Scheme) -> None:
     if not scheme.sync.overlaps or scheme.exchange_first or scheme.uses_gradient_sum:
         raise UserError(
             f"{name}: only what a worker keeps, its parameters or local variables, can travel while it computes, to a "
-            f"strict barrier or among all workers. Received: delay={overlap}, sync={scheme.sync}, "
-            f"exchange_first={scheme.exchange_first}, uses_gradient_sum={scheme.uses_gradient_sum}"
+            "strict barrier, to a quorum that counts late messages, or among all workers. Received: "
+            f"delay={overlap}, sync={scheme.sync}, exchange_first={scheme.exchange_first}, "
+            f"uses_gradient_sum={scheme.uses_gradient_sum}"
         )
     if scheme.takes_means or scheme.sync.buckets > 1:
         raise UserError(
