@@ -1,7 +1,7 @@
 """Decoupled DiLoCo: many local AdamW steps, then a Nesterov step along the moves of the first K workers.
 
     worker k    x ← AdamW(x, g_k(x)), or another inner optimizer, H_k times; its moments are kept over periods;
-                push x and H_k,  wait,  x ← θ
+                push x and H_k,  y ← x,  with a delay τ more steps,  wait,  x ← θ + (x − y)
     server      with the K-th message, or a time of grace after it:  v_k = θ − x_k,  D = RDA(v, H) for each tensor,
                 m ← μ m + D,  θ ← θ − ε (D + μ m),  then release these workers
 
@@ -18,10 +18,11 @@ Reference: Douillard et al., *Decoupled DiLoCo for Resilient Distributed Pre-tra
 rules are known here from descriptions and implementations by third parties, not from the authors' code, of which there
 is none: that RDA is of each tensor, the cases of zero, and θ of the server as the origin of v are theirs.
 Departures: the paper weighs a worker by tokens²/steps; with batches of one size that is in proportion to H_k. A worker
-waits for the quorum; in the paper it computes on, two steps at most until the reply, and the server uses what is left
-of these two steps as a time of grace for more messages, which costs nothing there. Here it is a fixed time, 0 by
-default, for which the K workers wait. No fragments: all parameters travel in one message. Embeddings, for which the
-paper takes the plain mean, are treated like other tensors.
+waits for the quorum; in the paper it computes on, two steps at most until the reply (`delay`), and the server uses what
+is left of these two steps as a time of grace for more messages, which costs nothing there. Here the grace is a fixed
+time, 0 by default. What becomes of the steps after a message is not described: here their move is added to θ, and H_k
+has the steps between two messages. No fragments: all parameters travel in one message. Embeddings, for which the paper
+takes the plain mean, are treated like other tensors.
 Limits: with K = W, equal work and the plain average it is `diloco`; with one worker so, too. The mean of K moves at
 right angles is √K shorter than each of them, and RDA is not: ε fits any number of workers. One ps, which keeps the
 parameters of each worker. A time of grace needs a clock: `Group` and `Optimizer` refuse it.
@@ -30,11 +31,10 @@ asynchronous, and with four workers it diverges with the outer step and momentum
 time by which equal workers are apart is one of the machines, not of the algorithm: so the default has no grace.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Fraction, Natural, NotNegative, Period, Quorum, Rate, Rounds, Scheme, tf
+from ..common.contract import Count, Fraction, Natural, NotNegative, Period, Quorum, Rate, Rounds, Scheme, tf
 from ..common.contract.inner import InnerOptimizer, inner
 
 
@@ -65,6 +65,8 @@ class DecoupledDiLoCo(Scheme):
     """Fractions of the period's steps that workers make, of one worker after the other."""
     average: Literal["radial-directional", "plain"] = "radial-directional"
     """Average of the moves: of their lengths and directions apart, or their plain weighted mean."""
+    delay: Count = 0
+    """Local steps τ between a message and the use of its reply; at most H."""
 
     @property
     def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -74,7 +76,7 @@ class DecoupledDiLoCo(Scheme):
         return Rounds.even_share(steps, self.communication_period, self.work[worker % len(self.work)])
 
     def local_variables(self, params):
-        return inner(self.inner_optimizer).local_variables(params)
+        return {"sent": params} | dict(inner(self.inner_optimizer).local_variables(params))
 
     def global_variables(self, center):
         return {"velocity": 0 * center}
@@ -89,6 +91,7 @@ class DecoupledDiLoCo(Scheme):
         inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
+        worker.sent.assign(worker.params)
         return worker.params, {"steps": worker.steps}
 
     def weighted(self, server, message, staleness):
@@ -99,20 +102,21 @@ class DecoupledDiLoCo(Scheme):
     def server_update(self, server, message, staleness):
         weights, moves = server.weight.read_value(), server.center - server.pushed.read_value()
         shares = weights / tf.reduce_sum(weights)
-        if self.average == "plain":
-            moved = tf.linalg.matvec(moves, shares, transpose_a=True)
-        else:
-            tensors = tf.split(moves, [math.prod(shape) for shape in server.shapes], axis=1)
-            moved = tf.concat([self._merged(tensor, shares) for tensor in tensors], axis=0)
+        tensors = tf.split(moves, [tf.TensorShape(shape).num_elements() for shape in server.shapes], axis=1)
+        moved = tf.concat([self._mean(tensor, shares) for tensor in tensors], axis=0)
         server.velocity.assign(self.momentum * server.velocity + moved)
         server.center.assign_sub(self.outer_learning_rate * (moved + self.momentum * server.velocity))
         server.weight.assign(tf.zeros_like(weights))
         return server.center
 
-    def _merged(self, moves, shares):
-        """Return the radial-directional average [n] of moves [W, n], whose shares sum to one."""
+    def on_reply(self, worker, reply):
+        worker.params.assign(reply + (worker.params - worker.sent))
+
+    def _mean(self, moves, shares):
+        """Return the average [n] of moves [W, n], whose shares sum to one."""
+        mean = tf.linalg.matvec(moves, shares, transpose_a=True)
         lengths = tf.norm(moves, axis=1)
         along = tf.linalg.matvec(tf.math.divide_no_nan(moves, lengths[:, None]), shares, transpose_a=True)
         length = tf.norm(along)
         radial = tf.math.divide_no_nan(tf.reduce_sum(shares * lengths), length) * along
-        return tf.where(length < 1e-6, tf.linalg.matvec(moves, shares, transpose_a=True), radial)
+        return tf.where((length < 1e-6) | (self.average == "plain"), mean, radial)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from test_counts import zeros
 
-from distsgd.algorithms import CO2, AllReduce, CoCoDSGD, DiLoCo, EagerDiLoCo, LocalSGD, StreamingDiLoCo
+from distsgd.algorithms import CO2, AllReduce, CoCoDSGD, DecoupledDiLoCo, DiLoCo, EagerDiLoCo, LocalSGD, StreamingDiLoCo
 from distsgd.common import Cluster, Group, UserError, train
 from distsgd.common.contract import Async, Barrier, Collective, Count, Gossip, Period, Quorum, Scheme, Synchronization
 from distsgd.common.contract.checks import check_scheme
@@ -162,6 +162,18 @@ def test_a_quorum_of_all_workers_with_a_delay_is_a_barrier_with_one():
     assert one.version == other.version > 5
     assert (one.center == other.center).all()
     assert all((one.params(k) == other.params(k)).all() for k in range(3))
+
+
+def test_decoupled_diloco_with_a_delay_and_the_plain_average_is_cocod_sgd():
+    """The plain average of equal work with K = W, ε = 1 and μ = 0: θ ← mean x_k, x_k ← θ + (x_k − y_k)."""
+    numbers = {"communication_period": 5, "delay": 5, "learning_rate": 0.1, "inner_optimizer": "sgd"}
+    more = {"quorum": 3, "average": "plain", "outer_learning_rate": 1.0, "momentum": 0.0}
+    one = played(DecoupledDiLoCo(**numbers, **more))
+    other = played(CoCoDSGD(communication_period=5, learning_rate=0.1))
+    assert one.version == other.version > 5
+    np.testing.assert_allclose(one.center, other.center, rtol=1e-5, atol=1e-6)
+    for k in range(3):
+        np.testing.assert_allclose(one.params(k), other.params(k), rtol=1e-5, atol=1e-6)
 
 
 def test_an_all_reduce_with_a_delay_makes_each_step_along_the_mean_gradient_of_the_step_before():

@@ -89,6 +89,9 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "decoupled_diloco": DecoupledDiLoCo(
         communication_period=5, work=(1.0, 0.6), quorum=2, inner_optimizer="sgd", learning_rate=0.1
     ),
+    "decoupled_diloco with a delay": DecoupledDiLoCo(
+        communication_period=5, work=(1.0, 0.6), quorum=2, delay=2, inner_optimizer="sgd", learning_rate=0.1
+    ),
     "decoupled_diloco with plain averages": DecoupledDiLoCo(communication_period=5, quorum=1, average="plain"),
     "async_diloco": AsyncDiLoCo(inner_optimizer="adamw:weight_decay=2", momentum_share=0.2),
     "local_sgd": LocalSGD(synchronous_steps=14),
@@ -131,6 +134,7 @@ WAYS = (
     "k_async",
     "all_reduce",
     "all_reduce with a delay",
+    "decoupled_diloco with a delay",
     "ad_psgd",
     "aeasgd",
     "ef_sgd",

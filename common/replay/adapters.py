@@ -406,6 +406,7 @@ TRANSCRIPTIONS = {
         count="quorum",
         together=lambda run, s: _set_sizes(run) if s.grace else None,
         work="work",
+        tau="delay",
         sizes=lambda run, s: [] if s.average == "plain" else [*map(math.prod, run.shapes)],
         **OUTER,
     ),

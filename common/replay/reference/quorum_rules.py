@@ -96,23 +96,28 @@ def decoupled_diloco(
     together: Sequence[int] | None = None,
     inner: InnerStep = sgd_step,
     average: Callable[[np.ndarray, np.ndarray], np.ndarray] = radial_directional,
+    tau: int = 0,
     send: Send = as_it_is,
 ) -> tuple[list[np.ndarray], bool]:
     """Merge the parameters x_k of the first K workers after H_k inner steps each, from whatever θ, and step.
 
     v_k = θ − x_k with the present θ, w_k = H_k, D = RDA(v, w), or another average, for each tensor of `sizes`;
-    m ← μ m + D; θ ← θ − ε (D + μ m). Without `sizes`, D is the weighted mean. `together` as in `sets`. Returns as
-    `k_async`.
+    m ← μ m + D; θ ← θ − ε (D + μ m). Without `sizes`, D is the weighted mean. `together` as in `sets`. The last τ of
+    the H_k steps follow the message: their move is added to the θ of the reply. Returns as `k_async`.
     """
     (messages, lawful), thetas = sets(events, workers, count, ends, together), [start.copy()]
+    moved = [np.zeros_like(start)] * workers
     m, states, done = np.zeros_like(start), no_states(workers), [0] * workers
     for inbox in messages if lawful else []:
         v, w = [], []
         for k, number, read in inbox:
             length = max(1, round(work[k % len(work)] * min(period, steps - number * period)))
-            x = inner_window(thetas[read], states[k], gradient, k, done[k], length, eta, inner)
+            late = min(tau, length)
+            x = thetas[read] + moved[k]
+            x = inner_window(x, states[k], gradient, k, done[k], length - late, eta, inner)
             v.append(thetas[-1] - send(x, k))
             w.append(length)
+            moved[k] = inner_window(x, states[k], gradient, k, done[k] + length - late, late, eta, inner) - x
             done[k] += length
         moves, weights = np.array(v), np.array(w, start.dtype)
         tensors = np.split(moves, np.cumsum(sizes)[:-1], axis=1)
