@@ -11,7 +11,8 @@ from typing import Any
 
 from sleeping import rested
 
-from distsgd.algorithms import DPSGD, SGP, AsyncSGD, DSGDTracking, NoLoCo, SyncSGD
+from distsgd.algorithms import DPSGD, SGP, AsyncSGD, DecoupledDiLoCo, DSGDTracking, NoLoCo, SyncSGD
+from distsgd.common.contract import tf
 from distsgd.common.tasks import state_manager
 from distsgd.common.tasks.carriers import Carriers
 from distsgd.common.tasks.worker_loop import WorkerLoop
@@ -123,3 +124,12 @@ class RestingTracking(DSGDTracking):
 
     def message(self, worker: Any) -> Any:
         return rested(super().message(worker), self.milliseconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateWorker(DecoupledDiLoCo):
+    """Decoupled DiLoCo on three workers, the last of which needs 150 ms more for each round."""
+
+    def message(self, worker: Any) -> Any:
+        vector, scalars = super().message(worker)
+        return rested(vector, tf.where(tf.equal(worker.index, 2), tf.constant(150, tf.int64), 0)), scalars

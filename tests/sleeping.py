@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distsgd.algorithms import AsyncSGD, DecoupledDiLoCo, SyncSGD
+from distsgd.algorithms import AsyncSGD, SyncSGD
 
 
 def rested(message: Any, milliseconds: Any = 100) -> Any:
@@ -36,16 +36,3 @@ class SleepingBarrier(SyncSGD):
 
     def message(self, worker: Any) -> Any:
         return rested(super().message(worker))
-
-
-@dataclass(frozen=True, kw_only=True)
-class LateWorker(DecoupledDiLoCo):
-    """Decoupled DiLoCo on three workers, the last of which needs 150 ms more for each round."""
-
-    name = "decoupled_diloco"
-
-    def message(self, worker: Any) -> Any:
-        import tensorflow as tf
-
-        vector, scalars = super().message(worker)
-        return rested(vector, tf.where(tf.equal(worker.index, 2), tf.constant(150, tf.int64), 0)), scalars

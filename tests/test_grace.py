@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from going import Going
+from resting import LateWorker
 from scheduled import happens
-from sleeping import LateWorker
 
 from distsgd.algorithms import DecoupledDiLoCo
 from distsgd.common import Group, UserError

@@ -36,7 +36,8 @@ def command_line_run(folder: Path, output: int, *flags: str) -> tuple[subprocess
     command = [sys.executable, "-m", "distsgd.common.cli.main", *arguments]
     process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, text=True)
     metrics = folder / "run" / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and "center" in metrics.read_text())
+    wait_until(lambda: process.poll() is not None or (metrics.exists() and "center" in metrics.read_text()))
+    assert process.poll() is None
     return process, {pid for pid in children() if str(folder) in log_path(pid)}
 
 
