@@ -17,7 +17,7 @@ from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..messages.codec import Codec
 from ..messages.cut import Cut
-from ..messages.ops import is_finite, queue, when
+from ..messages.ops import clock, is_finite, queue, when
 from ..sync.store import Event, Message, WorkerSlot
 from .answers import Joined
 from .center import Center
@@ -86,7 +86,7 @@ class ParameterServer:
         self.share = center.transport.share if plain and scheme.elementwise else lambda reply: reply
         self.read_version, self.count_updates = center.read_version, center.count_updates
         self.staleness, self.note_pull, self.pulled = center.staleness, center.note_pull, center.pulled
-        self.multiples, self.after_update, self.when = multiples, center.after_update, when
+        self.multiples, self.after_update, self.when, self.clock = multiples, center.after_update, when, clock
         self.record, self.rounds_applied, self.released = journal.record, journal.rounds_applied, journal.released
         self.skip_rounds, self.record_rounds = journal.skip_rounds, journal.record_rounds
         self.active, self.finished, self.states = members.active, members.finished, members.states
@@ -96,7 +96,7 @@ class ParameterServer:
 
         with tf.device(self.devices[0]):
             own = scheme.sync.variables(self)
-            self.clock = queue("clock") if scheme.sync.grace else None
+            self.quorums = queue("quorums") if scheme.sync.grace else None
             self.variables = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in own.items()})
         self.consensus = self.variables.consensus if scheme.sync.gossips else None
         if multiples is not None:

@@ -162,8 +162,8 @@ class InSets(Synchronization):
         quorum_at = ps.variables.quorum_at
 
         def begin() -> None:
-            with tf.control_dependencies([quorum_at.assign(_microseconds())]):
-                ps.clock.enqueue(True)
+            with tf.control_dependencies([quorum_at.assign(ps.clock())]):
+                ps.quorums.enqueue(True)
 
         ps.when(enough & ~has_all & tf.equal(quorum_at.read_value(), 0), begin)
         return enough & has_all
@@ -172,7 +172,7 @@ class InSets(Synchronization):
         """Return when the open set had enough messages (us, 0 if it has not), and the seconds of grace left."""
         with tf.device(ps.devices[0]):
             began = ps.variables.quorum_at.read_value()
-            passed = tf.cast(_microseconds() - began, tf.float64) / 1e6
+            passed = tf.cast(ps.clock() - began, tf.float64) / 1e6
             return began, tf.clip_by_value(self.grace - passed, 0, self.grace)
 
     def end_grace(self, ps: Store, began: Tensor) -> Tensor:
@@ -233,7 +233,3 @@ class Quorum(InSets):
         """Raise `UserError` unless a set needs at least one worker."""
         at_least(1, count=self.count)
         not_negative(grace=self.grace)
-
-
-def _microseconds() -> Tensor:
-    return tf.cast(1e6 * tf.timestamp(), tf.int64)

@@ -20,7 +20,7 @@ slice in `each_slice`.
     rounds_applied      recorded rounds of each worker, [W]
     pulled              the version that each worker has pulled last, [W]
     states              the workers' non-trainable states, [W, S]
-    clock               a queue of tokens for the clock of the evaluator, if the rule has a time of grace
+    quorums             a queue with a token for each set that has enough messages, if the rule has a time of grace
     released            times at which the rule has released the last message of each worker, [W], if it `waits`
 
 The operations of an event, in the order in which rules use them:
@@ -66,6 +66,7 @@ The record and the workers:
     close_slots(flags)                      make the workers in `flags` [W] inactive; they are refused until they join
     write(variable, slot, value)            write this worker's row of a variable [W, ...] on the first ps task
     store_state(slot, state)                write this worker's row of `states`
+    clock()                                 the time at which the control inputs have run: microseconds since 1970
     when(condition, action, otherwise)      run `action` if a scalar holds; returns a tensor that is ready afterwards
     only(slot)                              flags [W] that are True for this worker alone
     holds(slot)                             True if the caller has the slot: no other process has joined as this worker

@@ -194,8 +194,8 @@ class GraceRequests:
     """Requests of the clock that closes sets after their time of grace; see `sync.barrier`."""
 
     grace_left = answer(tuple[int, float], lambda ps: ps.scheme.sync.grace_left(ps))
-    _await_quorum = answer(bool, lambda ps: ps.clock.dequeue(), seconds=POLL_END_SECONDS)
-    _call_clock = answer(bool, lambda ps: ps.clock.enqueue(True), seconds=END_SECONDS)
+    _await_quorum = answer(bool, lambda ps: ps.quorums.dequeue(), seconds=POLL_END_SECONDS)
+    _call_clock = answer(bool, lambda ps: ps.quorums.enqueue(True), seconds=END_SECONDS)
 
     @request(traced=True)
     def end_grace(ps: Any, began: int) -> bool:
