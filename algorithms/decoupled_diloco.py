@@ -76,7 +76,7 @@ class DecoupledDiLoCo(Scheme):
         return Rounds.even_share(steps, self.communication_period, self.work[worker % len(self.work)])
 
     def local_variables(self, params):
-        return {"sent": params} | dict(inner(self.inner_optimizer).local_variables(params))
+        return ({"sent": params} if self.delay else {}) | dict(inner(self.inner_optimizer).local_variables(params))
 
     def global_variables(self, center):
         return {"velocity": 0 * center}
@@ -91,7 +91,8 @@ class DecoupledDiLoCo(Scheme):
         inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
-        worker.sent.assign(worker.params)
+        if self.delay:
+            worker.sent.assign(worker.params)
         return worker.params, {"steps": worker.steps}
 
     def weighted(self, server, message, staleness):
@@ -110,13 +111,12 @@ class DecoupledDiLoCo(Scheme):
         return server.center
 
     def on_reply(self, worker, reply):
-        worker.params.assign(reply + (worker.params - worker.sent))
+        worker.params.assign(reply + (worker.params - worker.sent) if self.delay else reply)
 
     def _mean(self, moves, shares):
         """Return the average [n] of moves [W, n], whose shares sum to one."""
-        mean = tf.linalg.matvec(moves, shares, transpose_a=True)
         lengths = tf.norm(moves, axis=1)
         along = tf.linalg.matvec(tf.math.divide_no_nan(moves, lengths[:, None]), shares, transpose_a=True)
         length = tf.norm(along)
         radial = tf.math.divide_no_nan(tf.reduce_sum(shares * lengths), length) * along
-        return tf.where((length < 1e-6) | (self.average == "plain"), mean, radial)
+        return tf.where((length < 1e-6) | (self.average == "plain"), tf.tensordot(shares, moves, 1), radial)
