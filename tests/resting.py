@@ -20,8 +20,8 @@ from distsgd.common.waiting import wait_until
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resting(AsyncSGD):
-    """Asynchronous SGD that sleeps in each round, under its name, so that it replays."""
+class Rests:
+    """The rest in each round of the algorithms below, which keep their names, so that their runs replay."""
 
     milliseconds: int = 20
 
@@ -30,23 +30,18 @@ class Resting(AsyncSGD):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RestingTogether(SyncSGD):
+class Resting(Rests, AsyncSGD):
+    """Asynchronous SGD that sleeps in each round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestingTogether(Rests, SyncSGD):
     """The same of synchronous SGD."""
 
-    milliseconds: int = 20
-
-    def message(self, worker: Any) -> Any:
-        return rested(super().message(worker), self.milliseconds)
-
 
 @dataclass(frozen=True, kw_only=True)
-class RestingDPSGD(DPSGD):
+class RestingDPSGD(Rests, DPSGD):
     """The same of gossip."""
-
-    milliseconds: int = 20
-
-    def message(self, worker: Any) -> Any:
-        return rested(super().message(worker), self.milliseconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,33 +92,18 @@ class CutDPSGD(RestingDPSGD):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RestingSGP(SGP):
+class RestingSGP(Rests, SGP):
     """The same of gossip with one other."""
 
-    milliseconds: int = 20
-
-    def message(self, worker: Any) -> Any:
-        return rested(super().message(worker), self.milliseconds)
-
 
 @dataclass(frozen=True, kw_only=True)
-class RestingNoLoCo(NoLoCo):
+class RestingNoLoCo(Rests, NoLoCo):
     """The same of gossip in random pairs after many steps."""
 
-    milliseconds: int = 20
-
-    def message(self, worker: Any) -> Any:
-        return rested(super().message(worker), self.milliseconds)
-
 
 @dataclass(frozen=True, kw_only=True)
-class RestingTracking(DSGDTracking):
+class RestingTracking(Rests, DSGDTracking):
     """The same of gossip that tracks the mean gradient."""
-
-    milliseconds: int = 20
-
-    def message(self, worker: Any) -> Any:
-        return rested(super().message(worker), self.milliseconds)
 
 
 @dataclass(frozen=True, kw_only=True)

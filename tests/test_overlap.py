@@ -128,21 +128,12 @@ def test_workers_that_reduce_are_those_of_a_barrier(numbers):
 
 
 class Following(Mixing):
-    """The center is the last mean; workers add the move of their last steps to it."""
+    """`cocod_sgd` with any rule: the center is the last mean, to which workers add the move of their last steps."""
 
     def local_variables(self, params):
         return {"sent": params}
 
-    def message(self, worker):
-        worker.sent.assign(worker.params)
-        return worker.params
-
-    def server_update(self, server, message, staleness):
-        server.center.assign(message)
-        return server.center
-
-    def on_reply(self, worker, reply):
-        worker.params.assign(reply + (worker.params - worker.sent))
+    message, server_update, on_reply = CoCoDSGD.message, CoCoDSGD.server_update, CoCoDSGD.on_reply
 
 
 def test_a_worker_uses_the_reply_to_its_set_even_if_the_center_has_changed_since():
