@@ -211,11 +211,7 @@ def test_a_message_that_is_not_finite_ends_the_run_and_names_the_worker(tmp_path
 
 
 def test_a_worker_that_cannot_be_prepared_leaves_no_thread_that_saves_the_state(tmp_path, monkeypatch):
-    before, prepare, keep = (
-        {*threading.enumerate()},
-        WorkerLoop.prepare,
-        {"recovery": Recovery(checkpoint_seconds=1000)},
-    )
+    before, prepare = {*threading.enumerate()}, WorkerLoop.prepare
 
     def fails(loop):
         if loop.index == 1:
