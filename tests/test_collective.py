@@ -63,7 +63,7 @@ def received(k, workers, buckets, message, way=None):
         num_workers=workers, min_workers=workers, in_process=False, released=SimpleNamespace(assign=lambda _: None)
     )
     mail = Channels(k, ["/device:CPU:0"] * workers, way or Transport())
-    slot = WorkerSlot(k, "", None, None, mail=mail).with_times(tf.fill([TIMES], tf.constant(k, tf.int64)))
+    slot = WorkerSlot(k, "", None, None, mail=mail, times=tf.fill([TIMES], tf.constant(k, tf.int64)))
     rule = Collective(buckets=buckets)
     reply = rule.exchange(store, slot, Message(message))
     return rule.is_finite(store, reply), reply

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -131,7 +132,7 @@ class Center:
         if joins_times:
             with tf.device(self.slices[0].device):
                 arrived[0][0], times = without_times(arrived[0][0])
-            slot = slot.with_times(times)
+            slot = replace(slot, times=times)
 
         def decode(part: Slice, wire: Sequence[Any]) -> Message:
             scalars = tf.nest.map_structure(tf.identity, message.scalars)  # sends all of them to each ps task

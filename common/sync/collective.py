@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..lazy import tf
@@ -69,7 +69,7 @@ class Collective(Barrier):
         """Record the round of all workers; `times` are their times, [W, 4]. The last message releases all of them."""
         version = ps.read_version()
         for k in range(ps.num_workers):
-            ps.record(version, slot.with_times(times[k], k), 0, accepted=True, locked=False)
+            ps.record(version, replace(slot, times=times[k], index=k), 0, accepted=True, locked=False)
         ps.released.assign(tf.fill([ps.num_workers], tf.reduce_max(times[:, 1])))
         ps.count_updates(1)
 

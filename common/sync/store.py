@@ -76,7 +76,7 @@ The record and the workers:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from ..lazy import tf
@@ -121,10 +121,6 @@ class WorkerSlot:
     mail: Any = None
     times: Tensor = None
     round: Tensor = None
-
-    def with_times(self, times: Tensor, index: Any = None) -> WorkerSlot:
-        """Return this slot, or that of worker `index`, in a round with these `times`."""
-        return replace(self, times=times, index=self.index if index is None else index)
 
     def sleep(self, after: Sequence[Tensor] = ()) -> Tensor:
         """Wait for a token; returns it. Never called under the lock."""

@@ -97,7 +97,7 @@ class InPlaceWorker(WithoutCopy):
         loss, self.view.gradient = self.replica.gradient(parts, rows)
         message = timer.send(Message(self.scheme.message(self.view)))
         with timer.reply():
-            sync.exchange(self.ps, self.slot.with_times(timer.times), message)
+            sync.exchange(self.ps, replace(self.slot, times=timer.times), message)
         if self.replica.model.state_size:
             state.assign(sync.share_state(self.ps, self.slot, state.read_value()))
         return loss, timer.end
@@ -127,7 +127,7 @@ class SparseWorker(WithoutCopy):
         self.view.gradient = tf.IndexedSlices(tf.reshape(gradient, [-1]), flat)
         message = timer.send(Message(self.scheme.message(self.view)))
         with timer.reply() if last else contextlib.nullcontext():
-            self.scheme.sync.push(self.ps, self.slot.with_times(timer.times), message)
+            self.scheme.sync.push(self.ps, replace(self.slot, times=timer.times), message)
         return loss, timer.end
 
 

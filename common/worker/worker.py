@@ -156,12 +156,12 @@ class DenseWorker:
         """Build the pull, push or exchange of a round; `total` is the sum of its losses, if its steps are done."""
         if event == "pull":
             with tf.control_dependencies([timer.send(total)]):
-                center = self.ps.pull(self.slot.with_times(timer.times))
+                center = self.ps.pull(replace(self.slot, times=timer.times))
             with timer.reply():
                 self._on_reply(scheme, center)
             return
         message = timer.send(message_of(scheme, self, timer.begun, total))
-        slot = self.slot.with_times(timer.times)
+        slot = replace(self.slot, times=timer.times)
         if event == "push":
             with timer.reply():  # a push has no reply; the next round waits for its acknowledgement
                 scheme.sync.push(self.ps, slot, message)
@@ -209,7 +209,7 @@ class DenseWorker:
         done = timer.send(done)  # the time at which the last step is done: nothing is sent
         self.ps.journal.count_refused(self.slot, tf.cast(number, tf.int64) - done)
         with timer.reply(), tf.control_dependencies([done]):
-            slot = self.slot.with_times(timer.times)
+            slot = replace(self.slot, times=timer.times)
             self.ps.record(self.ps.read_version(), slot, 0, accepted=True, locked=False)
         self.ps.count_updates(done)
         return total, tf.cast(done, tf.float32)
@@ -231,7 +231,7 @@ class DenseWorker:
         else:
             total = self._local_steps(rows, timer.begun, first)
             message = timer.send(message_of(scheme, self, timer.begun, total), in_parts=scheme.sync.buckets > 1)
-            reply = scheme.sync.exchange(self.ps, slot.with_times(timer.times), message)
+            reply = scheme.sync.exchange(self.ps, replace(slot, times=timer.times), message)
         fine = scheme.sync.is_finite(self.ps, reply)
 
         def on_reply() -> None:
@@ -338,7 +338,7 @@ def _sent_early(worker: DenseWorker, scheme: Scheme, rows: Any, timer: RoundTime
     if scheme.overlap < scheme.period:
         total = worker._local_steps(rows[:before], timer.begun, first)
     message = timer.send(message_of(scheme, worker, timer.begun))
-    reply = scheme.sync.exchange(worker.ps, slot.with_times(timer.times), message)
+    reply = scheme.sync.exchange(worker.ps, replace(slot, times=timer.times), message)
     rest = timer.overlap(worker._local_steps(rows[before:], timer.ready, first + tf.cast(before, tf.int64)))
     return total + rest, reply
 
@@ -349,7 +349,7 @@ def _round_in_pairs(worker: DenseWorker, scheme: Scheme, rows: Any, timer: Round
     total = worker._local_steps(rows, timer.begun, first)
     message = timer.send(message_of(scheme, worker, timer.begun, total))
     fine = is_finite(message) & tf.math.is_finite(total)
-    slot = replace(worker.slot.with_times(timer.times), round=worker.views[0].round)
+    slot = replace(worker.slot, times=timer.times, round=worker.views[0].round)
     with timer.reply(), tf.control_dependencies([worker.ps.transactions.check([fine])]):
         message = tf.nest.map_structure(tf.identity, message)
         rule.meet(worker.ps, slot, message, lambda reply: worker._on_reply(scheme, reply))
