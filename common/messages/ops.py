@@ -98,11 +98,6 @@ def queue(name: str, shared_name: str | None = None, shape: Sequence[int] = (), 
     return tf.queue.FIFOQueue(-1, [tf.as_dtype(dtype)], [list(shape)], shared_name=shared_name or name, name=name)
 
 
-def unless_so(condition: Any, otherwise: Callable[[], Any], value: Any) -> Any:
-    """Return `value` unless the condition holds, then `otherwise()`; a condition of None builds no choice."""
-    return value if condition is None else tf.where(condition, otherwise(), value)
-
-
 def when(condition: Any, action: Callable[[], Any], otherwise: Callable[[], Any] = lambda: None) -> Any:
     """Build `action` to run only if `condition` holds, and `otherwise` if not; returns a tensor computed after it.
 

@@ -14,7 +14,6 @@ from ..messages.codec import Codec
 from ..messages.cut import joined, with_times, without_times
 from ..messages.encoder import Encoder
 from ..messages.message import sent_by
-from ..messages.ops import unless_so
 from ..messages.segments import SHARED_BYTES
 from ..messages.stand_in import Row
 from ..messages.transport import Client, Transport
@@ -198,14 +197,17 @@ class Center:
 
     def note_pull(self, slot: WorkerSlot, unless: Any = None) -> None:
         """Note that this worker has pulled the current center; if `unless` is true, the noted version stays."""
+
+        def note(variable: Any, value: Any) -> None:
+            row = Row(variable, slot.index)
+            row.write(value if unless is None else tf.where(unless, row.read_value(), value))
+
         with tf.device(self.device):
-            version = unless_so(unless, lambda: tf.gather(self.pulled, slot.index), self.version.read_value())
-            Row(self.pulled, slot.index).write(version)
+            note(self.pulled, self.version.read_value())
         for part in self.slices:
             if part.pulled_centers is not None:
                 with tf.device(part.device):
-                    row = Row(part.pulled_centers, slot.index)
-                    row.assign(unless_so(unless, row.read_value, part.center.read_value()))
+                    note(part.pulled_centers, part.center.read_value())
 
     # The algorithm's treatment of messages.
 
