@@ -43,6 +43,7 @@ class Center:
         initial: placeholders of the initial value of each slice.
         version: number of updates of the center.
         pulled: the version that each worker has pulled last, [W].
+        scheduled: True if a learning rate is a schedule.
         snapshots: buffer of snapshots of the center, if any are taken.
         messages: number of accepted messages, if several make an update together.
         apart: False if workers and ps are one process; else the times of a round travel at the end of its message.
@@ -69,7 +70,7 @@ class Center:
         self.ps_devices, self.client = list(devices), client or Client(Transport(), devices[0])
         self.scheme, self.codec, self.transport = scheme, codec or scheme.codec, self.client.transport
         self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
-        self.sizes, self.shapes = [size for own in sizes for size in own], shapes
+        self.sizes, self.shapes, self.scheduled = [size for own in sizes for size in own], shapes, scheme.scheduled
         places = devices if holder is None else [holder]
         self.device, self.replies_center = devices[0], True  # the device of the versions
         self.devices = [device for device, own in zip(places, sizes, strict=True) for _ in own]  # of each slice
@@ -234,7 +235,7 @@ class Center:
             the reply, [n]; the variable of the center itself if the scheme replies with the center.
         """
         scheme = self.scheme
-        if scheme.scheduled:  # in local steps of the average worker, as on the workers
+        if self.scheduled:  # in local steps of the average worker, as on the workers
             steps = tf.cast(version, tf.float32) * self.round_steps
             scheme = scheme.at(steps / scheme.updates_per_round(self.num_workers))
         sent = sent_by(scheme.scalars, message.scalars)

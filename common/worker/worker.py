@@ -42,6 +42,7 @@ class DenseWorker:
         names: names of the variables in a view: the parameters and the scheme's local variables.
         clock: local steps done, a variable; learning-rate schedules read it.
         is_center: True if the worker's parameters are the center.
+        scheduled: True if a learning rate is a schedule.
         local: returns the local state to save, see `local_state`.
 
     Raises:
@@ -54,7 +55,7 @@ class DenseWorker:
         self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: WorkerSlot, name: str, seed: int = 0
     ):
         self.scheme, self.replica, self.ps, self.fed = scheme, replica, ps, replica.fed
-        self.device, self.buckets = replica.devices[0], Buckets.of(scheme, replica)
+        self.device, self.buckets, self.scheduled = replica.devices[0], Buckets.of(scheme, replica), scheme.scheduled
         sync = self.scheme.sync
         # Without a ps the parameters of the chief are the center. With gossip they are not: it is the workers' mean.
         self.is_center = not (sync.uses_ps or sync.gossips) and name == "worker_0"
@@ -309,12 +310,12 @@ class DenseWorker:
         self._count_step()
 
     def _count_step(self) -> None:
-        if self.scheme.scheduled or self.is_center:
+        if self.scheduled or self.is_center:
             self.clock.assign_add(1)
 
     def _scheme_now(self) -> Scheme:
         """Return the scheme with its current learning rates."""
-        return self.scheme.at(tf.cast(self.clock.read_value(), tf.float32)) if self.scheme.scheduled else self.scheme
+        return self.scheme.at(tf.cast(self.clock.read_value(), tf.float32)) if self.scheduled else self.scheme
 
     def _gradient(self, rows: Any, *after: Any) -> tuple[Any, list[Any]]:
         """Return loss and gradient (in buckets) on one batch; only the read of the parameters waits for `after`."""
