@@ -10,7 +10,6 @@ from typing import Any
 import tensorflow as tf
 
 from ..messages.ops import clock
-from ..messages.stand_in import Row
 from ..sync.store import WorkerSlot
 
 NO_HOLDER, DIRTY, CLEAN = -1, 0, 1  # see `Transactions.incarnations`; the incarnation of a worker is larger
@@ -156,7 +155,8 @@ class Transactions:
 
     def mark(self, state: int) -> Any:
         """Mark the state as `DIRTY` or `CLEAN`."""
-        return Row(self.incarnations, self.num_workers).write(tf.constant(state, tf.int64))
+        tokens, value = self.incarnations.handle, tf.constant(state, tf.int64)
+        return tf.raw_ops.ResourceScatterUpdate(resource=tokens, indices=self.num_workers, updates=value)
 
     def void(self, flags: Any) -> Any:
         """Refuse from now on the holders of the slots in `flags` [W]."""
