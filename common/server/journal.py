@@ -87,8 +87,7 @@ class Journal:
             the last operation.
         """
         with tf.device(self.device):
-            now = self.transactions.now
-            now = clock() if now is None else now
+            now = clock() if self.transactions.now is None else self.transactions.now
             before = UNKNOWN if event == "join" else self._released_before(slot, accepted, now)
             values = [version, slot.index, staleness, accepted, now, EVENTS.index(event), before]
             times = tf.fill([TIMES], tf.constant(UNKNOWN, tf.int64)) if slot.times is None else slot.times

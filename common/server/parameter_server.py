@@ -77,7 +77,7 @@ class ParameterServer:
         self.copies = LocalCopies(transactions, journal, members)
         center.apart = not in_process
 
-        # The interface of synchronization rules, see `sync.store`.
+        # The interface of synchronization rules, see `sync.store`; the methods below call the parts themselves.
         self.lock, self.exclusive, self.holds = transactions.lock, transactions.exclusive, transactions.holds
         self.slices, self.each_slice = center.slices, center.each_slice
         self.receive, self.reply = center.receive, center.reply
@@ -111,7 +111,7 @@ class ParameterServer:
     def event(self, slot: WorkerSlot, slices: Sequence[Message] = ()) -> Any:
         """Lock for a worker's request, with a message in `slices` if any; refused if the message cannot be merged."""
         checked = slices and self.scheme.sync.uses_ps  # without a ps, workers check the mean of all messages
-        finite = self.each_slice(lambda _, u: is_finite(u), slices) if checked else []
+        finite = self.center.each_slice(lambda _, u: is_finite(u), slices) if checked else []
         with tf.device(self.devices[0]):  # the times have to arrive before the lock is taken
             arrived = [*slices, *finite] if slot.times is None else [*slices, *finite, tf.identity(slot.times)]
         return self.transactions.event(slot, arrived, lambda: [~self.scheme.sync.complete(self), *finite])
@@ -130,24 +130,24 @@ class ParameterServer:
         Returns:
             the slices of the reply, on the ps tasks.
         """
-        version = self.read_version()
-        staleness = self.staleness(version, slot)
+        center, version = self.center, self.center.read_version()
+        staleness = center.staleness(version, slot)
         with tf.device(self.devices[0]):
             lateness = tf.cast(staleness, tf.float32)
             accepted = self.scheme.accepts(lateness)
 
         def merge(part: Slice, message: Any) -> Any:
-            reply = self.merge(part, message, lateness, version, slot, completes)
+            reply = center.merge(part, message, lateness, version, slot, completes)
             return reply if event == "push" else tf.convert_to_tensor(reply)
 
         def merge_if_accepted(part: Slice, message: Any) -> Any:
             merged = tf.cond(accepted, lambda: tf.convert_to_tensor(merge(part, message)), part.center.read_value)
             return tf.identity(merged)  # the identity waits for the update; a control edge from `tf.cond` would not
 
-        with tf.control_dependencies([self.record(version, slot, staleness, accepted, event, locked)]):
-            completes = self.center.count_message(accepted)
-            replies = self.each_slice(merge if accepted is True else merge_if_accepted, slices)
-            self.count_updates(completes)
+        with tf.control_dependencies([self.journal.record(version, slot, staleness, accepted, event, locked)]):
+            completes = center.count_message(accepted)
+            replies = center.each_slice(merge if accepted is True else merge_if_accepted, slices)
+            center.count_updates(completes)
         return replies
 
     # Events besides rounds.
@@ -155,20 +155,21 @@ class ParameterServer:
     def pull(self, slot: WorkerSlot) -> Any:
         """Read the center, as an event of the worker."""
         with self.event(slot):
-            version = self.read_version()
-            noted = self.record(version, slot, self.staleness(version, slot), accepted=False, event="pull")
+            version = self.center.read_version()
+            staleness = self.center.staleness(version, slot)
+            noted = self.journal.record(version, slot, staleness, accepted=False, event="pull")
             with tf.control_dependencies([noted]):  # read the center after the logged time, not before it
-                self.note_pull(slot)
+                self.center.note_pull(slot)
                 slices = self.center.read()
         return self.center.bring(slices)
 
     def gather(self, slot: WorkerSlot, indices: Any, locked: bool) -> Any:
         """Read some coordinates of the center; with `locked`, all at one version."""
         cut = Cut(indices, self.center.sizes)
-        slices = self.each_slice(lambda _, i: tf.identity(i), cut.indices)
-        with self.lock(after=slices) if locked else nullcontext():
-            self.note_pull(slot)
-            values = self.each_slice(lambda part, i: tf.gather(part.center, i), slices)
+        slices = self.center.each_slice(lambda _, i: tf.identity(i), cut.indices)
+        with self.transactions.lock(after=slices) if locked else nullcontext():
+            self.center.note_pull(slot)
+            values = self.center.each_slice(lambda part, i: tf.gather(part.center, i), slices)
         return cut.join(values)
 
     def join(self, slot: WorkerSlot, recorded: Any) -> tuple[Any, Any, Joined]:
@@ -185,16 +186,16 @@ class ParameterServer:
         with transactions.lock([], transactions.check_clean, lambda: transactions.mark(CLEAN)):
             with tf.device(self.devices[0]):
                 waits = self.scheme.sync.rejoin(self, slot)
-                version, rounds = self.read_version(), self.rounds_applied.read_value()[slot.index]
+                version, rounds = self.center.read_version(), self.rounds_applied.read_value()[slot.index]
                 self.membership.take(slot)
-                self.write(self.journal.ended, slot, tf.fill([2], tf.constant(UNKNOWN, tf.int64)))
+                self.membership.write(self.journal.ended, slot, tf.fill([2], tf.constant(UNKNOWN, tf.int64)))
                 copied, asked = self.copies.join(slot, rounds)
                 is_logged = recorded & (version > 0) & ~copied
-                when(is_logged, lambda: self.record(version, slot, 0, accepted=False, event="join"))
+                when(is_logged, lambda: self.journal.record(version, slot, 0, accepted=False, event="join"))
                 state = self.states[slot.index]
                 restoration, stopping = self.journal.restored[0], self.is_ending()
                 joined = Joined(rounds, waits, restoration, stopping, copied, version, asked)
-            self.note_pull(slot, unless=copied)  # a worker that resumes from a copy keeps its older center
+            self.center.note_pull(slot, unless=copied)  # a worker that resumes from a copy keeps its older center
             slices = self.center.read()
         return self.center.bring(slices), state, joined
 
@@ -202,7 +203,7 @@ class ParameterServer:
         """Drop a message that was not finite for good, and count its round as done."""
         with self.event(slot), tf.device(self.devices[0]):
             self.journal.count_refused(slot, tf.constant(1, tf.int64))
-            self.record(self.read_version(), slot, 0, accepted=False)
+            self.journal.record(self.center.read_version(), slot, 0, accepted=False)
         return tf.constant(True)
 
     def wake(self, flags: Any) -> None:
@@ -216,10 +217,10 @@ class ParameterServer:
 
         Worker 1 is taken for dead and started again. The end of the old process must not end the slot of the new one.
         """
-        with self.lock([]) as held, tf.device(self.devices[0]):
-            mine = self.holds(slot)
+        with self.transactions.lock([]) as held, tf.device(self.devices[0]):
+            mine = self.transactions.holds(slot)
             self.journal.finish(slot, ended, mine)
-            self.write(self.finished, slot, mine | tf.gather(self.finished, slot.index))
+            self.membership.write(self.finished, slot, mine | tf.gather(self.finished, slot.index))
         return held.released
 
     def is_ending(self) -> Any:
@@ -235,7 +236,7 @@ class ParameterServer:
     def check_clean(self) -> Any:
         """Return the version; refused if the state is dirty."""
         with self.transactions.clean():
-            return self.read_version()
+            return self.center.read_version()
 
     def snapshot(self) -> dict[str, Any]:
         """Read under one lock: version (`at`), state (mean over the workers), the slices of `vectors`, `refused`.
@@ -245,7 +246,7 @@ class ParameterServer:
         center = self.center
         names = ["center"] if center.ema_decay is None else ["center", "average"]
         with self.transactions.clean():
-            version, vectors = self.read_version(), {name: center.sent(center.read(name)) for name in names}
+            version, vectors = center.read_version(), {name: center.sent(center.read(name)) for name in names}
             with tf.device(self.devices[0]):
                 state, refused = tf.reduce_mean(self.states, 0), self.journal.refused.read_value()
                 more = {} if self.consensus is None else {"consensus": self.consensus.read_value()}
