@@ -42,7 +42,7 @@ class DenseWorker:
         names: names of the variables in a view: the parameters and the scheme's local variables.
         clock: local steps done, a variable; learning-rate schedules read it.
         is_center: True if the worker's parameters are the center.
-        scheduled: True if a learning rate is a schedule.
+        period, overlap, scheduled: those of the scheme, which a change of its learning rates leaves as they are.
         local: returns the local state to save, see `local_state`.
 
     Raises:
@@ -55,7 +55,8 @@ class DenseWorker:
         self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: WorkerSlot, name: str, seed: int = 0
     ):
         self.scheme, self.replica, self.ps, self.fed = scheme, replica, ps, replica.fed
-        self.device, self.buckets, self.scheduled = replica.devices[0], Buckets.of(scheme, replica), scheme.scheduled
+        self.device, self.buckets = replica.devices[0], Buckets.of(scheme, replica)
+        self.period, self.overlap, self.scheduled = scheme.period, scheme.overlap, scheme.scheduled
         sync = self.scheme.sync
         # Without a ps the parameters of the chief are the center. With gossip they are not: it is the workers' mean.
         self.is_center = not (sync.uses_ps or sync.gossips) and name == "worker_0"
@@ -136,14 +137,14 @@ class DenseWorker:
             total, gradients = self._gradient(rows[0], timer.begun)  # at the parameters before the exchange
             self._meet_server(scheme, event, timer)
             self._step(gradients)
-            if scheme.period > 1:
+            if self.period > 1:
                 total += self._local_steps(rows[1:], timer.replied, first + 1)
         elif scheme.sync.in_pairs:
             total = _round_in_pairs(self, scheme, rows, timer, first)
         elif not scheme.sync.uses_ps:
             total, fine = self._collective_round(scheme, rows, timer, first)
             kept *= tf.cast(fine, tf.float32)
-        elif scheme.overlap:
+        elif self.overlap:
             total = self._overlapped_round(scheme, rows, timer, first)
         else:
             total = self._local_steps(rows, timer.begun, first)
@@ -227,7 +228,7 @@ class DenseWorker:
         """
         state, clock = self.replica.state.read_value(), self.clock.read_value()
         slot = replace(self.slot, round=self.views[0].round)
-        if scheme.overlap:
+        if self.overlap:
             total, reply = _sent_early(self, scheme, rows, timer, first, slot)
         else:
             total = self._local_steps(rows, timer.begun, first)
@@ -256,7 +257,7 @@ class DenseWorker:
 
     def _local_steps(self, rows: Any, after: Any, first: Any) -> Any:
         """Build a local step for each of `rows`, after the tensor `after`; returns the sum of the losses."""
-        if self.scheme.period == 1:  # without a loop the message may be the gradient itself, in its buffers
+        if self.period == 1:  # without a loop the message may be the gradient itself, in its buffers
             loss, gradients = self._gradient(rows[0], after)
             self._step(gradients)
             show(self.views, step=first + 1)
@@ -335,8 +336,8 @@ def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict
 
 def _sent_early(worker: DenseWorker, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any, slot: WorkerSlot) -> Any:
     """Build the steps of a round and its exchange before the last of them; returns the loss, and the reply."""
-    before, total = tf.maximum(tf.shape(rows)[0] - scheme.overlap, 0), tf.constant(0.0)
-    if scheme.overlap < scheme.period:
+    before, total = tf.maximum(tf.shape(rows)[0] - worker.overlap, 0), tf.constant(0.0)
+    if worker.overlap < worker.period:
         total = worker._local_steps(rows[:before], timer.begun, first)
     message = timer.send(message_of(scheme, worker, timer.begun))
     reply = scheme.sync.exchange(worker.ps, replace(slot, times=timer.times), message)
