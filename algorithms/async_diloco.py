@@ -24,7 +24,7 @@ the same share of the momentum.
 
 from dataclasses import dataclass
 
-from ..common.contract import Fraction, InnerOptimizer, Period, Rate, Scheme, UserError, inner, tf
+from ..common.contract import Fraction, InnerOptimizer, Period, Rate, Scheme, UserError, delayed_step, inner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +65,15 @@ class AsyncDiLoCo(Scheme):
         return worker.params
 
     def server_update(self, server, message, staleness):
-        workers, c, moved = server.num_workers, self.momentum_share, server.pulled_center - message
-        count = server.count.assign((server.count + 1) % workers)
-        last = tf.equal(count, 0)
-        gathered = server.buffer + moved
-        server.velocity.assign(tf.where(last, self.momentum * server.velocity + gathered / workers, server.velocity))
-        server.buffer.assign(tf.where(last, 0.0, gathered))
-        share = tf.where(last, 1 - c * workers + c, c)
-        step = share * self.momentum * server.velocity + moved / workers
-        server.center.assign_sub(self.outer_learning_rate * step)
+        state = server.center, server.velocity, server.buffer, server.count
+        after = delayed_step(
+            *state,
+            server.pulled_center - message,
+            rate=self.outer_learning_rate,
+            momentum=self.momentum,
+            size=server.num_workers,
+            share=self.momentum_share,
+        )
+        for variable, value in zip(state, after, strict=True):
+            variable.assign(value)
         return server.center

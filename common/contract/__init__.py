@@ -19,7 +19,7 @@ from ..sync.synchronization import Synchronization
 from .hyperparameters import Count, Decay, Fraction, Graph, Natural, NotNegative, Period, Positive, Rate, unstable_above
 from .inner import InnerOptimizer, inner
 from .on_graph import OnGraph
-from .optimizers import adagrad, adamw, gathered, scaled_signs, sgd, take, top_k
+from .optimizers import adagrad, adamw, delayed_step, gathered, scaled_signs, sgd, take, top_k
 from .rounding import DCT, BFloat16, Compressor, Int8, WithMemory
 from .rounds import Event, Rounds
 from .scheme import Scheme
@@ -69,6 +69,7 @@ __all__ = [
     "Worker",
     "adagrad",
     "adamw",
+    "delayed_step",
     "gathered",
     "inner",
     "scaled_signs",

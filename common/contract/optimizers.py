@@ -119,6 +119,33 @@ def adam(m: Any, v: Any, gradient: Any, t: Any, beta_1: Any, beta_2: Any, epsilo
     return m, v, (m / (1 - tf.pow(beta_1, t))) / (tf.sqrt(v / (1 - tf.pow(beta_2, t))) + epsilon)
 
 
+def delayed_step(
+    center: Any,
+    velocity: Any,
+    buffer: Any,
+    count: Any,
+    moved: Any,
+    *,
+    rate: Any,
+    momentum: float,
+    size: int,
+    share: float = 0.0,
+) -> tuple[Any, Any, Any, Any]:
+    """Return center, velocity, buffer and count after a step along a move g, all [n], the n-th (Liu et al. 2024).
+
+    always          D <- D + g
+    N divides n     m <- b m + D/N;  x <- x - rate ((1 - c N + c) b m + g/N);  D <- 0
+    otherwise       x <- x - rate (c b m + g/N)
+
+    with b = `momentum`, N = `size` and c = `share`. `count` is n modulo N, a float scalar.
+    """
+    count = (count + 1) % size
+    last, gathered = tf.equal(count, 0), buffer + moved
+    velocity = tf.where(last, momentum * velocity + gathered / size, velocity)
+    step = tf.where(last, 1 - share * size + share, share) * momentum * velocity + moved / size
+    return center - rate * step, velocity, tf.where(last, 0.0, gathered), count
+
+
 def orthogonal(matrix: Any) -> Any:
     """Return about U V^T of a matrix M = U S V^T, by five steps of Newton and Schulz (Jordan et al. 2024).
 
