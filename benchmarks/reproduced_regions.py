@@ -13,9 +13,9 @@ import numpy as np
 from ..algorithms.async_diloco import AsyncDiLoCo
 from ..common.contract import Rounds
 from ..common.record.plot import bare, colour, figure_class
-from ..common.replay.reference.asynchronous_rules import DelayedNesterov
 from ..common.replay.reference.gradients import Gradient
 from ..common.replay.reference.inner_steps import State, adamw_step, inner_window
+from ..common.replay.reference.regional_rules import RegionalServer, delayed_server
 from ..common.virtual_time.platform import Platform
 from ..common.virtual_time.schedule import EventLoop
 from .crossing import crossing
@@ -52,11 +52,6 @@ HIDDEN, BATCH, ETA, SEEDS, TARGET = 32, 4, 0.001, 3, 0.2  # of our network; η i
 SECONDS, POINTS = 2000.0, 101
 
 NEAR = 0.25  # how far our factors may be from the paper's
-
-
-def server(start: np.ndarray, epsilon: float, beta: float, size: int) -> DelayedNesterov:
-    """Return a server whose plain steps are θ ← θ − ε g, which the authors do not divide by N."""
-    return DelayedNesterov(start, epsilon * size, beta, size)
 
 
 def _links() -> list[float]:
@@ -132,7 +127,7 @@ def _round_of_all() -> float:
 def async_diloco(start: np.ndarray, gradient: Gradient) -> Path:
     """Yield the center after each message to the one server, which is in the first region."""
     speeds = sum(SPEEDS, ())
-    center = server(start, *ONE_SERVER)
+    center = delayed_server(start, *ONE_SERVER)
     workers, pulled = Workers(gradient, speeds, PERIODS["async_diloco"]), [start] * len(speeds)
     for at, k in _arrivals(speeds, _links(), PERIODS["async_diloco"]):
         pulled[k] = center.step(workers.move(k, pulled[k]))
@@ -140,17 +135,11 @@ def async_diloco(start: np.ndarray, gradient: Gradient) -> Path:
 
 
 def halos(start: np.ndarray, gradient: Gradient) -> Path:
-    """Yield the global model after each message of a region.
-
-        worker k of region r    H_k local steps from θ_r, then  θ_r ← DelayedNesterov(θ_r, move)
-        after K updates of θ_r since the last merge:  Θ ← DelayedNesterov(Θ, merged_r − θ_r),  which is sent back
-        region r                θ_r ← (1 − α) θ_r + α Θ,  merged_r ← θ_r
-
-    No worker waits for a message between regions.
-    """
+    """Yield the global model after each message of a region; no worker waits for a message between regions."""
     workers, period = Workers(gradient, sum(SPEEDS, ()), PERIODS["halos"]), PERIODS["halos"]
-    glob, regions = server(start, *GLOBAL), [server(start, *LOCAL) for _ in SPEEDS]
-    pulled, merged, merged_at = [start] * len(workers.done), [start] * len(regions), [0] * len(regions)
+    top = delayed_server(start, *GLOBAL)
+    regions = [RegionalServer(delayed_server(start, *LOCAL), MERGED, SHARE) for _ in SPEEDS]
+    pulled = [start] * len(workers.done)
     messages: list[tuple[float, int, str, int, Any]] = []  # time, number, kind, region, and the worker or the vector
     number = count()
 
@@ -163,17 +152,16 @@ def halos(start: np.ndarray, gradient: Gradient) -> Path:
             send(at, "move", r, first + k)
     while messages:
         at, _, kind, r, content = heapq.heappop(messages)
-        region, travels = regions[r], 8 * BYTES / (LINKS[0][r] * 1e9)
+        travels = 8 * BYTES / (LINKS[0][r] * 1e9)
         if kind == "move":
-            pulled[content] = region.step(workers.move(content, pulled[content]))
-            if region.count == merged_at[r] + MERGED:
-                send(at + travels, "up", r, merged[r] - region.theta)
+            pulled[content], news = regions[r].step(workers.move(content, pulled[content]))
+            if news is not None:
+                send(at + travels, "up", r, news)
         elif kind == "up":
-            send(at + travels, "down", r, glob.step(content))
-            yield at, glob.theta
+            send(at + travels, "down", r, top.step(content))
+            yield at, top.theta
         else:
-            region.theta = (1 - SHARE) * region.theta + SHARE * content
-            merged[r], merged_at[r] = region.theta, region.count
+            regions[r].merge(content)
 
 
 def _speeds() -> dict[str, float]:

