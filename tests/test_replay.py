@@ -53,6 +53,7 @@ from distsgd.common.server.trace import ROW
 from distsgd.common.tasks.evaluator import Evaluator
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.state_calls import StateCalls
+from distsgd.common.virtual_time.platform import Platform
 from doubles import NoLock, SlowAsyncSGD
 from runs import DIGITS, PlayedRun, job_of, record, wait_until
 
@@ -242,6 +243,18 @@ def test_the_barrier_replays_on_threads_where_everything_is_fast(tmp_path):
     run = record(SyncSGD(), tmp_path / "run", workers=4, backend="threads", steps=300, hidden=(8,))
     assert run.error() < TOLERANCE
     assert run.result["dropped"] == 0
+
+
+CRASHES = Platform(failures="crashes:every=300ms,down=50ms")
+
+
+@pytest.mark.parametrize("kind", [AsyncDiLoCo], ids=lambda kind: kind.name)
+def test_workers_that_crash_start_anew_in_the_equations(kind, tmp_path):
+    """A worker that had crashed was taken for the message of another."""
+    scheme = kind(communication_period=4, inner_optimizer="sgd", learning_rate=0.1)
+    run = record(scheme, tmp_path / "run", backend="simulation", platform=CRASHES, hidden=(8,))
+    assert run.joins.any()
+    assert run.error() < TOLERANCE
 
 
 @pytest.mark.slow

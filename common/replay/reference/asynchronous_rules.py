@@ -457,12 +457,16 @@ def async_diloco(
 ) -> list[np.ndarray]:
     """Execute `DelayedNesterov` with N = W for each pseudo-gradient g = (θ as pulled) − x.
 
-    Worker: H inner steps from the θ that it pulled; the state of its optimizer persists.
+    Worker: H inner steps from the θ that it pulled; the state of its optimizer persists. ~k in `order` is a lost
+    worker k that starts anew from θ.
     """
     server, path = DelayedNesterov(start.copy(), epsilon, beta, workers, c), []
     pulled, t = [start.copy() for _ in range(workers)], [0] * workers
     states: list[State] = [{} for _ in range(workers)]
     for k in order:
+        if k < 0:
+            pulled[~k] = server.theta
+            continue
         length = min(period, steps - t[k])
         x = inner_window(pulled[k], states[k], gradient, k, t[k], length, eta, inner)
         t[k] += length
