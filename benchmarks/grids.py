@@ -24,6 +24,7 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "softsync": {"learning_rate": (0.2, 0.4, 0.8, 1.6, 3.2)},
     "fedbuff": {"learning_rate": (0.2, 0.4, 0.8), "server_learning_rate": (0.5, 1.0, 2.0)},
     "async_diloco": {"learning_rate": INNER, "outer_learning_rate": OUTER},
+    "halos": {"learning_rate": INNER, "regional_learning_rate": (0.1, 0.2, 0.4)},
     "ssp": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "sync_sgd": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},
     "all_reduce": {"learning_rate": (0.4, 0.8, 1.6, 3.2)},

@@ -222,7 +222,7 @@ def _draw(numbers: Numbers) -> Any:
 EXPERIMENTS = [
     Experiment(
         "regions",
-        "`diloco`, `async_diloco`, and HALoS, which is not in the catalogue",
+        "`diloco`, `async_diloco`, and `halos` with a server in each region",
         "Kim et al. 2025 (arXiv:2506.04531): 16 workers of unequal speed in four regions. Speeds, links, periods, "
         "rates and the bytes of a message are those of the authors' example; the network is ours, with "
         f"{HIDDEN} hidden units on digits, batches of {BATCH}, mean of {SEEDS} seeds",

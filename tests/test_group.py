@@ -26,6 +26,7 @@ from distsgd.algorithms import (
     DecoupledDiLoCo,
     Downpour,
     FedOpt,
+    HALoS,
     KAsync,
     KBatchSync,
     KSync,
@@ -51,6 +52,7 @@ CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
     "adag": ADAG(distance_scale=1e-5, communication_period=3),  # a distance at which the scale matters
     "dc_asgd": DCASGD(compensation=100.0),  # a strength at which it matters
     "dc_asgd, adaptive": DCASGD(compensation=5.0, form="adaptive", decay=0.9),
+    "halos": HALoS(learning_rate=0.05, communication_period=2, regional_buffer=3, moves_per_merge=2, merge_delay=1),
     "ringmaster": Ringmaster(delay_threshold=2),
     "k_sync": KSync(workers_per_update=2),
     "k_async": KAsync(workers_per_update=2),

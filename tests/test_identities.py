@@ -40,6 +40,7 @@ from distsgd.algorithms import (
     FedOpt,
     FedProx,
     GASLoC,
+    HALoS,
     Hierarchical,
     Hogwild,
     KAsync,
@@ -262,6 +263,15 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
             TOGETHER,
         ),
         (DiLoCo(communication_period=5), AsyncDiLoCo(communication_period=5, learning_rate=0.002), {"workers": 1}),
+        (
+            AsyncDiLoCo(communication_period=4, outer_learning_rate=0.6),
+            HALoS(
+                **{"communication_period": 4, "regional_servers": 1, "moves_per_merge": 1, "merge_share": 1.0},
+                **{"regional_learning_rate": 0.2, "regional_buffer": 3},
+                **{"global_learning_rate": 1.0, "global_momentum": 0.0, "global_buffer": 1},
+            ),
+            INTERLEAVED,
+        ),
         (
             AsyncDiLoCo(communication_period=4, momentum_share=0.2, momentum=0.0),
             AsyncDiLoCo(communication_period=4, momentum=0.0),

@@ -19,9 +19,9 @@ SCHEMES = CATALOGUE | {"dc_asgd": DCASGD(compensation=2.0)}  # here a larger one
 # One of each kind of variables and operations; the others have the same.
 KINDS = {
     "ad_psgd", "adag", "all_reduce", "async_diloco", "d_psgd", "dc_asgd, adaptive", "decoupled_diloco", "des_loc",
-    "diloco", "downpour", "easgd", "ef_sgd", "ef_sgd with signs", "fedbuff", "fedopt with yogi", "one_bit_adam",
-    "powersgd", "scaffold", "signsgd_mv", "ssp", "streaming_diloco in fragments", "sync_sgd with a backup worker",
-    "trimmed_mean",
+    "diloco", "downpour", "easgd", "ef_sgd", "ef_sgd with signs", "fedbuff", "fedopt with yogi", "halos",
+    "one_bit_adam", "powersgd", "scaffold", "signsgd_mv", "ssp", "streaming_diloco in fragments",
+    "sync_sgd with a backup worker", "trimmed_mean",
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from distsgd.algorithms import (
     FedBuff,
     FedOpt,
     FedProx,
+    HALoS,
     Hogwild,
     KAsync,
     Krum,
@@ -95,6 +96,11 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     ),
     "decoupled_diloco with plain averages": DecoupledDiLoCo(communication_period=5, quorum=1, average="plain"),
     "async_diloco": AsyncDiLoCo(inner_optimizer="adamw:weight_decay=2", momentum_share=0.2),
+    "halos": HALoS(communication_period=5, regional_buffer=3, moves_per_merge=2),
+    "halos with a delay": HALoS(
+        **{"communication_period": 3, "regional_servers": 1, "regional_buffer": 2, "moves_per_merge": 2},
+        **{"merge_delay": 1, "merge_share": 0.5, "inner_optimizer": "sgd", "learning_rate": 0.1},
+    ),
     "local_sgd": LocalSGD(synchronous_steps=14),
     "des_loc": DESLOC(
         **{"communication_period": 5, "first_moment_every": 2, "second_moment_every": 3},
@@ -248,7 +254,7 @@ def test_the_barrier_replays_on_threads_where_everything_is_fast(tmp_path):
 CRASHES = Platform(failures="crashes:every=300ms,down=50ms")
 
 
-@pytest.mark.parametrize("kind", [AsyncDiLoCo], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [AsyncDiLoCo, HALoS], ids=lambda kind: kind.name)
 def test_workers_that_crash_start_anew_in_the_equations(kind, tmp_path):
     """A worker that had crashed was taken for the message of another."""
     scheme = kind(communication_period=4, inner_optimizer="sgd", learning_rate=0.1)

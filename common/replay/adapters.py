@@ -30,6 +30,7 @@ from .reference import (
     gossip_rules,
     overlapped_rules,
     quorum_rules,
+    regional_rules,
     synchronous_rules,
 )
 from .reference.codecs import cosine_coefficients, on_slices
@@ -313,6 +314,8 @@ GOSSIP: dict[str, Any] = {"weights": mixing_of, "members": lambda run, s: member
 
 OUTER: dict[str, Any] = {"epsilon": "outer_learning_rate", "mu": "momentum"}
 
+HALOS: dict[str, Any] = {name: name for name in regional_rules.RATES}
+
 SIGNS_OF_ADAM: dict[str, Any] = {
     **{"beta_1": "beta_1", "beta_2": "beta_2"},
     "compress": lambda run, s: synchronous_rules.scaled_sign(run.shapes),
@@ -367,6 +370,7 @@ TRANSCRIPTIONS = {
         beta="momentum",
         c="momentum_share",
     ),
+    "halos": _in_order(regional_rules.halos, _inner_memory, **HALOS),
     "sync_sgd": Transcription(lambda run, s: _sync_sgd(run, s.backup_workers), "synchronous"),
     "k_sync": Transcription(lambda run, s: _sync_sgd(run, max(0, run.workers - s.workers_per_update)), "synchronous"),
     "k_async": _in_sets(quorum_rules.k_async, count="workers_per_update"),
