@@ -10,15 +10,16 @@ import pytest
 from distsgd.algorithms import AsyncSGD, Downpour, LocalSGD, Serial, SyncSGD
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.data.dataset import batches
+from distsgd.common.launch import threads
 from distsgd.common.record import checkpoint
 from distsgd.common.record.run_directory import RunRecord
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.job import describe
 from distsgd.common.tasks.options import RunOptions
 from distsgd.common.tasks.plan import Plan
-from distsgd.common.tasks.requests import ObserverRequests, StateRequests, requests_of
+from distsgd.common.tasks.requests import ObserverRequests, Request, StateRequests, requests_of
 from distsgd.common.tasks.worker_loop import WorkerLoop
-from runs import DIGITS, job_of
+from runs import DIGITS, job_of, record
 
 
 def one_by_one(scheme, steps, done=0):
@@ -157,6 +158,22 @@ def test_a_worker_s_graph_has_all_ops_that_it_uses_and_none_of_the_chief_s(tmp_p
     assert any("_values_" in name for name in functions[0])
     assert functions[1] < functions[0]
     assert not any(name in text for text in functions[1] for name in ("_values_", "_snapshot_", "_drain_"))
+
+
+def test_a_run_in_one_process_builds_what_it_uses_before_its_first_call(tmp_path, monkeypatch):
+    late, build, configure = [], Request.operation, threads.session_config
+
+    def noted(request, *where):
+        late.append(request.name)
+        return build(request, *where)
+
+    def opens(*how):
+        monkeypatch.setattr(Request, "operation", noted)
+        return configure(*how)
+
+    monkeypatch.setattr(threads, "session_config", opens)
+    record(LocalSGD(communication_period=2), tmp_path, workers=2, steps=4, backend="threads")
+    assert not late
 
 
 def calls_of(passed, busy, tmp_path, monkeypatch):

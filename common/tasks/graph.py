@@ -121,7 +121,10 @@ class TaskGraph:
             fed = isinstance(self.model, Parameters)
             gradient = None if fed else tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
             self.of_workers: dict[int, Any] = {k: lazily(*self._of_worker(job, k, gradient)) for k in workers}
-            if not self.in_process:  # then the graph is sent to a ps or to other workers, whole
+            if self.in_process:
+                for own in (self.operations, *self.of_workers.values()):
+                    own.build_usual()
+            else:  # then the graph is sent to a ps or to other workers, whole
                 self.operations = dict(self.operations)
                 self.of_workers = {k: dict(own) for k, own in self.of_workers.items()}
 

@@ -310,6 +310,15 @@ class LossRequests:
 
 OF_PS = (CommonRequests, ObserverRequests, StateRequests)
 
+# The requests of nearly every run. A graph has them from the start: once a session has made a call, each operation that
+# is built makes it read the whole graph again.
+OF_EVERY_RUN = (
+    *("version", "worker_flags", "rounds_applied", "ends", "recorded", "_read_asked", "_await_state", "ready", "start"),
+    *("_await_start", "_await_shutdown", "_depart", "arrived", "drain", "lost_workers", "_snapshot", "_end_ps"),
+    *("acknowledge", "shut_down", "departed", "alive", "announce_state", "ask_for_copies", "_initialize"),
+    *("_local", "_prepare", "_join", "set_finished", "_set_local", "_write_copy"),
+)
+
 
 def requests_of(*kinds: type) -> dict[str, Request]:
     """Return the requests that these classes declare, by name."""
@@ -331,6 +340,12 @@ class LazyOperations(Mapping[str, Operation]):
 
     def __init__(self, graph: Any, lock: Any, builds: Builds, built: Mapping[str, Operation] = {}):
         self._graph, self._lock, self._builds, self._built = graph, lock, builds, dict(built)
+
+    def build_usual(self) -> None:
+        """Build the operations of `OF_EVERY_RUN`."""
+        for name in OF_EVERY_RUN:
+            if name in self._builds:
+                self[name]
 
     def __getitem__(self, name: str) -> Operation:
         from ..messages.ops import building
