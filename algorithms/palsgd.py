@@ -55,6 +55,10 @@ class PALSGD(Scheme):
                 f"Received: pull_probability={self.pull_probability}"
             )
 
+    @property
+    def plain_inner_steps(self):
+        return self.pull_probability == 0
+
     def local_variables(self, params):
         return {"pulled": params, **inner(self.inner_optimizer).local_variables(params)}
 

@@ -181,11 +181,16 @@ with distsgd.join(DiLoCo(communication_period=5), w) as worker:
             velocity = beta * velocity + gradient
             w -= 0.1 * velocity
         worker.stepped(loss=1.0)
-with distsgd.join(AsyncSGD(), w, name="pushes") as worker:
-    try:
-        worker.stepped()
-    except distsgd.UserError as error:
-        print(error)
+with (
+    distsgd.join(AsyncSGD(), w, name="pushes") as pushes,
+    distsgd.join(PALSGD(), w, name="pulls") as pulls,
+    distsgd.join(PALSGD(pull_probability=0.0), w, name="none") as none,
+):
+    for worker in pushes, pulls, none:
+        try:
+            worker.stepped()
+        except distsgd.UserError as error:
+            print(error)
 """
 RECORDED = """
 w, k = [np.full(3, 2.0, np.float32), np.ones(2, np.float32)], distsgd.common.launch.launched.Launched.current.index
@@ -273,7 +278,8 @@ def test_stepped_follows_the_steps_of_an_optimizer_of_the_script(launch, tmp_pat
         for k in (0, 1):
             group.step(k, group.point(k) - k)
     np.testing.assert_allclose(center_of(tmp_path / "run"), group.center, rtol=1e-5)
-    assert "async_sgd has no inner_optimizer, so that another optimizer cannot make" in capsys.readouterr().err
+    refused = re.findall(r"the local steps of (\w+) are not those of an inner optimizer", capsys.readouterr().err)
+    assert set(refused) == {"async_sgd", "palsgd"}
 
 
 def test_a_script_that_ends_in_a_round_exchanges_its_steps_and_leaves_a_record(launch, tmp_path, capsys):

@@ -183,6 +183,11 @@ class Scheme(CheckedCall):
         return not bool(self.accepts(float(staleness)))
 
     @property
+    def plain_inner_steps(self) -> bool:
+        """True if a local step is one of `inner_optimizer` and no more: an optimizer of a script may make it."""
+        return hasattr(self, "inner_optimizer")
+
+    @property
     def warmup_updates(self) -> int:
         """Number of updates that worker 0 makes alone before the others start."""
         return getattr(self, "warm_start", 0)

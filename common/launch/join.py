@@ -175,13 +175,13 @@ class JoinedWorker:
             loss: the loss of this step, for algorithms that use it; reported as by `log(loss=loss)`.
 
         Raises:
-            UserError: the scheme has no `inner_optimizer`; nothing was done.
+            UserError: a local step of the scheme is not that of its `inner_optimizer` alone; nothing was done.
         """
         check_eager("stepped")
-        if not hasattr(self._scheme, "inner_optimizer"):
+        if not self._scheme.plain_inner_steps:
             raise UserError(
-                f"{self._scheme.name} has no inner_optimizer, so that another optimizer cannot make its local steps: "
-                "call worker.step(gradient), or join with local_sgd, diloco or another scheme that has one"
+                f"the local steps of {self._scheme.name} are not those of an inner optimizer alone: "
+                "call worker.step(gradient), or join with local_sgd, diloco or another scheme with inner_optimizer"
             )
         self._give(self._arrays.now(), loss, is_point=True)
 

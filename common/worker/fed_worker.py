@@ -78,7 +78,7 @@ class FedWorker(DenseWorker):
     def _step(self, gradients: Sequence[Any]) -> None:
         """Make a local step, unless the optimizer of the script has made it: then adopt its point."""
         own_step = super()._step
-        if not hasattr(self.scheme, "inner_optimizer"):
+        if not self.scheme.plain_inner_steps:
             return own_step(gradients)
 
         def adopt() -> None:
