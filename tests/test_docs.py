@@ -57,3 +57,13 @@ def test_the_networks_of_the_page_on_simulation_are_those_of_the_code():
         named = zip(("uplink", "downlink", "ps_link", "latency"), columns, strict=True)
         found[name] = {key: value for key, value in named if value} | dict(re.findall(r"`(\w+)`: ([^ ]*[^ ,])", more))
     assert found == {name: {key: str(value) for key, value in said.items()} for name, said in NETWORKS.items()}
+
+
+def test_the_page_on_python_has_the_inner_optimizer_of_every_algorithm():
+    from distsgd.algorithms import SCHEMES
+
+    text = (ROOT / "docs" / "python.md").read_text().split("It is `sgd` by default in ")[1].split(". The other ")[0]
+    named = zip(("sgd", "adamw"), text.split("`adamw` in "), strict=True)
+    found = {name: default for default, names in named for name in re.findall(r"`(\w+)`", names)}
+    has = {name: getattr(scheme, "inner_optimizer", None) for name, scheme in SCHEMES.items()}
+    assert found == {name: default for name, default in has.items() if default}
