@@ -8,7 +8,7 @@ from typing import Any
 from .contract.scheme import Scheme
 from .contract.views import Server, Tensor, Worker
 from .lazy import tf
-from .messages.message import MeanUnknown, as_message, declared_means, known_means, sent_by
+from .messages.message import MeanUnknown, as_message, declared_means, known_means, returned, sent_by
 from .messages.stand_in import Row
 from .sync.store import Message
 from .turns import Now
@@ -134,4 +134,5 @@ class GlobalVariables:
         known = {"num_workers": self.workers, "sender": k, "sent": sent, "completes": tf.equal(now.completes, 1)}
         server = Server(center=self.center, **self.of_part, **self.own, **seen, **known, **pulled)
         staleness = tf.cast(0 if k is None else now.staleness, tf.float32)
-        return tf.convert_to_tensor(rule(server, message.vector, staleness))
+        made = rule(server, message.vector, staleness)
+        return tf.convert_to_tensor(returned(self.scheme.name, rule.__name__, made))

@@ -10,7 +10,7 @@ from scheduled import happens
 from uneven import Clipped, FedNova
 
 from distsgd.algorithms import AsyncSGD
-from distsgd.common import Platform, UserError
+from distsgd.common import Group, Platform, UserError
 from distsgd.common.contract import Async, Barrier, Collective, Rounds, Scheme
 from distsgd.common.data.recipes import Dataset
 from distsgd.common.messages.message import as_message, sent_by
@@ -236,6 +236,20 @@ def test_a_scalar_that_is_not_finite_is_refused_like_a_vector():
         with pytest.raises(tf.errors.InvalidArgumentError, match="refused"):
             harness.worker(0).round()
         assert harness.run("version") == 0
+
+
+@pytest.mark.parametrize("rule", ["message", "server_update"])
+def test_a_rule_without_a_return_is_refused_by_its_name(rule):
+    def silent(*_):
+        pass
+
+    silent.__name__ = rule
+    scheme = type("Silent", (AsyncSGD,), {"name": "silent", rule: silent})()
+    group = Group(scheme, np.zeros(3), workers=2)
+    with pytest.raises(UserError, match=f"silent: {rule} returns nothing"):
+        group.step(0, np.ones(3))
+    with pytest.raises(UserError, match=f"silent: {rule} returns nothing"):
+        told(scheme)
 
 
 def test_a_message_without_its_scalars_is_refused_with_their_names():

@@ -15,6 +15,13 @@ from ..lazy import tf
 from ..sync.store import Message, Tensor
 
 
+def returned(name: str, rule: str, value: Any) -> Any:
+    """Return the value that a rule of the scheme has returned; `UserError` if it has ended without a `return`."""
+    if value is None:
+        raise UserError(f"{name}: {rule} returns nothing: end it with the return of a vector, as in the README")
+    return value
+
+
 def as_message(name: str, scalars: tuple[str, ...], made: Any) -> Message:
     """Return the result of `Scheme.message` as a `Message`.
 
@@ -24,9 +31,9 @@ def as_message(name: str, scalars: tuple[str, ...], made: Any) -> Message:
         made: a vector [P]; with scalars a vector and a mapping of each name to a number.
 
     Raises:
-        UserError: the message does not have exactly these scalars.
+        UserError: there is no message, or it does not have exactly these scalars.
     """
-    vector, beside = made if isinstance(made, tuple) else (made, {})
+    vector, beside = made if isinstance(made, tuple) else (returned(name, "message", made), {})
     if not isinstance(beside, Mapping) or set(beside) != set(scalars):
         sent = ", ".join(map(str, beside)) or "none"
         raise UserError(f"{name}: a message must bring the scalars {', '.join(scalars) or 'none'}. Received: {sent}")

@@ -13,7 +13,7 @@ from ..contract.scheme import Scheme
 from ..messages.codec import Codec
 from ..messages.cut import joined, with_times, without_times
 from ..messages.encoder import Encoder
-from ..messages.message import sent_by
+from ..messages.message import returned, sent_by
 from ..messages.segments import SHARED_BYTES
 from ..messages.stand_in import Row
 from ..messages.transport import Client, Transport
@@ -240,7 +240,7 @@ class Center:
             scheme = scheme.at(steps / scheme.updates_per_round(self.num_workers))
         sent = sent_by(scheme.scalars, message.scalars)
         seen = part.seen_by(slot, sent, completes)
-        reply = scheme.server_update(seen, message.vector, staleness)
+        reply = returned(scheme.name, "server_update", scheme.server_update(seen, message.vector, staleness))
         self.replies_center &= reply is part.center
         if scheme.sync.uses_ps:
             part.move_average(version, None if self.messages is None else completes)
