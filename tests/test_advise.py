@@ -300,6 +300,13 @@ def test_algorithms_that_cannot_have_such_machines_are_left_out_and_named(capsys
     assert "all_reduce" in text.split("Left out")[1]
 
 
+@pytest.mark.parametrize("wrong", [{"workers": 0}, {"workers": "4"}, {"parameters": "25M"}, {"parameters": 0}])
+def test_an_impossible_number_of_a_forecast_is_refused_by_its_name(wrong):
+    [(name, value)] = wrong.items()
+    with pytest.raises(UserError, match=f"{name} must be .* Received: {name}={value!r}"):
+        forecast(AsyncSGD(), EVEN, **({"workers": 4, "parameters": 10} | wrong))
+
+
 def test_mean_staleness_agrees_in_advice_and_simulation_without_start_up():
     """100 workers, 5 rounds each: 89.1 with the start-up, (49.5 + 4 x 99)/5; W - 1 without."""
     rounds = AsyncSGD().rounds(5)

@@ -202,6 +202,17 @@ def test_a_file_describes_machines_and_what_is_given_besides_goes_first(tmp_path
     assert Machines(Platform(network=str(path))).uplink == 0.001
 
 
+@pytest.mark.parametrize(
+    "values",
+    [{"network": 3}, {"uplink": 1e9}, {"latency": 0.02}, {"step_factors": [1, 2]}, {"regions": None, "failures": 1}],
+)
+def test_a_number_in_place_of_a_text_is_refused_by_its_name(values):
+    name, value = list(values.items())[-1]
+    with pytest.raises(UserError) as refused:
+        Platform(**values)
+    assert str(refused.value) == f"{name} must be a text in quotes. Received: {name}={value}"
+
+
 def test_recorded_steps_are_drawn_in_blocks_that_stay_together(tmp_path):
     path = tmp_path / "steps.npy"
     np.save(path, np.arange(1, 101))

@@ -86,9 +86,11 @@ def _check(name: str, kind: Any, value: Any) -> None:
         one_of(parts, **{name: value})
     elif kind is bool and not isinstance(value, bool):
         raise UserError(f"{name} must be True or False. Received: {name}={value!r}")
+    elif kind in (str, str | None) and not isinstance(value, str | None):
+        raise UserError(f"{name} must be a text in quotes. Received: {name}={value!r}")
     elif origin in (Union, UnionType) and value is not None:
         for part in parts:
-            if part is not NoneType:
+            if part not in (NoneType, str):
                 _check(name, part, value)
     elif origin is tuple and Ellipsis in parts:
         if not isinstance(value, tuple) or not value:

@@ -77,14 +77,12 @@ def by_label(labels: np.ndarray, order: np.ndarray, workers: int, rng: np.random
 SKEWS: dict[str, Callable[..., np.ndarray]] = {"dirichlet": dirichlet, "sorted": by_label}
 
 
-def parsed(spec: Any) -> tuple[Callable[..., np.ndarray], dict[str, Any]]:
+def parsed(spec: str) -> tuple[Callable[..., np.ndarray], dict[str, Any]]:
     """Return the rule of a skew, and its options including defaults, from the text of a user.
 
     Raises:
         UserError: the rule or an option is unknown.
     """
-    if not isinstance(spec, str):
-        raise UserError(f"skew must be a text, as in skew='dirichlet:alpha=0.1'. Received: {spec!r}")
     name, options = parse("skew", spec, SKEWS)
     return SKEWS[name], {**(SKEWS[name].__kwdefaults__ or {}), **options}
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..arguments import at_least
 from ..contract.rounds import Rounds
 from ..contract.scheme import Scheme
 from ..errors import UserError
@@ -88,8 +89,10 @@ def forecast(
         (200, 3)
 
     Raises:
-        UserError: its synchronization rule cannot be simulated, or it cannot run on these machines.
+        UserError: a number is impossible, the synchronization rule cannot be simulated, or it cannot run on these
+            machines.
     """
+    at_least(1, workers=workers, parameters=parameters, ps=ps)
     if not scheme.sync.exchanges:
         steps = SECOND / Machines(platform).expected_steps(workers, seed).min()
         return Forecast(steps, steps, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from ..arguments import CheckedCall, at_most, nearest
-from ..contract.hyperparameters import Natural, NotNegative, Positive, check_values
+from ..contract.hyperparameters import Natural, NotNegative, Positive, check_fields, check_values
 from ..errors import UserError
 from ..spec import parse
 from .distributions import MOST_SIGMA, RecordedSteps, lognormal_factors, model, uniforms
@@ -193,6 +193,7 @@ class Platform(CheckedCall):
     """Failures: none, or crashes:every=1h,down=1min, the mean times that a worker works and is down (exponential)."""
 
     def __post_init__(self):
+        check_fields(self)
         Machines(self)
 
     def described(self) -> dict[str, Any]:
