@@ -6,7 +6,7 @@ import json
 import pytest
 
 from distsgd.common.record import metrics as module
-from distsgd.common.record.metrics import LIMIT, Metrics, worsened
+from distsgd.common.record.metrics import LIMIT, Metrics, shown, worsened
 
 
 def rows_of(path):
@@ -68,6 +68,16 @@ def test_a_series_of_any_length_keeps_both_ends_and_its_order(late, tmp_path, mo
         every = of_worker[1] - of_worker[0] if number > 1 else 1
         assert of_worker[:-1] == [n * every for n in range(len(of_worker) - 1)]
         assert rows_of(metrics.path) == metrics.rows == sorted(metrics.rows, key=lambda row: row["seconds"])
+
+
+def test_a_huge_metric_has_an_exponent():
+    assert [shown(value) for value in (None, 0.5, 123456.0, 3e33, -1e6)] == [
+        "-",
+        "0.5000",
+        "123456.0000",
+        "3.00e+33",
+        "-1.00e+06",
+    ]
 
 
 def test_a_center_that_has_not_moved_is_told():

@@ -24,6 +24,7 @@ from ..errors import UserError
 from ..files import dumps
 from ..launch.client import keep_warm
 from ..record.display import Page
+from ..record.metrics import shown
 from ..record.tables import columns, figures, formatted
 from ..spec import parse
 from ..tasks.job import checked
@@ -43,8 +44,6 @@ OF_TIME = (
     "Simulate the time of a run without its gradients, for a model of any size (with --parameters). With --layers, "
     "messages of layers travel while others are computed; see docs/simulation.md."
 )
-
-HUGE = 1e6  # a loss that is shown with an exponent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,11 +134,11 @@ def scheme_of(text: str) -> Scheme:
 def table(names: Sequence[str], results: Sequence[dict[str, Any]]) -> Table:
     """Build a table with one line for each run."""
     numbers = ("updates", "seconds", "per s", "staleness", "compute", "a worker", "loss")
-    shown = columns("algorithm", *numbers, right=numbers, title="in virtual time", padding=(0, 0, 0, 1))
+    table = columns("algorithm", *numbers, right=numbers, title="in virtual time", padding=(0, 0, 0, 1))
     for name, result in zip(names, results, strict=True):
         seconds, updates, spent = result["seconds_training"], result["updates"], result["round"]
         moved = (result["bytes_pushed"] + result["bytes_pulled"]) / result["workers"]
-        shown.add_row(
+        table.add_row(
             name,
             formatted(updates, ",d"),
             formatted(seconds, ",.1f"),
@@ -147,14 +146,9 @@ def table(names: Sequence[str], results: Sequence[dict[str, Any]]) -> Table:
             formatted(result["staleness"].get("steady"), ",.1f"),
             formatted(spent and spent["compute"], ".0%"),
             decimal(int(moved)),
-            _loss(result["test_loss"]) if result["outcome"] == "completed" else result["outcome"],
+            shown(result["test_loss"]) if result["outcome"] == "completed" else result["outcome"],
         )
-    return shown
-
-
-def _loss(loss: float | None) -> str:
-    """Format a loss: all digits of a huge one would leave no room for the column of names."""
-    return formatted(loss, ".4f" if loss is None or abs(loss) < HUGE else ".2e")
+    return table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from ..contract.scheme import Scheme
+from ..record.metrics import shown
 from ..record.plot import bare, figure_class
 from ..record.tables import formatted
 from .flag_groups import Options
@@ -42,7 +43,7 @@ class Trial:
 
     def __str__(self) -> str:
         """Return settings, seed, result and folder in one line."""
-        end = self.result["outcome"] if self.loss is None else f"test loss {self.loss:.4f}"
+        end = self.result["outcome"] if self.loss is None else f"test loss {shown(self.loss)}"
         return f"{self.in_words()}: {end} ({self.run_dir})"
 
 
@@ -75,7 +76,7 @@ def report(trials: Sequence[Trial]) -> list[str]:
     if best is None or len(groups) == 1:
         return []
     words = ", ".join(f"{name} {value}" for name, value in best["settings"].items())
-    lines = [f"best: {words} (mean test loss {best['test_loss']:.4f})"]
+    lines = [f"best: {words} (mean test loss {shown(best['test_loss'])})"]
     for name, value in best["settings"].items():
         values = numbers_of([trial.settings[name] for trial in trials])
         if values is None or len(set(values)) == 1 or float(value) not in (least := min(values), max(values)):
@@ -99,26 +100,26 @@ def numbers_of(texts: Sequence[str]) -> list[float] | None:
 def table(name: str, trials: Sequence[Trial]) -> Table:
     """Return a table with a line for each setting: means over its seeds, and the deviation of the test loss."""
     best, some = best_of(trials), trials[0]
-    shown = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, title=f"sweep of {name}", title_justify="left")
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, title=f"sweep of {name}", title_justify="left")
     for column in (*some.settings, "seeds", "test loss", "accuracy", "updates", "seconds", ""):
-        shown.add_column(column, justify="right", overflow="fold")
+        table.add_column(column, justify="right", overflow="fold")
     for group in grouped(trials):
         results = [trial.result for trial in group]
         loss, losses = mean_loss(group), [trial.loss for trial in group if trial.loss is not None]
         ends = sorted({result["outcome"] for result in results} - {"completed"})
-        spread = f" ± {stdev(losses):.4f}" if loss is not None and len(losses) > 1 else ""
+        spread = f" ± {shown(stdev(losses))}" if loss is not None and len(losses) > 1 else ""
         is_best = best is not None and group[0].settings == best["settings"] and len(grouped(trials)) > 1
-        shown.add_row(
+        table.add_row(
             *group[0].settings.values(),
             str(len(group)),
-            ", ".join(ends) or f"{formatted(loss, '.4f')}{spread}",
-            formatted(_mean(results, "test_accuracy"), ".4f"),
+            ", ".join(ends) or f"{shown(loss)}{spread}",
+            shown(_mean(results, "test_accuracy")),
             formatted(_mean(results, "updates"), ",.0f"),
             formatted(_mean(results, "seconds_training"), ",.1f"),
             "best" if is_best else "",
             style="bold" if is_best else "",
         )
-    return shown
+    return table
 
 
 def _mean(results: Sequence[dict[str, Any]], name: str) -> float | None:

@@ -23,6 +23,7 @@ Numbered = tuple[int, Row]  # the number orders all rows
 
 ALWAYS = ("test_accuracy", "test_loss")  # numbers or None, in every result.json
 
+HUGE = 1e6  # from here on a metric is shown with an exponent: all digits would leave no room for other columns
 MANY = 5  # most numbers of a metric that are shown one by one
 
 
@@ -193,7 +194,7 @@ def others(metrics: Mapping[str, Any]) -> dict[str, Any]:
 def shown(value: Any) -> str:
     """Format a metric: a number, or the numbers of a vector, or mean and range of a long one."""
     if not isinstance(value, list):
-        return "-" if value is None else f"{value:.4f}"
+        return "-" if value is None else f"{value:{'.4f' if abs(value) < HUGE else '.2e'}}"
     numbers = np.ravel(np.array(value, np.float64))  # None, which JSON has for NaN, becomes NaN again
     if numbers.size <= MANY:
         return " ".join(f"{number:.3f}" for number in numbers)
