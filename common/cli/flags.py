@@ -306,6 +306,11 @@ class Parser(argparse.ArgumentParser):
         prog = prog.replace("run.sh", here)
         super().__init__(prog, description=description, formatter_class=_Help, allow_abbrev=False, **options)
 
+    @property
+    def command(self) -> str:
+        """The words of the command after that of the program."""
+        return self.prog.partition(" ")[2] or self.prog
+
     def values(self, arguments: Iterable[str]) -> argparse.Namespace:
         """Return the values by name.
 
@@ -331,12 +336,18 @@ class Parser(argparse.ArgumentParser):
         """Raise a `UserError` with the message of `argparse`, reworded."""
         if message.startswith("argument "):
             message = message.removeprefix("argument ").replace(": ", " ", 1)
+        message = re.sub(
+            r"(\w+) invalid choice: (.*) \(choose from (.*)\)", r"\1 must be one of \3. Received: \2", message
+        )
+        message = re.sub(
+            r"the following arguments are required: (.*)", rf"\1 is missing. See {self.command} --help", message
+        )
         message = re.sub(r"expected (?:\w+ )*arguments?", "needs a value", message)
         raise UserError(re.sub(r"ignored explicit argument.*", "takes no value", message))
 
     def _refuse(self, word: str) -> NoReturn:
         """Raise a `UserError` for an argument that the command does not take."""
-        command = self.prog.partition(" ")[2] or self.prog
+        command = self.command
         if not word.startswith("-"):
             raise UserError(f"{command} does not take {word!r}. See {command} --help")
         known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
