@@ -73,6 +73,10 @@ class Result:
         ]
         return picture([read_run(folder) for folder in folders], x)
 
+    def __repr__(self) -> str:
+        """Return the outcome and the folder in one line; model, history and metrics would fill screens."""
+        return f"<{self.metrics['algorithm']}: {self.metrics['outcome']}, {self.run_dir}>"
+
     def _repr_html_(self) -> str:
         """Return the summary and the plot of the run, as notebooks show them."""
         return summary_html(self.metrics, self.run_dir / "plot.png")

@@ -172,6 +172,7 @@ def test_a_result_plots_itself_and_others(three):
 
 def test_a_notebook_shows_summary_and_plot_of_a_result(three):
     result = Result(None, {}, {**RESULT, "algorithm": "a<b", "run_dir": "runs/downpour/b"}, three[0])
+    assert repr(result) == f"<{result.metrics['algorithm']}: completed, {result.run_dir}>"
     text = result._repr_html_()
     assert "a&lt;b: completed" in text
     assert ">0.3333</td>" in text
