@@ -80,9 +80,9 @@ STEPS, MIDDLE = 24, 3
 def halfway(monkeypatch):
     """A checkpoint is made when worker 0, or another `worker`, has done three rounds, and at the end."""
     now = SimpleNamespace(worker=CHIEF, due=threading.Event(), saved=threading.Event(), ready=lambda calls: True)
-    inner, save = LocalState.between_calls, Saver.save
+    inner, save = LocalState.pause_if_asked, Saver.save
 
-    def between_calls(self):
+    def pause_if_asked(self):
         if (self.calls.index, self.progress.rounds) == (now.worker, MIDDLE):
             wait_until(lambda: now.ready(self.calls))
             now.due.set()
@@ -94,7 +94,7 @@ def halfway(monkeypatch):
         if now.due.is_set():
             now.saved.set()
 
-    monkeypatch.setattr(LocalState, "between_calls", between_calls)
+    monkeypatch.setattr(LocalState, "pause_if_asked", pause_if_asked)
     monkeypatch.setattr(Saver, "is_due", lambda self, calls: now.due.is_set() and not now.saved.is_set())
     monkeypatch.setattr(Saver, "save", save_and_tell)
     monkeypatch.setattr(state_manager, "WATCH_SECONDS", 0.01)
@@ -148,10 +148,10 @@ OFTEN = {"recovery": Recovery(checkpoint_steps=1000, keep_checkpoints=9), "steps
 
 def test_workers_of_an_asynchronous_run_resume_from_the_centers_they_had(halfway, monkeypatch, tmp_path):
     """Also on the ps, which knows them: its rule compares what a worker sends with the center that it has pulled."""
-    inner, seen, keep = LocalState.between_calls, [], OFTEN | {"steps": 60}
+    inner, seen, keep = LocalState.pause_if_asked, [], OFTEN | {"steps": 60}
     scheme = AsyncDiLoCo(communication_period=2)
 
-    def between_calls(self):
+    def pause_if_asked(self):
         if (self.calls.index, self.progress.rounds) == (1, MIDDLE):
             wait_until(lambda: seen)
         inner(self)
@@ -160,7 +160,7 @@ def test_workers_of_an_asynchronous_run_resume_from_the_centers_they_had(halfway
         seen.append(calls.version())
         return seen[-1] > seen[0]
 
-    monkeypatch.setattr(LocalState, "between_calls", between_calls)
+    monkeypatch.setattr(LocalState, "pause_if_asked", pause_if_asked)
     halfway.ready = is_behind
     record(scheme, tmp_path / "whole", **keep)
     before = interrupted(tmp_path / "whole", tmp_path / "again")

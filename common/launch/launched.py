@@ -56,7 +56,7 @@ class Launched:
         report = self._agree(terms, name, job)
         graph = TaskGraph(job, [self.index])
         session, connect = connect_worker(job, graph.graph, self.index, self.target, self.addresses, INTER_OP)
-        loop = ScriptLoop(job, session, graph, self.index, report, connect, handoff)
+        loop = ScriptLoop(job, session, graph, self.index, report, connect, handoff=handoff)
         loop.prepare()
         loop.join()
         report(event="ready")

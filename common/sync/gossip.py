@@ -208,18 +208,6 @@ class Gossip(Collective):
         losses.rejoin(ps, slot)
         return super().rejoin(ps, slot)
 
-    def begin(self, ps: Store, slot: WorkerSlot, end: Tensor) -> Tensor:
-        """Announce rounds before the one of that number, as `losses.begin`."""
-        return losses.begin(ps, slot, end)
-
-    def out_from(self, ps: Store) -> Tensor:
-        """Return the round from which on each worker is out, [W], as `losses.out_from`."""
-        return losses.out_from(ps)
-
-    def lose(self, ps: Store, slot: WorkerSlot, of: Tensor, missed: Tensor) -> tuple[Tensor, Tensor]:
-        """Report the loss of a worker, as `losses.lose`."""
-        return losses.lose(ps, slot, of, missed)
-
     def lost(self, ps: Store) -> dict[str, Tensor]:
         """Return the variables of `losses` that the record needs."""
         return losses.read(ps)

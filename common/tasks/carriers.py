@@ -20,7 +20,7 @@ from ..lazy import tf
 from ..reports import Report
 from ..sync.losses import NEVER
 from .plan import Plan
-from .requests import carrying, leaving_out, marking, opening
+from .requests import name_of_carrier
 from .worker_calls import UNLIMITED_MS, WorkerCalls
 
 WATCH_SECONDS = 1.0
@@ -47,13 +47,14 @@ class Carriers:
         """Start the threads; the worker has done so many rounds."""
         for k in range(self.plan.workers):
             if k != self.index:
-                self._run(opening(k), rounds)
+                self._run("open", k, rounds)
                 threading.Thread(target=self._carry, args=(k,), daemon=True).start()
         if self.silent is not None:
             threading.Thread(target=self._watch, args=(self.silent,), daemon=True).start()
 
-    def _run(self, name: str, *values: int) -> Any:
-        return self.calls.run(self.calls.operations[name], *values, seconds=self.calls.wait_seconds)
+    def _run(self, action: str, of: int, *values: int) -> Any:
+        operation = self.calls.operations[name_of_carrier(action, of)]
+        return self.calls.run(operation, *values, seconds=self.calls.wait_seconds)
 
     def _carry(self, of: int) -> None:
         """Carry messages of a worker until it is lost, or has left after its last round."""
@@ -65,7 +66,8 @@ class Carriers:
 
     def _carrier(self, of: int) -> Callable[[], None]:
         """Return a function that carries a message: it takes a fifth of the CPU time of `Session.run`."""
-        operation, options = self.calls.operations[carrying(of)], tf.compat.v1.RunOptions(timeout_in_ms=UNLIMITED_MS)
+        options = tf.compat.v1.RunOptions(timeout_in_ms=UNLIMITED_MS)
+        operation = self.calls.operations[name_of_carrier("carry", of)]
         return partial(self.calls.session.make_callable(operation.fetches, accept_options=True), options=options)
 
     def _watch(self, silent: Collection[int]) -> None:
@@ -84,11 +86,11 @@ class Carriers:
                 return
             self.left_out.add(of)
         with contextlib.suppress(tf.errors.OpError, RuntimeError):  # worker 0 is lost, or this worker has left
-            continues, is_first = self.calls.lose(of, int(self._run(leaving_out(of))))
+            continues, is_first = self.calls.lose(of, int(self._run("leave_out", of)))
             if is_first:
                 self.report(event="evicted", worker=of)
             if continues:
-                self._run(marking(of))
+                self._run("mark_lost", of)
 
     def begin(self, rounds: int, count: int) -> int:
         """Announce the next rounds after so many; return how many of them the next call may make.

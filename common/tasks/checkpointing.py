@@ -79,7 +79,7 @@ class Saver:
         """Note that the state is now that of the checkpoint of this version."""
         self.saved_at, self.version = time.monotonic(), version
 
-    def is_due(self, calls: StateCalls) -> bool:
+    def is_due(self, connect: Callable[[], StateCalls]) -> bool:
         """Return True if it is time to save, and the center has changed since the last checkpoint."""
         if self.keeping.never:
             return False
@@ -87,7 +87,7 @@ class Saver:
         every = self.recovery.checkpoint_steps
         if not (by_time or every) or (self.writer is not None and self.writer.is_alive()):
             return False
-        now = calls.version()
+        now = connect().version()
         return now > max(self.version, 0) and (by_time or now >= max(self.version, 0) + (every or 0))
 
     def save(self, calls: StateCalls) -> None:

@@ -65,59 +65,22 @@ class TaskGraph:
 
     def __init__(self, job: Job, workers: Sequence[int] = (), model: FlatModel | None = None):
         from ..messages.ops import building
-        from ..messages.transport import TRANSPORTS, Client
-        from ..server.center import Center
-        from ..server.parameter_server import ParameterServer
-        from ..server.snapshots import Multiples
 
-        self.sync, self.in_process = job.scheme.sync, job.cluster.placement.in_process
-        self.sees_waiting, self.workers = job.sees_waiting, job.cluster.workers
+        self._begin(job)
         self.model: Any = model or job.recipe.flat()
         self._initial: Any = self.model.pack(), self.model.pack_state()
         self.frozen = self.model.frozen_values() if workers else []
         self.in_place = job.in_place and self.model.size >= IN_PLACE_FLOATS
-        # Without test data no snapshot would be evaluated. Workers that answer others reach no version together.
-        takes_some = job.test is not None and not self.sync.answers
-        multiples = job.plan.multiples(self.model.size + self.model.state_size) if takes_some else None
-        self.multiples = multiples and Multiples(*multiples)
-        last = None if job.options.schedule else max(map(len, job.plan.all_rounds))
-        if isinstance(self.sync, Gossip):
-            self.rounds_collected = self.sync.every(last, self.multiples)
-        place, slices = job.cluster.placement, job.slices(self.model.size)
-        servers = place.ps_devices(job.ps)
-        near = f"{place.worker_device(workers[0])}/device:CPU:0" if workers else servers[0]
-        holder = None if job.ps else _devices(job, CHIEF)[0]
-        self.graph = tf.Graph()
         with building(self.graph), self.graph.container(job.prefix):
-            sizes = [list(map(math.prod, self.model.shapes))] if self.in_place else [[size] for size in slices]
-            center = Center(
-                job.scheme,
-                sizes,
-                servers,
-                job.cluster.workers,
-                job.options.ema_decay,
-                job.codec,
-                job.plan.round_steps,
-                client=Client(TRANSPORTS[job.transport](), near),
-                holder=holder,
-                shapes=self.model.shapes,
-            )
-            self.ps = ParameterServer(
-                center,
-                state_size=self.model.state_size,
-                last_version=last,
-                in_process=place.in_process,
-                min_workers=job.options.recovery.min_workers,
-                multiples=self.multiples,
-            )
-            self.can_lose = self.ps.can_lose
-            with tf.device(self.ps.devices[0]):
+            self.ps = self._parameter_server(job, workers)
+            self.can_lose, first = self.ps.can_lose, self.ps.devices[0]
+            with tf.device(first):
                 # A constant would make the graph of each worker different, and workers could not share one.
                 index = tf.compat.v1.placeholder_with_default(-1, [], name="index")
             self.identity = index, self.ps.transactions.incarnation
             lazily = partial(LazyOperations, self.graph, threading.RLock())
             asked = (*OF_PS, GraceRequests) if self.sync.grace else OF_PS
-            self.operations: Any = lazily(operations_of(asked, self.ps, self.ps.devices[0], self.sees_waiting))
+            self.operations: Any = lazily(operations_of(asked, self.ps, first, self.sees_waiting))
             fed = isinstance(self.model, Parameters)
             gradient = None if fed else tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
             self.of_workers: dict[int, Any] = {k: lazily(*self._of_worker(job, k, gradient)) for k in workers}
@@ -128,26 +91,58 @@ class TaskGraph:
                 self.operations = dict(self.operations)
                 self.of_workers = {k: dict(own) for k, own in self.of_workers.items()}
 
+    def _begin(self, job: Job) -> None:
+        """Set what every graph of this run has, and begin with an empty graph."""
+        self.sync, self.in_process = job.scheme.sync, job.cluster.placement.in_process
+        self.sees_waiting, self.workers, self.graph = job.sees_waiting, job.cluster.workers, tf.Graph()
+
+    def _parameter_server(self, job: Job, workers: Sequence[int]) -> Any:
+        """Return the global variables, in the current graph, and set the rounds after which their values are kept."""
+        from ..messages.transport import TRANSPORTS, Client
+        from ..server.center import Center
+        from ..server.parameter_server import ParameterServer
+        from ..server.snapshots import Multiples
+
+        # Without test data no snapshot would be evaluated. Workers that answer others reach no version together.
+        takes_some = job.test is not None and not self.sync.answers
+        multiples = job.plan.multiples(self.model.size + self.model.state_size) if takes_some else None
+        self.multiples = multiples and Multiples(*multiples)
+        last = None if job.options.schedule else max(map(len, job.plan.all_rounds))
+        if isinstance(self.sync, Gossip):
+            self.rounds_collected = self.sync.every(last, self.multiples)
+        place = job.cluster.placement
+        servers = place.ps_devices(job.ps)
+        near = f"{place.worker_device(workers[0])}/device:CPU:0" if workers else servers[0]
+        sizes = [[math.prod(shape) for shape in self.model.shapes]] if self.in_place else None
+        center = Center(
+            job.scheme,
+            sizes or [[size] for size in job.slices(self.model.size)],
+            servers,
+            job.cluster.workers,
+            job.options.ema_decay,
+            job.codec,
+            job.plan.round_steps,
+            client=Client(TRANSPORTS[job.transport](), near),
+            holder=None if job.ps else _devices(job, CHIEF)[0],
+            shapes=self.model.shapes,
+        )
+        return ParameterServer(
+            center,
+            state_size=self.model.state_size,
+            last_version=last,
+            in_process=place.in_process,
+            min_workers=job.options.recovery.min_workers,
+            multiples=self.multiples,
+        )
+
     def _of_worker(self, job: Job, k: int, gradient: Any) -> tuple[Builds, dict[str, Operation]]:
         """Return functions that build the requests of a worker, and its rounds: errors of a scheme appear here."""
-        from ..messages.carried import CarriedChannels
-        from ..messages.channels import Channels
-        from ..messages.copies import Copies
-        from ..server.transaction import holding
         from ..worker.fed_worker import FedReplica, FedWorker
         from ..worker.replica import Replica
         from ..worker.without_copy import InPlaceWorker, SparseWorker
         from ..worker.worker import DenseWorker
 
-        place, devices = job.cluster.placement, _devices(job, k)
-        tasks = [f"{place.worker_device(other)}/device:CPU:0" for other in range(job.cluster.workers)]
-        carried, transport = None, self.ps.center.transport
-        if self.can_lose and isinstance(self.sync, Gossip):
-            carried = CarriedChannels(k, tasks, transport, self.sync.rows(k, job.cluster.workers))
-        mail: Any = carried or Channels(k, tasks, transport)
-        if self.sync.in_pairs:
-            copies = [_devices(job, other)[0] for other in range(job.cluster.workers)]
-            mail = Copies(copies, tasks, transport, self.model.size, holding)
+        devices, mail = _devices(job, k), self._mail(job, k)
         slot = self.ps.membership.slot(k, k if job.shared_graph is None else self.identity[0], mail)
         name, numbers = f"worker_{k}", (slot.index, job.cluster.workers)
         if isinstance(self.model, Parameters):
@@ -161,12 +156,29 @@ class TaskGraph:
             replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
             parts = job.scheme, replica, self.ps, slot
             worker = InPlaceWorker(*parts) if self.in_place else DenseWorker(*parts, name, job.options.seed)
-        requests = operations_of([WorkerRequests], worker, worker.device, self.sees_waiting)
-        if carried is not None:
-            worker.initialize = tf.group(worker.initialize, carried.links.initializer)
-            more = operations_of([LossRequests], worker, worker.device, self.sees_waiting)
-            requests = {**requests, **more, **carriers_of(worker, job.cluster.workers)}
-        return requests, rounds_of(worker, job.options.batch_size, {1, job.plan.rounds_per_call})
+        asked: list[type] = [WorkerRequests]
+        built = rounds_of(worker, job.options.batch_size, {1, job.plan.rounds_per_call})
+        if self.can_lose:
+            worker.initialize = tf.group(worker.initialize, mail.links.initializer)
+            asked.append(LossRequests)
+            built |= carriers_of(worker, job.cluster.workers)
+        return operations_of(asked, worker, worker.device, self.sees_waiting), built
+
+    def _mail(self, job: Job, k: int) -> Any:
+        """Return the way of a worker to the others: queues, or the parameters of all if it averages in pairs."""
+        from ..messages.carried import CarriedChannels
+        from ..messages.channels import Channels
+        from ..messages.copies import Copies
+        from ..server.transaction import holding
+
+        transport, workers = self.ps.center.transport, range(self.workers)
+        tasks = [f"{job.cluster.placement.worker_device(other)}/device:CPU:0" for other in workers]
+        if self.sync.in_pairs:
+            return Copies([_devices(job, k)[0] for k in workers], tasks, transport, self.model.size, holding)
+        if self.can_lose:
+            gossip: Any = self.sync
+            return CarriedChannels(k, tasks, transport, gossip.rows(k, self.workers))
+        return Channels(k, tasks, transport)
 
     # One task builds the graph and the workers load it: building takes longer than all other steps of the start.
 
@@ -222,9 +234,8 @@ class TaskGraph:
             if node.name == "own_tokens":
                 node.attr["shared_name"].s = f"token_{worker}".encode()
         self = cls.__new__(cls)
-        self.sync, self.in_process = job.scheme.sync, job.cluster.placement.in_process
-        self.sees_waiting, self.workers = job.sees_waiting, job.cluster.workers
-        self._initial, self.frozen, self.graph = path, frozen, tf.Graph()
+        self._begin(job)
+        self._initial, self.frozen = path, frozen
         with self.graph.as_default():
             tf.import_graph_def(definition, name="")
         self.identity, self.operations, own = _found(names, self.graph)

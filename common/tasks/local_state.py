@@ -129,7 +129,7 @@ class LocalState:
             return False
         return asked == self.meeting if self.keeping.meets else True
 
-    def between_calls(self) -> None:
+    def pause_if_asked(self) -> None:
         """Write a copy if the chief has requested one now, and block until it has been saved."""
         if self.is_asked():
             self.answered = asked = self.calls.asked

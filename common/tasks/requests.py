@@ -21,6 +21,7 @@ import numpy as np
 from ..contract.rounds import Event
 from ..lazy import tf
 from ..server.answers import Drained, Heard, Joined, PausedWorkers, WorkerFlags
+from ..sync import losses
 
 Inputs = ParamSpec("Inputs")
 Answer = TypeVar("Answer")
@@ -291,14 +292,14 @@ class LossRequests:
     @request(traced=True)
     def begin_rounds(own: Any, end: int) -> np.ndarray:
         """Announce the rounds before the one of that number; return the round from which on each worker is out, [W]."""
-        return own.scheme.sync.begin(own.ps, own.slot, end)
+        return losses.begin(own.ps, own.slot, end)
 
-    out_from = answer(np.ndarray, lambda own: own.scheme.sync.out_from(own.ps))  # see `begin_rounds`, [W]
+    out_from = answer(np.ndarray, lambda own: losses.out_from(own.ps))  # see `begin_rounds`, [W]
 
     @request(traced=True)
     def lose(own: Any, of: int, missed: int) -> tuple[bool, bool]:
         """Report the loss of a worker; return True if the run continues, and if this is the first report of it."""
-        return own.scheme.sync.lose(own.ps, own.slot, of, missed)
+        return losses.lose(own.ps, own.slot, of, missed)
 
     @request(inputs=lambda own: [_place(tf.float32, own.slot.mail.links.shape)])
     def set_links(own: Any, links: Any) -> None:
@@ -385,42 +386,21 @@ def rounds_of(worker: Any, batch_size: int, counts: set[int]) -> dict[str, Opera
     return operations
 
 
-def carriers_of(worker: Any, workers: int) -> Builds:
-    """Return functions that build the operations of `messages.carried` for each other worker, by name."""
-    mail = worker.slot.mail
-    builds = {}
+def carriers_of(worker: Any, workers: int) -> dict[str, Operation]:
+    """Build the operations of `messages.carried` for each other worker, each named by `name_of_carrier`."""
+    mail, number = worker.slot.mail, _place(tf.int64, [])
+    operations = {}
     for k in range(workers):
         if k != worker.slot.index:
-            builds[opening(k)] = lambda k=k: _numbered(lambda number: mail.open(k, number))
-            builds[carrying(k)] = lambda k=k: Operation(mail.carry(k))
-            builds[leaving_out(k)] = lambda k=k: Operation(mail.leave_out(k))
-            builds[marking(k)] = lambda k=k: Operation(mail.mark_lost(k))
-    return builds
+            operations[name_of_carrier("open", k)] = Operation(mail.open(k, number), number)
+            for action in (mail.carry, mail.leave_out, mail.mark_lost):
+                operations[name_of_carrier(action.__name__, k)] = Operation(action(k))
+    return operations
 
 
-def _numbered(build: Callable[[Any], Any]) -> Operation:
-    number = _place(tf.int64, [])
-    return Operation(build(number), number)
-
-
-def opening(worker: int) -> str:
-    """Return the name of the operation that makes the token of that worker, given the number of its next round."""
-    return f"open_{worker}"
-
-
-def leaving_out(worker: int) -> str:
-    """Return the name of the operation that takes this token, which has that number."""
-    return f"leave_out_{worker}"
-
-
-def carrying(worker: int) -> str:
-    """Return the name of the operation that brings the next message of that worker."""
-    return f"carry_{worker}"
-
-
-def marking(worker: int) -> str:
-    """Return the name of the operation that puts the mark of a lost worker."""
-    return f"mark_{worker}"
+def name_of_carrier(action: str, worker: int) -> str:
+    """Return the name of the operation that calls this method of `CarriedChannels` for that worker."""
+    return f"{action}_{worker}"
 
 
 def name_of_rounds(event: Event, count: int) -> str:

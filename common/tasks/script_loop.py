@@ -19,10 +19,6 @@ import numpy as np
 from ..contract.rounds import Event
 from ..errors import Interrupted, WaitTimeout
 from ..lazy import tf
-from ..reports import Report
-from .calls import Connect
-from .graph import TaskGraph
-from .job import Job
 from .progress import Progress
 from .worker_calls import Done
 from .worker_loop import WorkerLoop
@@ -152,17 +148,8 @@ class ScriptLoop(WorkerLoop):
     progress_of = ScriptProgress
     progress: ScriptProgress
 
-    def __init__(
-        self,
-        job: Job,
-        session: Any,
-        graph: TaskGraph,
-        index: int,
-        report: Report,
-        connect: Connect | None,
-        handoff: Handoff,
-    ):
-        super().__init__(job, session, graph, index, report, connect)
+    def __init__(self, *known: Any, handoff: Handoff):
+        super().__init__(*known)
         self.handoff = handoff
 
     def begin(self) -> threading.Thread:

@@ -36,7 +36,7 @@ class Standstill:
         self.ended = time.monotonic()  # end of the last standstill
 
     @contextmanager
-    def of(self, calls: StateCalls, is_fine: Callable[[StateCalls], bool]) -> Iterator[bool]:
+    def of(self, calls: StateCalls, is_fine: Callable[[], bool]) -> Iterator[bool]:
         """Keep the workers at a standstill inside the block, if that is needed; yield True if the state may be read.
 
         The state must not be read if the run is being stopped, if the state needs to be restored first (not `is_fine`),
@@ -76,7 +76,7 @@ class Standstill:
         earliest = farthest + self.keeping.lag + 2 * int(now.longest_call.max())
         return earliest + -earliest % self.keeping.stride
 
-    def _stands(self, calls: StateCalls, is_fine: Callable[[StateCalls], bool]) -> bool:
+    def _stands(self, calls: StateCalls, is_fine: Callable[[], bool]) -> bool:
         """Block until all workers stand still, or the time limit has passed; return True if the state may be read."""
         patient = self.keeping.meets or self.keeping.waits_for_all
         began = moved = looked = time.monotonic()
@@ -88,7 +88,7 @@ class Standstill:
                 return bool(now.continues)
             if moment - looked > HEALTH_SECONDS:
                 looked = moment
-                if not is_fine(calls):
+                if not is_fine():
                     return False
             if now.rounds.sum() != rounds:
                 rounds, moved = now.rounds.sum(), moment

@@ -117,8 +117,9 @@ class StateManager:
         self.report(event="restored" if again else "resumed", version=last.version, restoration=number)
 
     def start(self) -> None:
-        """Start the thread that monitors and saves the state."""
-        self._thread.start()
+        """Start the thread that monitors and saves the state, if this run does one of both."""
+        if self.rule.recovers or not self.saver.keeping.never:
+            self._thread.start()
 
     def end(self) -> Callable[[], None]:
         """Stop the thread; return a function that writes the last checkpoint, which is read already, without the ps."""
@@ -138,7 +139,7 @@ class StateManager:
         failing: float | None = None
         while not self.over.wait(WATCH_SECONDS):
             try:
-                self._keep_state(self._connected())
+                self._keep_state()
                 failing = None
             except Exception as error:
                 self.calls = None
@@ -147,18 +148,22 @@ class StateManager:
                     self.failure = error
                     return
 
-    def _keep_state(self, calls: StateCalls) -> None:
-        """Restore the state if it needs that, and save it if a checkpoint is due."""
-        if not self._is_fine(calls):
-            self.claim(calls)
-        if self.saver.is_due(calls):
+    def _keep_state(self) -> None:
+        """Restore the state if it needs that, and save it if a checkpoint is due; connect only then."""
+        if not self._is_fine():
+            self.claim(self._connected())
+        if self.saver.is_due(self._connected):
+            calls = self._connected()
             with self.standstill.of(calls, self._is_fine) as stands:
                 if stands:
                     self.saver.save(calls)
 
-    def _is_fine(self, calls: StateCalls) -> bool:
+    def _is_fine(self) -> bool:
         """Return False if the state needs to be restored, and the rule of restarts allows that."""
-        return not self.rule.recovers or bool(calls.alive().all() and calls.is_clean())
+        if not self.rule.recovers:
+            return True
+        calls = self._connected()
+        return bool(calls.alive().all() and calls.is_clean())
 
 
 def check_fits(last: checkpoint.Checkpoint, saver: Saver, calls: StateCalls) -> None:

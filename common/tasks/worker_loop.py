@@ -126,13 +126,7 @@ class WorkerLoop:
         rounds, first = self.plan.batches(self.index, self.progress.rounds), self.progress.rounds
         most = self.plan.rounds_per_call
         count, trimmed = 1, False  # rounds in a call; True after the heap was trimmed for calls of this length
-        while True:
-            self.local.between_calls()
-            now = self.local.at_most(count)
-            if self.carriers is not None:
-                now = self.carriers.begin(self.progress.rounds, now)
-            if not (chunk := list(itertools.islice(rounds, now))):
-                return
+        while chunk := list(itertools.islice(rounds, self._allowed(count))):
             turn()
             if self.progress.rounds == 0 and self.index != CHIEF and self.plan.scheme.warmup_updates:
                 self._await_warmup()
@@ -140,7 +134,7 @@ class WorkerLoop:
             batches, (event, *_) = zip(*chunk, strict=True)
             if len(chunk) == count and len(set(map(len, batches))) == 1:
                 self._call(event, *batches)
-            else:
+            else:  # the graph has no call of these rounds together
                 for rows in batches:
                     self._call(event, rows)
             if self.progress.rounds == 1:
@@ -153,6 +147,12 @@ class WorkerLoop:
                     trimmed = True
             if self.state is not None and self.state.failure is not None:
                 raise self.state.failure
+
+    def _allowed(self, count: int) -> int:
+        """Return how many of the next `count` rounds the next call may make, after a pause if the chief asks for it."""
+        self.local.pause_if_asked()
+        count = self.local.at_most(count)
+        return count if self.carriers is None else self.carriers.begin(self.progress.rounds, count)
 
     def _call(self, event: Event, *batches: np.ndarray) -> None:
         """Run rounds of the same length in one call; `batches` are their rows, [steps, batch size] each."""
@@ -167,32 +167,36 @@ class WorkerLoop:
 
     def _await_warmup(self) -> None:
         """Block while worker 0 trains alone, then start from the center that it has reached."""
-
-        def over() -> bool:
-            return self.calls.version() >= self.plan.scheme.warmup_updates or self.calls.worker_flags().finished[CHIEF]
-
-        def progress() -> bool:
-            return over() or self.calls.version() > seen
-
-        seen = -1
-        while not over():  # each update of worker 0 restarts the time limit
-            seen = self.calls.version()
-            wait_until(progress, self.calls.wait_seconds, lambda: "worker 0, which warms up")
+        calls, updates = self.calls, self.plan.scheme.warmup_updates
+        self._await(
+            lambda: calls.version() >= updates or calls.worker_flags().finished[CHIEF],
+            calls.version,
+            lambda: "worker 0, which warms up",
+        )
         self.recovery.join(recorded=False)
 
     def _await_last_rounds(self) -> None:
         """Block until the other workers have done their rounds: they average with each other until then."""
-        seen = np.array([])
 
-        def progress() -> bool:
-            return over() or not np.array_equal(self.calls.rounds_applied(), seen)
+        def finished() -> np.ndarray:
+            flags = self.calls.worker_flags().finished
+            flags[CHIEF] = True  # this worker
+            return flags
 
-        def over() -> bool:
-            return bool(np.delete(self.calls.worker_flags().finished, CHIEF).all())
+        self._await(
+            lambda: bool(finished().all()), lambda: self.calls.rounds_applied().tolist(), lambda: absent(finished())
+        )
 
-        while not over():  # each round restarts the time limit
-            seen = self.calls.rounds_applied()
-            wait_until(progress, self.calls.wait_seconds, lambda: absent(self.calls.worker_flags().finished))
+    def _await(self, is_over: Callable[[], bool], position: Callable[[], Any], missing: Callable[[], str]) -> None:
+        """Block until `is_over()`; each change of `position()` restarts the time limit."""
+        seen = None
+
+        def may_continue() -> bool:
+            return is_over() or position() != seen
+
+        while not is_over():
+            seen = position()
+            wait_until(may_continue, self.calls.wait_seconds, missing)
 
     def _finish(self) -> None:
         """Report that all rounds are done: the others no longer wait for this worker."""
