@@ -13,7 +13,7 @@ from ..contract.scheme import Scheme
 from ..messages.codec import Codec
 from ..messages.cut import joined, with_times, without_times
 from ..messages.encoder import Encoder
-from ..messages.message import returned, sent_by
+from ..messages.message import returned
 from ..messages.segments import SHARED_BYTES
 from ..messages.stand_in import Row
 from ..messages.transport import Client, Transport
@@ -71,20 +71,21 @@ class Center:
         self.scheme, self.codec, self.transport = scheme, codec or scheme.codec, self.client.transport
         self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
         self.sizes, self.shapes, self.scheduled = [size for own in sizes for size in own], shapes, scheme.scheduled
-        places = devices if holder is None else [holder]
         self.device, self.replies_center = devices[0], True  # the device of the versions
-        self.devices = [device for device, own in zip(places, sizes, strict=True) for _ in own]  # of each slice
         self.initial = [self.client.feed(tf.float32, [size]) for size in self.sizes]
         with tf.device(self.device):
             self.version = tf.Variable(tf.constant(0, tf.int64), name="version")
             self.pulled = tf.Variable(tf.zeros([num_workers], tf.int64), name="pulled")
             if scheme.messages_per_update > 1:
                 self.messages = tf.Variable(tf.constant(0, tf.int64), name="messages")
+        places = zip(devices if holder is None else [holder], sizes, strict=True)
+        of_slices = [device for device, own in places for _ in own]
         sizes_sent = [scheme.message_sizes(shapes)[-1]] if shapes and not scheme.sync.uses_ps else self.sizes
-        self.slices = [self._slice(i, *own) for i, own in enumerate(zip(self.initial, sizes_sent, strict=True))]
+        self.slices = [
+            self._slice(i, *own) for i, own in enumerate(zip(of_slices, self.initial, sizes_sent, strict=True))
+        ]
 
-    def _slice(self, index: int, initial: Any, message_size: int) -> Slice:
-        device = self.devices[index]
+    def _slice(self, index: int, device: str, initial: Any, message_size: int) -> Slice:
         with tf.device(device):
             initial = self.transport.receive(initial)
             known = {"fragments": fragments_of(self.sizes)[index], "shapes": self.shapes}
@@ -238,8 +239,7 @@ class Center:
         if self.scheduled:  # in local steps of the average worker, as on the workers
             steps = tf.cast(version, tf.float32) * self.round_steps
             scheme = scheme.at(steps / scheme.updates_per_round(self.num_workers))
-        sent = sent_by(scheme.scalars, message.scalars)
-        seen = part.seen_by(slot, sent, completes)
+        seen = part.seen_by(slot, message.scalars, completes)
         reply = returned(scheme.name, "server_update", scheme.server_update(seen, message.vector, staleness))
         self.replies_center &= reply is part.center
         if scheme.sync.uses_ps:
@@ -248,8 +248,7 @@ class Center:
 
     def weighted(self, part: Slice, message: Message, staleness: Any, slot: WorkerSlot) -> Message:
         """Return a slice of a message as a barrier adds it to its sum; the scalars are not weighted."""
-        sent = sent_by(self.scheme.scalars, message.scalars)
-        seen = part.seen_by(slot, sent, completes=False)
+        seen = part.seen_by(slot, message.scalars, completes=False)
         return Message(self.scheme.weighted(seen, message.vector, tf.cast(staleness, tf.float32)), message.scalars)
 
     def after_update(self, version: Any, clock: Any, state: Any) -> None:

@@ -13,6 +13,7 @@ from ..contract.scheme import Scheme
 from ..contract.views import Server
 from ..errors import UserError
 from ..messages.cut import COPIES
+from ..messages.message import sent_by
 from ..messages.ops import first_values, zeros
 from ..messages.stand_in import Row
 from ..sync.store import Message, WorkerSlot
@@ -63,6 +64,7 @@ class Slice(SimpleNamespace):
         super().__init__(
             known=known, index=index, device=device, initial=initial, num_workers=num_workers, ema_decay=ema_decay
         )
+        self.scalars = scheme.scalars
         self.no_message = Message(zeros(message_size), zeros(len(scheme.scalars)) if scheme.scalars else ())
         rows, own = (first_values(build, self.initial) for build in (scheme.worker_rows, scheme.global_variables))
         numbers = scheme.worker_numbers()
@@ -85,14 +87,15 @@ class Slice(SimpleNamespace):
             made["pulled_centers"] = of_each(self.initial)
         self.keep(scheme.name, made)
 
-    def seen_by(self, slot: WorkerSlot | None, sent: Any, completes: Any) -> Any:
+    def seen_by(self, slot: WorkerSlot | None, scalars: Any, completes: Any) -> Any:
         """Build the scheme's view of this slice for merging or weighing a message.
 
         Args:
             slot: slot of the sender, which selects its rows and numbers; None if the message is the mean of a set.
-            sent: the scalars of the message, by their names.
+            scalars: the scalars of the message, [m].
             completes: True if the message completes an update.
         """
+        sent = sent_by(self.scalars, scalars)
         known = {"sent": sent, "completes": tf.convert_to_tensor(completes), **self.known}
         seen = Server(center=self.center, num_workers=self.num_workers, sender=None, **known, **self.own)
         of_workers = self.rows | self.numbers

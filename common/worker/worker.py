@@ -1,33 +1,28 @@
-"""A worker: its local variables, its local steps, and the round that every scheme shares."""
+"""A worker whose steps have a copy of the parameters: its round, which every scheme shares, and its message."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial, reduce
 from typing import Any
 
 import tensorflow as tf
 
-from ..contract.fragments import fragments_of
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
-from ..contract.seeded import uniform
-from ..contract.views import MESSAGE_ONLY, Worker, check_names
 from ..messages.codec import Codec
 from ..messages.cut import joined
 from ..messages.message import as_message, declared_means
-from ..messages.ops import first_values, is_finite, when, zeros
+from ..messages.ops import is_finite, when
 from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
 from ..sync.store import Message, WorkerSlot
-from .buckets import Buckets
+from .local_steps import LocalSteps, hide, show
 from .replica import Replica
 from .timing import RoundTimer, moment
 
 
-class DenseWorker:
-    """The local variables of one worker, and its round, built into the current graph.
+class DenseWorker(LocalSteps):
+    """One worker, and its round, built into the current graph.
 
     Args:
         scheme: the algorithm.
@@ -36,44 +31,18 @@ class DenseWorker:
         slot: the worker's slot on the ps.
         name: prefix of the names of its variables.
         seed: seed of the run.
-
-    Attributes:
-        views: the worker as its scheme sees it, once for each bucket of its vectors, see `Buckets`.
-        names: names of the variables in a view: the parameters and the scheme's local variables.
-        clock: local steps done, a variable; learning-rate schedules read it.
-        is_center: True if the worker's parameters are the center.
-        period, overlap, scheduled: those of the scheme, which a change of its learning rates leaves as they are.
-        local: returns the local state to save, see `local_state`.
-
-    Raises:
-        UserError: a local variable has a name that cannot be used.
     """
-
-    may_end = False  # a round may end before its last step
 
     def __init__(
         self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: WorkerSlot, name: str, seed: int = 0
     ):
-        self.scheme, self.replica, self.ps, self.fed = scheme, replica, ps, replica.fed
-        self.device, self.buckets = replica.devices[0], Buckets.of(scheme, replica)
-        self.period, self.overlap, self.scheduled = scheme.period, scheme.overlap, scheme.scheduled
-        sync = self.scheme.sync
-        # Without a ps the parameters of the chief are the center. With gossip they are not: it is the workers' mean.
-        self.is_center = not (sync.uses_ps or sync.gossips) and name == "worker_0"
+        super().__init__(scheme, replica, ps, slot.index, name, seed)
+        self.fed = replica.fed
         with tf.device(self.device):
-            center = ps.slices[0].center if self.is_center else None
-            sizes = enumerate(self.buckets.sizes)
-            local = [_variables(scheme, f"{name}_{i}" if i else name, size, center) for i, size in sizes]
-            self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")
             self.encoder = ps.center.encoder(f"{name}_codec")
             self.initialize = tf.group(self.clock.initializer, replica.initialize)  # `start` assigns the others
-        self.slot, self.names = replace(slot, encoder=self.encoder), [*local[0]]
-        known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
-        size = sum(self.buckets.sizes)
-        known |= {"uniform": partial(uniform, seed, size), "fragments": fragments_of([size])[0]}
-        self.local = partial(local_state, self)
-        self.views: list[Any] = [Worker(**known, **variables) for variables in local]
         self.encoder.worker = self.views[0]
+        self.slot = replace(slot, encoder=self.encoder)
 
     def start(self, recorded: Any) -> Joined:
         """Take a slot and initialise the local variables from the center; returns the results of `join`."""
@@ -138,16 +107,16 @@ class DenseWorker:
             self._meet_server(scheme, event, timer)
             self._step(gradients)
             if self.period > 1:
-                total += self._local_steps(rows[1:], timer.replied, first + 1)
+                total += self.local_steps(rows[1:], timer.replied, first + 1)
         elif scheme.sync.in_pairs:
-            total = _round_in_pairs(self, scheme, rows, timer, first)
+            total = self._round_in_pairs(scheme, rows, timer, first)
         elif not scheme.sync.uses_ps:
             total, fine = self._collective_round(scheme, rows, timer, first)
             kept *= tf.cast(fine, tf.float32)
         elif self.overlap:
             total = self._overlapped_round(scheme, rows, timer, first)
         else:
-            total = self._local_steps(rows, timer.begun, first)
+            total = self.local_steps(rows, timer.begun, first)
             self._meet_server(scheme, event, timer, total)
         if self.replica.model.state_size:
             state.assign(scheme.sync.share_state(ps, self.slot, state.read_value()))
@@ -162,7 +131,7 @@ class DenseWorker:
             with timer.reply():
                 self._on_reply(scheme, center)
             return
-        message = timer.send(message_of(scheme, self, timer.begun, total))
+        message = timer.send(self._message(scheme, timer.begun, total))
         slot = replace(self.slot, times=timer.times)
         if event == "push":
             with timer.reply():  # a push has no reply; the next round waits for its acknowledgement
@@ -172,12 +141,56 @@ class DenseWorker:
         with timer.reply():
             self._on_reply(scheme, reply)
 
+    def _message(self, scheme: Scheme, begun: Any, total: Any = None) -> Message:
+        """Build the message of the worker.
+
+        Args:
+            scheme: the algorithm, with its current learning rates.
+            begun: start of the round, a tensor. The means of a message run in sequence, after those of the round
+                before.
+            total: the sum of the losses of the round, if they are known.
+
+        Raises:
+            UserError: the message does not have the scalars or the means that the scheme declares.
+        """
+        last = begun
+
+        def mean(vector: Any) -> Any:
+            nonlocal last
+            with tf.control_dependencies([last]):
+                last = scheme.sync.mean(self.ps, self.slot, tf.identity(vector))
+            return last
+
+        if total is not None:
+            show(self.views, loss=total / self.views[0].steps)
+        sizes = scheme.message_sizes(self.replica.model.shapes)
+        show(self.views, mean=declared_means(scheme.name, sizes, mean))
+        parts = [as_message(scheme.name, scheme.scalars, scheme.message(view)) for view in self.views]
+        message = Message(joined([part.vector for part in parts]), parts[0].scalars)
+        hide(self.views)
+        if last is begun:
+            return message
+        # The exchange must follow every mean, also one whose result the message does not use: the queues between
+        # workers identify tensors by their order alone.
+        with tf.control_dependencies([last]):
+            return tf.nest.map_structure(tf.identity, message)
+
     def _overlapped_round(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any) -> Any:
         """Build a round whose last steps wait for nothing of the exchange: the message leaves, the worker computes."""
-        total, reply = _sent_early(self, scheme, rows, timer, first, self.slot)
+        total, reply = self._sent_early(scheme, rows, timer, first, self.slot)
         with timer.reply(), tf.control_dependencies([total]):
             self._on_reply(scheme, reply)
         return total
+
+    def _sent_early(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any, slot: WorkerSlot) -> Any:
+        """Build the steps of a round and its exchange before the last of them; returns the loss, and the reply."""
+        before, total = tf.maximum(tf.shape(rows)[0] - self.overlap, 0), tf.constant(0.0)
+        if self.overlap < self.period:
+            total = self.local_steps(rows[:before], timer.begun, first)
+        message = timer.send(self._message(scheme, timer.begun))
+        reply = scheme.sync.exchange(self.ps, replace(slot, times=timer.times), message)
+        rest = timer.overlap(self.local_steps(rows[before:], timer.ready, first + tf.cast(before, tf.int64)))
+        return total + rest, reply
 
     def _on_reply(self, scheme: Scheme, reply: Any) -> None:
         hide(self.views)
@@ -229,10 +242,10 @@ class DenseWorker:
         state, clock = self.replica.state.read_value(), self.clock.read_value()
         slot = replace(self.slot, round=self.views[0].round)
         if self.overlap:
-            total, reply = _sent_early(self, scheme, rows, timer, first, slot)
+            total, reply = self._sent_early(scheme, rows, timer, first, slot)
         else:
-            total = self._local_steps(rows, timer.begun, first)
-            message = timer.send(message_of(scheme, self, timer.begun, total), in_parts=scheme.sync.buckets > 1)
+            total = self.local_steps(rows, timer.begun, first)
+            message = timer.send(self._message(scheme, timer.begun, total), in_parts=scheme.sync.buckets > 1)
             reply = scheme.sync.exchange(self.ps, replace(slot, times=timer.times), message)
         fine = scheme.sync.is_finite(self.ps, reply)
 
@@ -253,186 +266,42 @@ class DenseWorker:
                 rule.collect(self.ps, slot, *map(tf.identity, parts), clock)
         return total, adopted
 
-    # Local steps: a gradient on each batch, and the scheme's step with it.
-
-    def _local_steps(self, rows: Any, after: Any, first: Any) -> Any:
-        """Build a local step for each of `rows`, after the tensor `after`; returns the sum of the losses."""
-        if self.period == 1:  # without a loop the message may be the gradient itself, in its buffers
-            loss, gradients = self._gradient(rows[0], after)
-            self._step(gradients)
-            show(self.views, step=first + 1)
-            show_each(self.views, gradient=gradients)
-            if self.scheme.uses_gradient_sum:
-                show_each(self.views, gradient_sum=gradients)
-            return loss
-
-        # `stepped` is empty, or has one flag if the round may end early: after False the loop ends, with a step less.
-
-        def step(t: Any, total: Any, sums: Any, stepped: Any) -> tuple[Any, Any, Any, Any]:
-            show(self.views, step=first + tf.cast(t, tf.int64))
-            loss, gradients, stepped = self._local_step(rows[t], t)
-            sums = [a + g for a, g in zip(sums, gradients, strict=True)] if sums else []
-            return t + (tf.cast(stepped[0], tf.int32) if stepped else 1), total + loss, sums, stepped
-
-        def is_left(t: Any, total: Any, sums: Any, stepped: Any) -> Any:
-            return reduce(tf.logical_and, stepped, t < tf.shape(rows)[0])
-
-        with tf.control_dependencies([after]):
-            nothing = [zeros(size) for size in self.buckets.sizes] if self.scheme.uses_gradient_sum else []
-            start = tf.constant(0), tf.constant(0.0), nothing, [tf.constant(True)] if self.may_end else []
-        # One iteration at a time: a step reads the variables that the one before has written.
-        made, total, sums, _ = tf.while_loop(is_left, step, start, parallel_iterations=1)
-        self._end_steps(first, made if self.may_end else tf.shape(rows, tf.int64)[0])
-        if self.scheme.uses_gradient_sum:
-            show_each(self.views, gradient_sum=sums)
+    def _round_in_pairs(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any) -> Any:
+        """Build a round that ends with an average with a peer; a message that is not finite is refused."""
+        rule: Any = scheme.sync  # a `Pairs`
+        total = self.local_steps(rows, timer.begun, first)
+        message = timer.send(self._message(scheme, timer.begun, total))
+        fine = is_finite(message) & tf.math.is_finite(total)
+        slot = replace(self.slot, times=timer.times, round=self.views[0].round)
+        with timer.reply(), tf.control_dependencies([self.ps.transactions.check([fine])]):
+            message = tf.nest.map_structure(tf.identity, message)
+            rule.meet(self.ps, slot, message, lambda reply: self._on_reply(scheme, reply))
+        if slot.index == 0:
+            due = tf.equal((slot.round + 1) % rule.every(self.ps.last_version), 0)
+            with tf.control_dependencies([timer.replied]):
+                when(due, lambda: rule.read_copies(self.ps, slot))
         return total
 
-    def _local_step(self, rows: Any, t: Any) -> tuple[Any, list[Any], list[Any]]:
-        """Build the local step `t`; returns its loss, its gradient in buckets, and no flag: each step is made."""
-        del t
-        loss, gradients = self._gradient(rows)
-        self._step(gradients)
-        return loss, gradients, []
+    def local(self) -> dict[str, list[Any]]:
+        """Return the local state to save, which joining does not restore: variables in buckets or slices, by name.
 
-    def _end_steps(self, first: Any, made: Any) -> None:
-        """Set the number of the next step, once `made` steps from `first` are done."""
-        show(self.views, step=first + tf.cast(made, tf.int64))
+        It has the variables of worker, codec and model. Joining sets the parameters to the newest center. So they are
+        left out
 
-    def _step(self, gradients: Sequence[Any]) -> None:
-        """Build the scheme's local step with a gradient, which is in buckets."""
-        scheme = self._scheme_now()
-        if len(gradients) > 1:
-            # Update no variable before all gradients are computed: TensorFlow would copy a variable that the rest of
-            # the backward pass still reads. The identities make the control edges wait, see `RoundTimer`.
-            gradients = [tf.identity(gradient) for gradient in gradients]
-        with tf.control_dependencies(gradients if len(gradients) > 1 else []):
-            for view, gradient in zip(self.views, gradients, strict=True):
-                scheme.local_step(view, gradient)
-        self._count_step()
+        * if they are the center, or equal it after each round: every reply is the center, and a barrier meets all
+          workers;
+        * if they are an older center, and the worker has no other local state that belongs to it.
 
-    def _count_step(self) -> None:
-        if self.scheduled or self.is_center:
-            self.clock.assign_add(1)
-
-    def _scheme_now(self) -> Scheme:
-        """Return the scheme with its current learning rates."""
-        return self.scheme.at(tf.cast(self.clock.read_value(), tf.float32)) if self.scheduled else self.scheme
-
-    def _gradient(self, rows: Any, *after: Any) -> tuple[Any, list[Any]]:
-        """Return loss and gradient (in buckets) on one batch; only the read of the parameters waits for `after`."""
-        with tf.control_dependencies(after):
-            point = [tf.identity(self.scheme.gradient_point(view)) for view in self.views]
-        loss, gradient = self.replica.gradient(self.buckets.of_variables(point), rows)
-        return loss, self.buckets.from_variables(gradient)
-
-
-def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict[str, Any]:
-    """Make the parameters of a bucket and its local variables, by name; `center` serves as the parameters if given."""
-    own = first_values(scheme.local_variables, tf.zeros([size]))
-    check_names(scheme.name, "local variable", own)
-    params = tf.Variable(tf.zeros([size]), name=f"{name}_params") if center is None else center
-    return {"params": params} | {key: tf.Variable(value, name=f"{name}_{key}") for key, value in own.items()}
-
-
-def _sent_early(worker: DenseWorker, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any, slot: WorkerSlot) -> Any:
-    """Build the steps of a round and its exchange before the last of them; returns the loss, and the reply."""
-    before, total = tf.maximum(tf.shape(rows)[0] - worker.overlap, 0), tf.constant(0.0)
-    if worker.overlap < worker.period:
-        total = worker._local_steps(rows[:before], timer.begun, first)
-    message = timer.send(message_of(scheme, worker, timer.begun))
-    reply = scheme.sync.exchange(worker.ps, replace(slot, times=timer.times), message)
-    rest = timer.overlap(worker._local_steps(rows[before:], timer.ready, first + tf.cast(before, tf.int64)))
-    return total + rest, reply
-
-
-def _round_in_pairs(worker: DenseWorker, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any) -> Any:
-    """Build a round at whose end a worker averages with a peer; what is not finite is refused. Returns the loss."""
-    rule: Any = scheme.sync  # a `Pairs`
-    total = worker._local_steps(rows, timer.begun, first)
-    message = timer.send(message_of(scheme, worker, timer.begun, total))
-    fine = is_finite(message) & tf.math.is_finite(total)
-    slot = replace(worker.slot, times=timer.times, round=worker.views[0].round)
-    with timer.reply(), tf.control_dependencies([worker.ps.transactions.check([fine])]):
-        message = tf.nest.map_structure(tf.identity, message)
-        rule.meet(worker.ps, slot, message, lambda reply: worker._on_reply(scheme, reply))
-    if slot.index == 0:
-        due = tf.equal((slot.round + 1) % rule.every(worker.ps.last_version), 0)
-        with tf.control_dependencies([timer.replied]):
-            when(due, lambda: rule.read_copies(worker.ps, slot))
-    return total
-
-
-def local_state(worker: DenseWorker) -> dict[str, list[Any]]:
-    """Return the local state to save, which joining does not restore: variables in buckets or slices, by name.
-
-    It has the variables of worker, codec and model. Joining sets the parameters to the newest center. So they are left
-    out
-
-    * if they are the center, or equal it after each round: every reply is the center, and a barrier meets all workers;
-    * if they are an older center, and the worker has no other local state that belongs to it.
-
-    The parameters of workers that gossip are never the center.
-    """
-    scheme, center, workers = worker.scheme, worker.ps.center, worker.views[0].num_workers
-    adopts = type(scheme).on_reply is Scheme.on_reply and not scheme.sync.gossips
-    adopts = adopts and "push" not in scheme.events and not scheme.exchange_first  # after a round they are its reply
-    were_center = adopts and center.replies_center and type(scheme.reply_codec) is Codec
-    own = {name: [getattr(view, name) for view in worker.views] for name in worker.names}
-    params = {"params": own.pop("params")}
-    own |= {f"codec.{name}": parts for name, parts in worker.encoder.local.items()} | worker.replica.local
-    meets = workers == 1 or scheme.sync.meets(workers)
-    return own if worker.is_center or (were_center and (meets or not own)) else params | own
-
-
-def message_of(scheme: Scheme, worker: DenseWorker, begun: Any, total: Any = None) -> Message:
-    """Build the message of a worker.
-
-    Args:
-        scheme: the algorithm, with its current learning rates.
-        worker: the worker.
-        begun: start of the round, a tensor. The means of a message run in sequence, after those of the round before.
-        total: the sum of the losses of the round, if they are known.
-
-    Raises:
-        UserError: the message does not have the scalars or the means that the scheme declares.
-    """
-    last = begun
-
-    def mean(vector: Any) -> Any:
-        nonlocal last
-        with tf.control_dependencies([last]):
-            last = scheme.sync.mean(worker.ps, worker.slot, tf.identity(vector))
-        return last
-
-    if total is not None:
-        show(worker.views, loss=total / worker.views[0].steps)
-    show(worker.views, mean=declared_means(scheme.name, scheme.message_sizes(worker.replica.model.shapes), mean))
-    parts = [as_message(scheme.name, scheme.scalars, scheme.message(view)) for view in worker.views]
-    message = Message(joined([part.vector for part in parts]), parts[0].scalars)
-    hide(worker.views)
-    if last is begun:
-        return message
-    # The exchange must follow every mean, also one whose result the message does not use: the queues between workers
-    # identify tensors by their order alone.
-    with tf.control_dependencies([last]):
-        return tf.nest.map_structure(tf.identity, message)
-
-
-def show(views: Iterable[Any], **known: Any) -> None:
-    """Set the same attributes on the view of each bucket of a worker."""
-    for view in views:
-        vars(view).update(known)
-
-
-def hide(views: Iterable[Any]) -> None:
-    """Remove the attributes that only `Scheme.message` may read."""
-    for view in views:
-        for name in (*MESSAGE_ONLY, "mean"):
-            vars(view).pop(name, None)
-
-
-def show_each(views: Iterable[Any], **vectors: Sequence[Any]) -> None:
-    """Set attributes that differ between the views: for each name, one vector for each bucket."""
-    for name, parts in vectors.items():
-        for view, part in zip(views, parts, strict=True):
-            setattr(view, name, part)
+        The parameters of workers that gossip are never the center.
+        """
+        scheme, center, workers = self.scheme, self.ps.center, self.views[0].num_workers
+        adopts = type(scheme).on_reply is Scheme.on_reply and not scheme.sync.gossips
+        adopts = (
+            adopts and "push" not in scheme.events and not scheme.exchange_first
+        )  # after a round they are its reply
+        were_center = adopts and center.replies_center and type(scheme.reply_codec) is Codec
+        own = {name: [getattr(view, name) for view in self.views] for name in self.names}
+        params = {"params": own.pop("params")}
+        own |= {f"codec.{name}": parts for name, parts in self.encoder.local.items()} | self.replica.local
+        meets = workers == 1 or scheme.sync.meets(workers)
+        return own if self.is_center or (were_center and (meets or not own)) else params | own

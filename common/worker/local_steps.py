@@ -1,0 +1,163 @@
+"""The local variables of a worker, and the local steps between two messages: a gradient, and the scheme's step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial, reduce
+from typing import Any
+
+import tensorflow as tf
+
+from ..contract.fragments import fragments_of
+from ..contract.scheme import Scheme
+from ..contract.seeded import uniform
+from ..contract.views import MESSAGE_ONLY, Worker, check_names
+from ..messages.ops import first_values, zeros
+from ..server.parameter_server import ParameterServer
+from .buckets import Buckets
+from .replica import Replica
+
+
+class LocalSteps:
+    """The local variables of one worker, and its local steps, built into the current graph.
+
+    Args:
+        scheme: the algorithm.
+        replica: the model on its devices, and its batches.
+        ps: the global variables.
+        index: number of the worker, an integer or a scalar.
+        name: prefix of the names of its variables.
+        seed: seed of the run.
+
+    Attributes:
+        views: the worker as its scheme sees it, once for each bucket of its vectors, see `Buckets`.
+        names: names of the variables in a view: the parameters and the scheme's local variables.
+        clock: local steps done, a variable; learning-rate schedules read it.
+        is_center: True if the worker's parameters are the center.
+        period, overlap, scheduled: those of the scheme, which a change of its learning rates leaves as they are.
+
+    Raises:
+        UserError: a local variable has a name that cannot be used.
+    """
+
+    may_end = False  # a round may end before its last step
+
+    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, index: Any, name: str, seed: int):
+        self.scheme, self.replica, self.ps = scheme, replica, ps
+        self.device, self.buckets = replica.devices[0], Buckets.of(scheme, replica)
+        self.period, self.overlap, self.scheduled = scheme.period, scheme.overlap, scheme.scheduled
+        # Without a ps the parameters of the chief are the center. With gossip they are not: it is the workers' mean.
+        self.is_center = not (scheme.sync.uses_ps or scheme.sync.gossips) and name == "worker_0"
+        with tf.device(self.device):
+            center = ps.slices[0].center if self.is_center else None
+            sizes = enumerate(self.buckets.sizes)
+            local = [_variables(scheme, f"{name}_{i}" if i else name, size, center) for i, size in sizes]
+            self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")
+        self.names, size = [*local[0]], sum(self.buckets.sizes)
+        known = {"index": index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
+        known |= {"uniform": partial(uniform, seed, size), "fragments": fragments_of([size])[0]}
+        self.views: list[Any] = [Worker(**known, **variables) for variables in local]
+
+    def local_steps(self, rows: Any, after: Any, first: Any) -> Any:
+        """Build a local step for each batch, after the tensor `after`; returns the sum of the losses.
+
+        Args:
+            rows: the batches, [steps, batch size].
+            after: a tensor.
+            first: number of the first of these steps, an int64 scalar.
+        """
+        if self.period == 1:  # without a loop the message may be the gradient itself, in its buffers
+            loss, gradients = self._gradient(rows[0], after)
+            self._step(gradients)
+            show(self.views, step=first + 1)
+            show_each(self.views, gradient=gradients)
+            if self.scheme.uses_gradient_sum:
+                show_each(self.views, gradient_sum=gradients)
+            return loss
+
+        # `stepped` is empty, or has one flag if the round may end early: after False the loop ends, with a step less.
+
+        def step(t: Any, total: Any, sums: Any, stepped: Any) -> tuple[Any, Any, Any, Any]:
+            show(self.views, step=first + tf.cast(t, tf.int64))
+            loss, gradients, stepped = self._local_step(rows[t], t)
+            sums = [a + g for a, g in zip(sums, gradients, strict=True)] if sums else []
+            return t + (tf.cast(stepped[0], tf.int32) if stepped else 1), total + loss, sums, stepped
+
+        def is_left(t: Any, total: Any, sums: Any, stepped: Any) -> Any:
+            return reduce(tf.logical_and, stepped, t < tf.shape(rows)[0])
+
+        with tf.control_dependencies([after]):
+            nothing = [zeros(size) for size in self.buckets.sizes] if self.scheme.uses_gradient_sum else []
+            start = tf.constant(0), tf.constant(0.0), nothing, [tf.constant(True)] if self.may_end else []
+        # One iteration at a time: a step reads the variables that the one before has written.
+        made, total, sums, _ = tf.while_loop(is_left, step, start, parallel_iterations=1)
+        self._end_steps(first, made if self.may_end else tf.shape(rows, tf.int64)[0])
+        if self.scheme.uses_gradient_sum:
+            show_each(self.views, gradient_sum=sums)
+        return total
+
+    def _local_step(self, rows: Any, t: Any) -> tuple[Any, list[Any], list[Any]]:
+        """Build the local step `t`; returns its loss, its gradient in buckets, and no flag: each step is made."""
+        del t
+        loss, gradients = self._gradient(rows)
+        self._step(gradients)
+        return loss, gradients, []
+
+    def _end_steps(self, first: Any, made: Any) -> None:
+        """Set the number of the next step, once `made` steps from `first` are done."""
+        show(self.views, step=first + tf.cast(made, tf.int64))
+
+    def _step(self, gradients: Sequence[Any]) -> None:
+        """Build the scheme's local step with a gradient, which is in buckets."""
+        scheme = self._scheme_now()
+        if len(gradients) > 1:
+            # Update no variable before all gradients are computed: TensorFlow would copy a variable that the rest of
+            # the backward pass still reads. The identities make the control edges wait, see `RoundTimer`.
+            gradients = [tf.identity(gradient) for gradient in gradients]
+        with tf.control_dependencies(gradients if len(gradients) > 1 else []):
+            for view, gradient in zip(self.views, gradients, strict=True):
+                scheme.local_step(view, gradient)
+        self._count_step()
+
+    def _count_step(self) -> None:
+        if self.scheduled or self.is_center:
+            self.clock.assign_add(1)
+
+    def _scheme_now(self) -> Scheme:
+        """Return the scheme with its current learning rates."""
+        return self.scheme.at(tf.cast(self.clock.read_value(), tf.float32)) if self.scheduled else self.scheme
+
+    def _gradient(self, rows: Any, *after: Any) -> tuple[Any, list[Any]]:
+        """Return loss and gradient (in buckets) on one batch; only the read of the parameters waits for `after`."""
+        with tf.control_dependencies(after):
+            point = [tf.identity(self.scheme.gradient_point(view)) for view in self.views]
+        loss, gradient = self.replica.gradient(self.buckets.of_variables(point), rows)
+        return loss, self.buckets.from_variables(gradient)
+
+
+def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict[str, Any]:
+    """Make the parameters of a bucket and its local variables, by name; `center` serves as the parameters if given."""
+    own = first_values(scheme.local_variables, tf.zeros([size]))
+    check_names(scheme.name, "local variable", own)
+    params = tf.Variable(tf.zeros([size]), name=f"{name}_params") if center is None else center
+    return {"params": params} | {key: tf.Variable(value, name=f"{name}_{key}") for key, value in own.items()}
+
+
+def show(views: Iterable[Any], **known: Any) -> None:
+    """Set the same attributes on the view of each bucket of a worker."""
+    for view in views:
+        vars(view).update(known)
+
+
+def hide(views: Iterable[Any]) -> None:
+    """Remove the attributes that only `Scheme.message` may read."""
+    for view in views:
+        for name in (*MESSAGE_ONLY, "mean"):
+            vars(view).pop(name, None)
+
+
+def show_each(views: Iterable[Any], **vectors: Sequence[Any]) -> None:
+    """Set attributes that differ between the views: for each name, one vector for each bucket."""
+    for name, parts in vectors.items():
+        for view, part in zip(views, parts, strict=True):
+            setattr(view, name, part)
