@@ -130,7 +130,7 @@ class Protocol:
         self.harness, ps = harness, harness.graph.ps
         self.workers = [harness.worker(k) for k in range(4)]
         with building(harness.graph.graph):
-            slots = [ps.membership.slot(k, k) for k in range(4)]
+            slots = [ps.slots.slot(k, k) for k in range(4)]
             self.number = tf.compat.v1.placeholder(tf.int64, [])
             self.of = tf.compat.v1.placeholder(tf.int64, [])
             run = lambda function, *given: tf.function(function, autograph=False)(*given)  # noqa: E731

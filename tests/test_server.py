@@ -328,12 +328,12 @@ def graphs(scheme, data=None):
     ps = harness.graph.ps
     with harness, harness.graph.graph.as_default():
         shared = [v.handle for v in tf.compat.v1.global_variables() if not v.name.startswith("worker")]
-        slot, message = ps.membership.slot(1, harness.graph.identity[0]), Message(tf.zeros([sum(ps.center.sizes)]))
+        slot, message = ps.slots.slot(1, harness.graph.identity[0]), Message(tf.zeros([sum(ps.center.sizes)]))
         if harness.job.sparse:
             message = Message(tf.IndexedSlices(tf.zeros([2]), tf.constant([1, 40])))
         builds = {"join": lambda: ps.join(slot, True), "pull": lambda: ps.pull(slot), "values": ps.persistence.values}
         builds |= {"exchange": lambda: sync.exchange(ps, slot, message), "refuse": lambda: ps.refuse(slot)}
-        builds |= {"acknowledge": lambda: ps.journal.acknowledge(1, 1), "stop": ps.membership.stop}
+        builds |= {"acknowledge": lambda: ps.journal.acknowledge(1, 1), "stop": ps.slots.stop}
         builds |= {"snapshot": ps.snapshot, "drain": ps.journal.drain, "check_clean": ps.check_clean}
         builds |= {"incarnations": ps.transactions.read_incarnations}
         if sync.waits:

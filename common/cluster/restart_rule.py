@@ -66,7 +66,7 @@ class RestartRule:
     @property
     def tolerates(self) -> bool:
         """True if the run continues after a worker is lost, with or without it."""
-        return (self.uses_ps and self.max_restarts > 0) or (self.can_lose and self.min_workers is not None)
+        return self.recovers or (self.can_lose and self.min_workers is not None)
 
     @property
     def can_lose(self) -> bool:

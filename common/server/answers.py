@@ -37,7 +37,7 @@ class Drained(NamedTuple):
     length: Any  # ... and of events in the trace at that time
 
 
-class Heard(NamedTuple):
+class Positions(NamedTuple):
     """The position of the workers once the request of the chief is visible to all."""
 
     version: Any  # updates in the center

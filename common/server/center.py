@@ -91,11 +91,11 @@ class Center:
             known = {"fragments": fragments_of(self.sizes)[index], "shapes": self.shapes}
             return Slice(self.scheme, index, device, initial, known, self.num_workers, self.ema_decay, message_size)
 
-    def keep(self, build: Callable[[Slice], Mapping[str, Any]]) -> None:
+    def add_variables(self, build: Callable[[Slice], Mapping[str, Any]]) -> None:
         """Make variables on the device of each slice, with the names and initial values of `build(slice)`."""
         for part in self.slices:
             with tf.device(part.device):
-                part.keep(self.scheme.name, build(part))
+                part.add_variables(self.scheme.name, build(part))
 
     @property
     def saved(self) -> dict[str, list[Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .answers import NEVER, NONE, Heard, PausedWorkers
+from .answers import NEVER, NONE, PausedWorkers, Positions
 from .journal import Journal
 from .slots import Slots
 from .transaction import CLEAN, Transactions
@@ -22,7 +22,7 @@ class LocalCopies:
     Args:
         transactions: lock and admission on the ps.
         journal: the event log.
-        membership: flags of the workers.
+        slots: the workers as known to the ps.
 
     Attributes:
         asked: the chief's request: the meeting of the workers at which to write copies; `NONE`; `NEVER`.
@@ -31,8 +31,8 @@ class LocalCopies:
         longest_call: rounds of the longest calls of each worker, [W]; it reads `asked` only between calls.
     """
 
-    def __init__(self, transactions: Transactions, journal: Journal, membership: Slots):
-        self.transactions, self.journal, self.membership = transactions, journal, membership
+    def __init__(self, transactions: Transactions, journal: Journal, slots: Slots):
+        self.transactions, self.journal, self.slots = transactions, journal, slots
         self.device, number = transactions.device, transactions.num_workers
         with tf.device(self.device):
             self.asked = tf.Variable(tf.constant(NEVER, tf.int64), name="asked")
@@ -42,7 +42,7 @@ class LocalCopies:
 
     # Calls of the chief.
 
-    def ask(self, meeting: Any) -> Heard:
+    def ask(self, meeting: Any) -> Positions:
         """Request copies at that meeting, or set one of the other values of `asked`; returns the position after that.
 
         The position is read after the request is written. So a worker that has not read the request passes this
@@ -50,15 +50,15 @@ class LocalCopies:
         """
         version, rounds = self.transactions.version, self.journal.rounds_applied
         with tf.device(self.device), tf.control_dependencies([self.asked.assign(meeting)]):
-            return Heard(version.read_value(), rounds.read_value(), self.longest_call.read_value())
+            return Positions(version.read_value(), rounds.read_value(), self.longest_call.read_value())
 
     def paused_workers(self) -> PausedWorkers:
         """Read which workers stand still."""
-        members, rounds = self.membership, self.journal.rounds_applied
+        slots, rounds = self.slots, self.journal.rounds_applied
         with self.transactions.lock([]), tf.device(self.device):
-            paused = ~members.active | members.finished | tf.equal(self.rounds, rounds)
+            paused = ~slots.active | slots.finished | tf.equal(self.rounds, rounds)
             clean = tf.equal(self.transactions.incarnations[-1], CLEAN)
-            return PausedWorkers(paused, rounds.read_value(), clean & ~members.stopping)
+            return PausedWorkers(paused, rounds.read_value(), clean & ~slots.stopping)
 
     def read(self, index: Any) -> tuple[Any, Any]:
         """Read the rounds in the copy of that worker, and the copy."""
@@ -68,7 +68,7 @@ class LocalCopies:
     def forget(self) -> Any:
         """Delete the copies after they were saved, except those of finished workers, which write no other."""
         with self.transactions.lock([]), tf.device(self.device):
-            finished = self.membership.finished.read_value()
+            finished = self.slots.finished.read_value()
             self.rounds.assign(tf.where(finished, self.rounds, tf.constant(NONE, tf.int64)))
             self.copies.assign(tf.where(finished, self.copies, ""))
         return tf.constant(True)
@@ -91,15 +91,15 @@ class LocalCopies:
         """
         is_holder = partial(self.transactions.admit, slot, lambda: [])
         with self.transactions.lock([copy], is_holder), tf.device(self.device):
-            with tf.control_dependencies([self.membership.write(self.rounds, slot, tf.constant(NONE, tf.int64))]):
-                written = self.membership.write(self.copies, slot, copy)
+            with tf.control_dependencies([self.slots.write(self.rounds, slot, tf.constant(NONE, tf.int64))]):
+                written = self.slots.write(self.copies, slot, copy)
             with tf.control_dependencies([written]):
-                self.membership.write(self.rounds, slot, rounds)
+                self.slots.write(self.rounds, slot, rounds)
         return tf.constant(True)
 
     def announce_rounds(self, slot: Any, rounds: Any) -> Any:
         """Note that this worker makes calls of so many `rounds` from now on; returns the chief's request."""
-        with tf.device(self.device), tf.control_dependencies([self.membership.write(self.longest_call, slot, rounds)]):
+        with tf.device(self.device), tf.control_dependencies([self.slots.write(self.longest_call, slot, rounds)]):
             return self.asked.read_value()
 
     def join(self, slot: Any, rounds: Any) -> tuple[Any, Any]:

@@ -46,8 +46,8 @@ class ParameterServer:
         transactions: the lock and the admission of workers.
         center: slices and versions.
         journal: the event log.
-        membership: flags, tokens and states of the workers.
-        copies: copies of the workers' local states.
+        slots: flags, tokens and states of the workers.
+        local_copies: copies of the workers' local states.
         persistence: save and restore of checkpoints.
         variables: the synchronization rule's variables, by name.
     """
@@ -73,8 +73,8 @@ class ParameterServer:
             self.initial_state = tf.compat.v1.placeholder(tf.float32, [state_size], name="initial_state")
         self.transactions = transactions = Transactions(self.devices[0], self.num_workers, center.version)
         self.journal = journal = Journal(transactions, scheme.sync.waits)
-        self.membership = members = Slots(transactions, self.devices, self.initial_state, scheme.sync.waits)
-        self.copies = LocalCopies(transactions, journal, members)
+        self.slots = slots = Slots(transactions, self.devices, self.initial_state, scheme.sync.waits)
+        self.local_copies = LocalCopies(transactions, journal, slots)
         center.apart = not in_process
 
         # The interface of synchronization rules, see `sync.store`; the methods below call the parts themselves.
@@ -89,9 +89,9 @@ class ParameterServer:
         self.multiples, self.after_update, self.when, self.clock = multiples, center.after_update, when, clock
         self.record, self.rounds_applied, self.released = journal.record, journal.rounds_applied, journal.released
         self.skip_rounds, self.record_rounds = journal.skip_rounds, journal.record_rounds
-        self.active, self.finished, self.states = members.active, members.finished, members.states
-        self.write, self.close_slots = members.write, members.close_slots
-        self.store_state, self.only, self.count = members.store_state, members.only, members.count
+        self.active, self.finished, self.states = slots.active, slots.finished, slots.states
+        self.write, self.close_slots = slots.write, slots.close_slots
+        self.store_state, self.only, self.count = slots.store_state, slots.only, slots.count
         self.check = lambda slices: transactions.check(center.each_slice(lambda _, u: is_finite(u), slices))
 
         with tf.device(self.devices[0]):
@@ -100,13 +100,13 @@ class ParameterServer:
             self.variables = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in own.items()})
         self.consensus = self.variables.consensus if scheme.sync.gossips else None
         if multiples is not None:
-            center.snapshots = SnapshotBuffer(multiples, center.slices, members.states, self.consensus)
-        center.keep(lambda part: scheme.sync.slice_variables(self, part))
+            center.snapshots = SnapshotBuffer(multiples, center.slices, slots.states, self.consensus)
+        center.add_variables(lambda part: scheme.sync.slice_variables(self, part))
         self.initialize = tf.group(*(v.initializer for v in tf.compat.v1.global_variables()))
-        single = journal.saved | members.saved
+        single = journal.saved | slots.saved
         saved = center.saved | {name: [variable] for name, variable in single.items()}
         saved |= _of_sync(scheme, vars(self.variables), saved)
-        self.persistence = Persistence(saved, self.devices, transactions, journal, members, self.client)
+        self.persistence = Persistence(saved, self.devices, transactions, journal, slots, self.client)
 
     def event(self, slot: WorkerSlot, slices: Sequence[Message] = ()) -> Any:
         """Lock for a worker's request, with a message in `slices` if any; refused if the message cannot be merged."""
@@ -187,9 +187,9 @@ class ParameterServer:
             with tf.device(self.devices[0]):
                 waits = self.scheme.sync.rejoin(self, slot)
                 version, rounds = self.center.read_version(), self.rounds_applied.read_value()[slot.index]
-                self.membership.take(slot)
-                self.membership.write(self.journal.ended, slot, tf.fill([2], tf.constant(UNKNOWN, tf.int64)))
-                copied, asked = self.copies.join(slot, rounds)
+                self.slots.take(slot)
+                self.slots.write(self.journal.ended, slot, tf.fill([2], tf.constant(UNKNOWN, tf.int64)))
+                copied, asked = self.local_copies.join(slot, rounds)
                 is_logged = recorded & (version > 0) & ~copied
                 when(is_logged, lambda: self.journal.record(version, slot, 0, accepted=False, event="join"))
                 state = self.states[slot.index]
@@ -210,7 +210,7 @@ class ParameterServer:
         """Send a token to every worker in `flags` [W]; in an event, note the time of their release."""
         # Note the time of the release before the tokens are sent. Otherwise a worker could have its reply first.
         with tf.control_dependencies(self.journal.note_release(flags)):
-            self.membership.wake(flags)
+            self.slots.wake(flags)
 
     def finish(self, slot: WorkerSlot, ended: Any) -> Any:
         """Mark a worker as finished, with `computed` and `replied` of its last round, unless it has lost its slot.
@@ -220,13 +220,13 @@ class ParameterServer:
         with self.transactions.lock([]) as held, tf.device(self.devices[0]):
             mine = self.transactions.holds(slot)
             self.journal.finish(slot, ended, mine)
-            self.membership.write(self.finished, slot, mine | tf.gather(self.finished, slot.index))
+            self.slots.write(self.finished, slot, mine | tf.gather(self.finished, slot.index))
         return held.released
 
     def is_ending(self) -> Any:
         """Return True if workers shall leave: the run was stopped, or its last update has been made."""
         with tf.device(self.devices[0]):
-            return self.membership.stopping | self.scheme.sync.complete(self)
+            return self.slots.stopping | self.scheme.sync.complete(self)
 
     def wake_all(self) -> Any:
         """Wake all workers that wait for others."""

@@ -23,7 +23,7 @@ class Persistence:
         devices: one device for each ps task.
         transactions: lock and admission on the ps.
         journal: the event log, which continues from the restored state.
-        membership: flags of the workers.
+        slots: the workers as known to the ps.
         client: the client that saves and restores.
     """
 
@@ -31,7 +31,7 @@ class Persistence:
     devices: Sequence[str]
     transactions: Transactions
     journal: Journal
-    membership: Slots
+    slots: Slots
     client: Client
 
     def values(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Persistence:
                     assigns.append(variable.assign(self.client.transport.receive(new), read_value=False))
         # The evaluator may drain the log meanwhile. The lock shows it the old log or the new one, not a mixture.
         with self.transactions.lock(assigns) as held, tf.device(self.devices[0]):
-            self.membership.stopping.assign(False)
+            self.slots.stopping.assign(False)
             self.journal.begin_again()
         return tf.group(held.released)
 

@@ -85,7 +85,7 @@ class Slice(SimpleNamespace):
             made["average"] = self.initial
         if scheme.keeps_pulled_centers:
             made["pulled_centers"] = of_each(self.initial)
-        self.keep(scheme.name, made)
+        self.add_variables(scheme.name, made)
 
     def seen_by(self, slot: WorkerSlot | None, scalars: Any, completes: Any) -> Any:
         """Build the scheme's view of this slice for merging or weighing a message.
@@ -108,7 +108,7 @@ class Slice(SimpleNamespace):
             seen.pulled_center = Row(self.pulled_centers, slot.index).read_value()
         return seen
 
-    def keep(self, scheme: str, values: Mapping[str, Any]) -> None:
+    def add_variables(self, scheme: str, values: Mapping[str, Any]) -> None:
         """Make variables with these initial values on the current device, as attributes, for the engine and its rule.
 
         Raises:

@@ -40,7 +40,7 @@ class Pairs(Synchronization):
 
     uses_ps = False
     gossips = True
-    in_pairs = answers = True
+    in_pairs = True
     simulated = True
 
     def check(self, workers: int) -> None:

@@ -39,9 +39,9 @@ class Synchronization:
         uses_ps: False without a parameter server: worker 0 holds the center and the record.
         gossips: True if each worker hears its neighbours alone, and the center is the mean of the workers (`Gossip`,
             `Pairs`).
-        in_pairs: True if two workers at a time average their parameters, and none waits (`Pairs`).
-        answers: True if a worker answers others at any time, also after its last round: workers cannot stand still
-            together, for a checkpoint or for a snapshot of one version (`Pairs`).
+        in_pairs: True if two workers at a time average their parameters, and none waits (`Pairs`). A worker answers the
+            others at any time, also after its last round, so workers cannot stand still together, for a checkpoint or
+            for a snapshot of one version.
         can_lose: True if a run without a parameter server may continue without some of its workers (`Gossip`).
         label: the name of the rule in the catalogue.
         buckets: number of parts in which a message leaves, each as soon as it is known; see `Collective`.
@@ -60,7 +60,6 @@ class Synchronization:
     uses_ps: ClassVar[bool] = True
     gossips: ClassVar[bool] = False
     in_pairs: ClassVar[bool] = False
-    answers: ClassVar[bool] = False
     can_lose: ClassVar[bool] = False
     label: ClassVar[str] = "asynchronous"
     buckets: int = 1

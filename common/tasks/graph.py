@@ -103,8 +103,8 @@ class TaskGraph:
         from ..server.parameter_server import ParameterServer
         from ..server.snapshots import Multiples
 
-        # Without test data no snapshot would be evaluated. Workers that answer others reach no version together.
-        takes_some = job.test is not None and not self.sync.answers
+        # Without test data no snapshot would be evaluated. Workers in pairs reach no version together.
+        takes_some = job.test is not None and not self.sync.in_pairs
         multiples = job.plan.multiples(self.model.size + self.model.state_size) if takes_some else None
         self.multiples = multiples and Multiples(*multiples)
         last = None if job.options.schedule else max(map(len, job.plan.all_rounds))
@@ -143,7 +143,7 @@ class TaskGraph:
         from ..worker.worker import DenseWorker
 
         devices, mail = _devices(job, k), self._mail(job, k)
-        slot = self.ps.membership.slot(k, k if job.shared_graph is None else self.identity[0], mail)
+        slot = self.ps.slots.slot(k, k if job.shared_graph is None else self.identity[0], mail)
         name, numbers = f"worker_{k}", (slot.index, job.cluster.workers)
         if isinstance(self.model, Parameters):
             replica: Any = FedReplica(self.model, name, devices[0])

@@ -256,7 +256,7 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
     if (scheme.sync.gossips or scheme.takes_means) and options.schedule:
         raise UserError(f"{scheme.name} cannot follow a schedule, as its workers meet within a round: leave it out")
-    if scheme.sync.answers:
+    if scheme.sync.in_pairs:
         _check_pauses(scheme, recovery)
     if (grace := scheme.sync.grace) and options.schedule:
         raise UserError(

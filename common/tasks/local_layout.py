@@ -66,11 +66,11 @@ def unpacked(copy: bytes) -> dict[str, np.ndarray]:
         return dict(saved)
 
 
-def together(parts: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+def whole_vectors(parts: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Join the buckets of a local state to whole vectors."""
     return whole({f"{name}/{i}": part for name, own in parts.items() for i, part in enumerate(own)})
 
 
-def apart(state: Mapping[str, np.ndarray], places: Mapping[str, Sequence[Any]]) -> dict[str, list[np.ndarray]]:
+def in_buckets(state: Mapping[str, np.ndarray], places: Mapping[str, Sequence[Any]]) -> dict[str, list[np.ndarray]]:
     """Split a local state into the buckets that are fed at these placeholders."""
     return {name: feed_of(own, state[name]) for name, own in places.items()}

@@ -56,7 +56,7 @@ class Keeping:
         apart = job.ps or sync.gossips
         self.bytes = workers * (self.layout if apart else self.layout.besides("params")).bytes
         self.workers, self.sync, self.sums, self.stride = workers, sync, job.scheme.sums, collected
-        self.never = sync.answers  # also while it stands still, which changes its parameters
+        self.never = sync.in_pairs  # also while it stands still, which changes its parameters
         self.keeps = 0 < self.bytes <= MOST_BYTES and not self.never
         self.stops = (self.keeps or not job.ps) and not self.never
         self.waits_for_all = not job.ps

@@ -98,7 +98,7 @@ class Progress:
         self.losses.extend(losses[finite].tolist())
         now = time.monotonic()
         if now - self.reported > max(REPORT_SECONDS, paced(now - self.started, LONGEST_REPORT_SECONDS)):
-            self.tell()
+            self.report_figures()
 
     def _diverged(self, losses: np.ndarray, left_out: np.ndarray) -> Diverged:
         bad = int(np.flatnonzero(~np.isfinite(losses) | (left_out > 0))[0])
@@ -109,15 +109,15 @@ class Progress:
             "try a smaller learning rate or period (docs/not-converging.md)"
         )
 
-    def tell(self) -> None:
+    def report_figures(self) -> None:
         """Report the mean loss since the last report."""
         if self.losses:
             self.report(event="worker", worker=self.index, steps=self.steps, loss=float(np.mean(self.losses)))
         self.losses, self.reported = [], time.monotonic()
 
-    def tell_end(self) -> None:
+    def report_end(self) -> None:
         """Report that all rounds are done."""
-        self.tell()
+        self.report_figures()
         self.report(
             event="finished",
             worker=self.index,

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..contract.rounds import Event
 from ..lazy import tf
-from ..server.answers import Drained, Heard, Joined, PausedWorkers, WorkerFlags
+from ..server.answers import Drained, Joined, PausedWorkers, Positions, WorkerFlags
 from ..sync import losses
 
 Inputs = ParamSpec("Inputs")
@@ -123,28 +123,27 @@ class CommonRequests:
     restoration = answer(int, lambda ps: ps.journal.restored[0])  # number of this state's initialization or restoration
     stopping = answer(bool, lambda ps: ps.is_ending())  # workers shall leave: the last update was made, or a stop asked
     incarnations = answer(np.ndarray, lambda ps: ps.transactions.read_incarnations(), traced=True)  # [W + 1]
-    _read_asked = answer(int, lambda ps: ps.copies.asked.read_value())
+    _read_asked = answer(int, lambda ps: ps.local_copies.asked.read_value())
 
     @request(traced=True, waits=STATE_WAITS)
     def copy_of(ps: Any, worker: int) -> tuple[int, bytes]:
         """Return the number of rounds in the copy of that worker's local state, and the copy."""
-        return ps.copies.read(worker)
+        return ps.local_copies.read(worker)
 
     # Signals, from the start of a run to its end.
 
-    _await_state = answer(bool, lambda ps: await_signal(ps.membership.state_ready))
-    ready = answer(np.ndarray, lambda ps: ps.membership.ready.read_value())  # workers that have joined once, [W]
-    start = answer(bool, lambda ps: ps.membership.start_signal.enqueue(True))  # signal that all workers have joined
-    _await_start = answer(bool, lambda ps: await_signal(ps.membership.start_signal))
-    _await_shutdown = answer(bool, lambda ps: ps.membership.shutdown_signal.dequeue())
-    _await_ps_end = answer(bool, lambda ps: ps.membership.ps_shutdown[0].dequeue(), seconds=POLL_END_SECONDS)
+    _await_state = answer(bool, lambda ps: await_signal(ps.slots.state_ready))
+    ready = answer(np.ndarray, lambda ps: ps.slots.ready.read_value())  # workers that have joined once, [W]
+    start = answer(bool, lambda ps: ps.slots.start_signal.enqueue(True))  # signal that all workers have joined
+    _await_start = answer(bool, lambda ps: await_signal(ps.slots.start_signal))
+    _await_shutdown = answer(bool, lambda ps: ps.slots.shutdown_signal.dequeue())
+    _await_ps_end = answer(bool, lambda ps: ps.slots.ps_shutdown[0].dequeue(), seconds=POLL_END_SECONDS)
 
     @request()
     def _depart(ps: Any, is_chief: bool) -> None:
         with tf.device(ps.devices[0]):
             chief = tf.fill([tf.cast(is_chief, tf.int32)], True)
-        members = ps.membership
-        return tf.group(members.departed.enqueue(True), members.chief_departed.enqueue_many([chief]))
+        return tf.group(ps.slots.departed.enqueue(True), ps.slots.chief_departed.enqueue_many([chief]))
 
     # The synchronization rule.
 
@@ -159,12 +158,10 @@ class ObserverRequests:
     drain = answer(Drained, lambda ps: ps.journal.drain(), traced=True)
     lost_workers = answer(dict, lambda ps: ps.scheme.sync.lost(ps))
     snapshots = answer(dict, lambda ps: ps.center.snapshots.read() if ps.center.snapshots else {})
-    _stop = answer(bool, lambda ps: ps.membership.stop(), traced=True)
+    _stop = answer(bool, lambda ps: ps.slots.stop(), traced=True)
     _wake = answer(bool, lambda ps: ps.wake_all(), traced=True)
     _snapshot = answer(dict, lambda ps: ps.snapshot(), traced=True)
-    _end_ps = answer(
-        bool, lambda ps: tf.group(*(q.enqueue(True) for q in ps.membership.ps_shutdown)), seconds=END_SECONDS
-    )
+    _end_ps = answer(bool, lambda ps: tf.group(*(q.enqueue(True) for q in ps.slots.ps_shutdown)), seconds=END_SECONDS)
 
     @request()
     def evict(ps: Any, worker: int) -> None:
@@ -180,15 +177,13 @@ class ObserverRequests:
     @request()
     def shut_down(ps: Any) -> int:
         """Let all workers leave, as the result is on disk; return the number of present ones."""
-        with tf.control_dependencies(
-            [ps.membership.shutdown_signal.enqueue_many([tf.ones([ps.num_workers], tf.bool)])]
-        ):
+        with tf.control_dependencies([ps.slots.shutdown_signal.enqueue_many([tf.ones([ps.num_workers], tf.bool)])]):
             return ps.count(ps.active | ps.finished)
 
     @request()
     def departed(ps: Any) -> tuple[int, bool]:
         """Return the number of workers that have left, and True if the chief is one of them."""
-        return ps.membership.departed.size(), ps.membership.chief_departed.size() > 0
+        return ps.slots.departed.size(), ps.slots.chief_departed.size() > 0
 
 
 class GraceRequests:
@@ -208,20 +203,20 @@ class StateRequests:
     """Requests of the chief's state manager."""
 
     alive = answer(np.ndarray, lambda ps: ps.persistence.alive())  # ps tasks of which all variables have values
-    announce_state = answer(bool, lambda ps: ps.membership.state_ready.enqueue(True))  # signal that the state is ready
-    paused_workers = answer(PausedWorkers, lambda ps: ps.copies.paused_workers(), traced=True)
-    forget_copies = answer(bool, lambda ps: ps.copies.forget(), traced=True)
+    announce_state = answer(bool, lambda ps: ps.slots.state_ready.enqueue(True))  # signal that the state is ready
+    paused_workers = answer(PausedWorkers, lambda ps: ps.local_copies.paused_workers(), traced=True)
+    forget_copies = answer(bool, lambda ps: ps.local_copies.forget(), traced=True)
     _check_clean = answer(int, lambda ps: ps.check_clean(), traced=True)
     _values = answer(dict, lambda ps: ps.persistence.values(), traced=True, waits=STATE_WAITS)
     _shut = answer(bool, lambda ps: ps.persistence.shut(), traced=True)
     _clear_snapshots = answer(list, lambda ps: ps.center.snapshots.clear() if ps.center.snapshots else [])
-    _call_back = answer(bool, lambda ps: ps.membership.call_back(ps.wake_all))
+    _call_back = answer(bool, lambda ps: ps.slots.call_back(ps.wake_all))
     _open = answer(bool, lambda ps: ps.persistence.open())
 
     @request()
-    def ask_for_copies(ps: Any, meeting: int) -> Heard:
+    def ask_for_copies(ps: Any, meeting: int) -> Positions:
         """Request a copy of the local state of all workers at that meeting; see `server.local_copies`."""
-        return ps.copies.ask(meeting)
+        return ps.local_copies.ask(meeting)
 
     @request(inputs=lambda ps: (ps.center.initial, ps.initial_state, ps.journal.restoration))
     def _initialize(ps: Any, center: Any, state: Any, restoration: Any) -> None:
@@ -233,7 +228,7 @@ class StateRequests:
 
     @request(inputs=lambda ps: [_place(kind, [ps.num_workers]) for kind in (tf.int64, tf.string)], traced=True)
     def _put_back(ps: Any, rounds: Any, copies: Any) -> None:
-        return ps.copies.put_back(rounds, copies)
+        return ps.local_copies.put_back(rounds, copies)
 
 
 class WorkerRequests:
@@ -270,11 +265,11 @@ class WorkerRequests:
 
     @request(traced=True, waits=SLOW)
     def _write_copy(own: Any, rounds: int, copy: bytes) -> None:
-        return own.ps.copies.write_copy(own.slot, rounds, copy)
+        return own.ps.local_copies.write_copy(own.slot, rounds, copy)
 
     @request(traced=True)
     def _announce_rounds(own: Any, rounds: int) -> int:
-        return own.ps.copies.announce_rounds(own.slot, rounds)
+        return own.ps.local_copies.announce_rounds(own.slot, rounds)
 
     # The synchronization rule: block until it releases the last message; evict the workers that this one waits for, if
     # enough are left; leave, as all rounds are done. The last two return the workers no longer awaited, [W].

@@ -127,7 +127,7 @@ class ScriptProgress(Progress):
         self.figures: dict[str, list[float]] = defaultdict(list)  # since the last report
         super().__init__(*known)
 
-    def tell(self) -> None:
+    def report_figures(self) -> None:
         """Report the steps, and the mean of each figure since the last report."""
         figures, self.figures = self.figures, defaultdict(list)
         means = {name: float(np.mean(values)) for name, values in figures.items()}

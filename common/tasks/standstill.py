@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..server.answers import NONE, Heard, PausedWorkers
+from ..server.answers import NONE, PausedWorkers, Positions
 from .local_state import Keeping
 from .state_calls import StateCalls
 
@@ -70,7 +70,7 @@ class Standstill:
             meeting = earliest + (earliest - meeting if meeting != NONE else 0)  # fast workers: leave more rounds
             now = calls.ask_for_copies(meeting)
 
-    def _earliest(self, now: Heard) -> int:
+    def _earliest(self, now: Positions) -> int:
         """Return the earliest meeting that no worker has passed when it reads the request."""
         farthest = now.version if self.keeping.meets == "version" else int(now.rounds.max())
         earliest = farthest + self.keeping.lag + 2 * int(now.longest_call.max())

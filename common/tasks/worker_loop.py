@@ -200,14 +200,14 @@ class WorkerLoop:
 
     def _finish(self) -> None:
         """Report that all rounds are done: the others no longer wait for this worker."""
-        if self.calls.graph.sync.answers and self.index == CHIEF:
+        if self.calls.graph.sync.in_pairs and self.index == CHIEF:
             self._await_last_rounds()
             self.calls.read_copies()
         self.local.end()
         self.calls.set_finished(*self.progress.end)
         if self.calls.graph.sees_waiting and not self.plan.options.schedule and not self.progress.stopping:
             self.calls.deregister()
-        self.progress.tell_end()
+        self.progress.report_end()
 
     def _depart(self) -> None:
         """Leave the run; the chief then writes its last checkpoint, for which no other task waits."""
