@@ -191,7 +191,7 @@ def calls_of(passed, busy, tmp_path, monkeypatch):
     worker.plan = job_of(AsyncSGD(), 1, steps=640, run_dir=tmp_path).plan
     worker.progress, worker.index, worker.state, worker.carriers = SimpleNamespace(rounds=0), 0, None, None
     worker.report, worker._call = lambda **_: None, call
-    as_is = {"at_most": lambda count: count, "announce_rounds": lambda count: count}
+    as_is = {"at_most": lambda count: count, "announce_rounds": lambda count: None}
     worker.local = SimpleNamespace(pause_if_asked=lambda: None, **as_is)
     worker._rounds(lambda: None)
     assert sum(sizes) == 640

@@ -174,7 +174,7 @@ class Client:
             return tf.compat.v1.placeholder(dtype, shape)
 
     def fetch(self, sent: Any) -> Any:
-        """Return the fetch for a tensor that has sent to this client; its value is an argument of `fetched`."""
+        """Return the fetch for a tensor that was sent to this client; its value is an argument of `fetched`."""
         if isinstance(sent, SharedTensor):
             return sent
         with tf.device(self.device):

@@ -14,7 +14,7 @@ from .synchronization import Synchronization
 
 
 class InSets(Synchronization):
-    """The base of both: each update is the mean of one message of each of `set_size` workers, which wait for it.
+    """The base of `Barrier` and `Quorum`: an update is the mean of messages of `set_size` workers, which wait for it.
 
     The message that completes the set applies the update and wakes every worker that waits. With `late = "drop"` a
     message computed on an older version is dropped, and its worker continues at once.

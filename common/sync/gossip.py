@@ -112,9 +112,11 @@ class Gossip(Collective):
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Return the mean of the neighbours' messages and its own, weighted by the matrix of this round."""
         me, mail = slot.index, slot.mail.at(slot.round)
-        if ps.can_lose:  # without some workers any two others may be linked
-            links = mail.links
-            heard = hearing = np.eye(2)[:, :1] * np.ones(ps.num_workers)
+        if ps.can_lose:
+            # Without some workers any two others may be linked. With two rounds here, one with all links and one with
+            # none, the graph of a round has both cases for each worker, and the variable decides.
+            links, heard = mail.links, np.array([[True], [False]]).repeat(ps.num_workers, 1)
+            hearing = heard
         else:
             heard, hearing = rows = self.rows(me, ps.num_workers)
             links = tf.constant(rows)

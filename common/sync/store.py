@@ -108,7 +108,8 @@ class WorkerSlot:
         tokens: the queue of the worker's tokens on that device.
         incarnation: incarnation of the holder, [2]: its number, given when it joined, and a 1. Others are refused.
         encoder: encoder of the holder's messages, see `messages.encoder`; None for a sender that is no worker.
-        mail: queues to and from the other workers, see `messages.channels`; for rules without a parameter server.
+        mail: queues to and from the other workers, see `messages.channels`, or the parameters of all, see
+            `messages.copies`; for rules without a parameter server.
         times: times of the round whose message is sent, [4], see `server.trace`; None outside of rounds.
         round: rounds of the worker before this one; for rules without a parameter server.
     """

@@ -167,10 +167,16 @@ class Job:
     @property
     def restarts(self) -> RestartRule:
         """The rule of restarts: which tasks are restarted, which may be lost, and how long the others wait."""
-        sync, asked, wait = self.scheme.sync, self.options.recovery, self.cluster.wait_seconds
-        limits = asked.max_restarts, asked.min_workers
-        kind = {"gossips": sync.can_lose, "awaits_workers": self.script is not None}
-        return RestartRule(sync.uses_ps, wait, not sync.exchanges, *limits, **kind)
+        sync, recovery = self.scheme.sync, self.options.recovery
+        return RestartRule(
+            uses_ps=sync.uses_ps,
+            wait_seconds=self.cluster.wait_seconds,
+            alone=not sync.exchanges,
+            max_restarts=recovery.max_restarts,
+            min_workers=recovery.min_workers,
+            gossips=sync.can_lose,
+            awaits_workers=self.script is not None,
+        )
 
     @property
     def devices_per_worker(self) -> int:

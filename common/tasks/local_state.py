@@ -53,8 +53,8 @@ class Keeping:
         workers, sync = job.cluster.workers, job.scheme.sync
         self.layout = Layout.of(places)
         # Without a ps and gossip the parameters of all workers equal the center on worker 0: these need no copy.
-        apart = job.ps or sync.gossips
-        self.bytes = workers * (self.layout if apart else self.layout.besides("params")).bytes
+        own = self.layout if job.ps or sync.gossips else self.layout.besides("params")
+        self.bytes = workers * own.bytes
         self.workers, self.sync, self.sums, self.stride = workers, sync, job.scheme.sums, collected
         self.never = sync.in_pairs  # also while it stands still, which changes its parameters
         self.keeps = 0 < self.bytes <= MOST_BYTES and not self.never
@@ -111,11 +111,10 @@ class LocalState:
         """The number of the meeting that this worker has reached."""
         return self.progress.rounds + self.offset
 
-    def announce_rounds(self, rounds: int) -> int:
-        """Announce calls of this number of rounds before the first of them; return the number."""
+    def announce_rounds(self, rounds: int) -> None:
+        """Announce calls of this number of rounds before the first of them."""
         if self.keeping.stops and self.keeping.meets:
             self.calls.announce_rounds(rounds)
-        return rounds
 
     def at_most(self, count: int) -> int:
         """Return the rounds of the next call, `count` at most, so that it does not pass the requested meeting."""

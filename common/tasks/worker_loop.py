@@ -141,7 +141,8 @@ class WorkerLoop:
                 self.report(event="first_update", worker=self.index)
             elif self.progress.rounds > first + 1:
                 if count < most and is_short(began, used):
-                    count, trimmed = self.local.announce_rounds(most), False
+                    self.local.announce_rounds(most)
+                    count, trimmed = most, False
                 elif not trimmed:  # to prepare a kind of call takes memory, which is free after its first call
                     give_back_memory()
                     trimmed = True

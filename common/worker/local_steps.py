@@ -75,7 +75,8 @@ class LocalSteps:
                 show_each(self.views, gradient_sum=gradients)
             return loss
 
-        # `stepped` is empty, or has one flag if the round may end early: after False the loop ends, with a step less.
+        # `stepped` is an empty list, or has one flag if the round may end early. False ends the loop, and its step does
+        # not count.
 
         def step(t: Any, total: Any, sums: Any, stepped: Any) -> tuple[Any, Any, Any, Any]:
             show(self.views, step=first + tf.cast(t, tf.int64))

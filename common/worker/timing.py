@@ -62,14 +62,15 @@ class RoundTimer:
 
         Args:
             message: the message, or a structure of tensors.
-            in_parts: True if each part leaves as soon as it is known. Then only the first waits, which leaves last.
+            in_parts: True if each part leaves as soon as it is computed. Then only the first, which leaves last, waits
+                for the timestamp.
 
         Returns:
             the message, which is available only after the timestamp.
         """
         if isinstance(message, Message) and (parts := parts_of(message.vector)):
-            gated, scalars = self.send((parts, message.scalars))
-            return Message(tf.concat([gated[0], *parts[1:]] if in_parts else gated, 0), scalars)
+            known, scalars = self.send((parts, message.scalars))
+            return Message(tf.concat([known[0], *parts[1:]] if in_parts else known, 0), scalars)
         # A control edge from a function's result does not wait for it; an edge from an identity of it does.
         known = tf.nest.map_structure(tf.identity, message, expand_composites=True)
         self.ready = self.computed = moment([known, self.begun])

@@ -33,9 +33,7 @@ class DenseWorker(LocalSteps):
         seed: seed of the run.
     """
 
-    def __init__(
-        self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: WorkerSlot, name: str, seed: int = 0
-    ):
+    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: WorkerSlot, name: str, seed: int):
         super().__init__(scheme, replica, ps, slot.index, name, seed)
         self.fed = replica.fed
         with tf.device(self.device):
@@ -71,8 +69,10 @@ class DenseWorker(LocalSteps):
         """
         with tf.device(self.device):
             results, now, end = [], moment(), before[2:]
-            if self.scheme.exchange_first:  # the steps after a reply belong to the next message, so its round ...
-                now = tf.where(end[1] < 0, now, end[1])  # ... begins with that reply; there is none before the first
+            if self.scheme.exchange_first:
+                # The steps after a reply belong to the next message, so a round begins with the reply of the round
+                # before. The first round has none, and begins now.
+                now = tf.where(end[1] < 0, now, end[1])
             for r in range(rows.shape[0]):
                 timer = RoundTimer(now, end)
                 done = before[0] + r, before[1] + tf.shape(rows, tf.int64)[1] * r
@@ -176,14 +176,14 @@ class DenseWorker(LocalSteps):
             return tf.nest.map_structure(tf.identity, message)
 
     def _overlapped_round(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any) -> Any:
-        """Build a round whose last steps wait for nothing of the exchange: the message leaves, the worker computes."""
+        """Build a round whose message leaves before its last steps, which run during the exchange; return the loss."""
         total, reply = self._sent_early(scheme, rows, timer, first, self.slot)
         with timer.reply(), tf.control_dependencies([total]):
             self._on_reply(scheme, reply)
         return total
 
     def _sent_early(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any, slot: WorkerSlot) -> Any:
-        """Build the steps of a round and its exchange before the last of them; returns the loss, and the reply."""
+        """Build steps and exchange of a round, with `overlap` steps after the message; return loss and reply."""
         before, total = tf.maximum(tf.shape(rows)[0] - self.overlap, 0), tf.constant(0.0)
         if self.overlap < self.period:
             total = self.local_steps(rows[:before], timer.begun, first)
