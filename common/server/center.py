@@ -213,6 +213,36 @@ class Center:
 
     # The algorithm's treatment of messages.
 
+    def apply(
+        self, slot: Any, slices: Sequence[Message], staleness: Any, version: Any, accepted: Any, replies: bool = True
+    ) -> list[Any]:
+        """Merge a message into every slice if it is `accepted`, and count it.
+
+        Args:
+            slot: slot of the sender.
+            slices: the slices of its message.
+            staleness: its staleness, a float scalar.
+            version: version of the center before this update, a scalar.
+            accepted: True, or a tensor.
+            replies: False if the reply is not read; it need not be a tensor then.
+
+        Returns:
+            the slices of the reply.
+        """
+        completes = self.count_message(accepted)
+
+        def merge(part: Slice, message: Message) -> Any:
+            reply = self.merge(part, message, staleness, version, slot, completes)
+            return tf.convert_to_tensor(reply) if replies else reply
+
+        def merge_if_accepted(part: Slice, message: Message) -> Any:
+            merged = tf.cond(accepted, lambda: tf.convert_to_tensor(merge(part, message)), part.center.read_value)
+            return tf.identity(merged)  # the identity waits for the update; a control edge from `tf.cond` would not
+
+        merged = self.each_slice(merge if accepted is True else merge_if_accepted, slices)
+        self.count_updates(completes)
+        return merged
+
     def merge(
         self,
         part: Slice,

@@ -24,7 +24,6 @@ from .center import Center
 from .journal import Journal
 from .local_copies import LocalCopies
 from .persistence import Persistence
-from .slices import Slice
 from .slots import Slots
 from .snapshots import Multiples, SnapshotBuffer
 from .trace import UNKNOWN
@@ -130,25 +129,13 @@ class ParameterServer:
         Returns:
             the slices of the reply, on the ps tasks.
         """
-        center, version = self.center, self.center.read_version()
-        staleness = center.staleness(version, slot)
+        version = self.center.read_version()
+        staleness = self.center.staleness(version, slot)
         with tf.device(self.devices[0]):
             lateness = tf.cast(staleness, tf.float32)
             accepted = self.scheme.accepts(lateness)
-
-        def merge(part: Slice, message: Any) -> Any:
-            reply = center.merge(part, message, lateness, version, slot, completes)
-            return reply if event == "push" else tf.convert_to_tensor(reply)
-
-        def merge_if_accepted(part: Slice, message: Any) -> Any:
-            merged = tf.cond(accepted, lambda: tf.convert_to_tensor(merge(part, message)), part.center.read_value)
-            return tf.identity(merged)  # the identity waits for the update; a control edge from `tf.cond` would not
-
         with tf.control_dependencies([self.journal.record(version, slot, staleness, accepted, event, locked)]):
-            completes = center.count_message(accepted)
-            replies = center.each_slice(merge if accepted is True else merge_if_accepted, slices)
-            center.count_updates(completes)
-        return replies
+            return self.center.apply(slot, slices, lateness, version, accepted, replies=event != "push")
 
     # Events besides rounds.
 

@@ -130,10 +130,7 @@ class Merging:
             return self._averaged(worker, now)
         version = center.read_version()
         staleness = tf.cast(center.staleness(version, sender), tf.float32)
-        completes = center.count_message(True)
-        reply = tf.convert_to_tensor(center.merge(self.part, message, staleness, version, sender, completes))
-        center.count_updates(completes)
-        return center.reply([reply])
+        return center.reply(center.apply(sender, [message], staleness, version, accepted=True))
 
     def _averaged(self, worker: Any, now: Any) -> Any:
         """Let a worker and its peer, or a worker alone, take the mean of their present parameters; return it."""
