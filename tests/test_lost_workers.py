@@ -28,8 +28,8 @@ from runs import Harness, change, patience, record, wait_until
 @pytest.mark.parametrize("topology", GRAPHS)
 def test_the_others_have_a_doubly_stochastic_matrix_that_is_the_stochastic_complement(topology, lost):
     graph = Topology(topology)
-    for number in range(graph.period(8) or 6):
-        whole, matrix = graph.weights(8, number), graph.of_run(8, number, lost)
+    for number in range(min(graph.cycle(8), 6)):
+        whole, matrix = graph.weights(8, number), graph.weights(8, number, lost)
         np.testing.assert_allclose([matrix.sum(0), matrix.sum(1)], 1, rtol=1e-12)
         assert (matrix >= 0).all()
         assert (np.diag(matrix)[list(lost)] == 1).all()
@@ -43,15 +43,15 @@ def test_the_others_have_a_doubly_stochastic_matrix_that_is_the_stochastic_compl
 
 
 def test_a_ring_is_closed_where_a_worker_is_lost_and_the_order_of_losses_does_not_matter():
-    matrix = Topology("ring").of_run(6, 0, (2,))
+    matrix = Topology("ring").weights(6, 0, (2,))
     sixth = [1 / 6, 1 / 2, 1 / 3]  # 1 hears 3, which 2 has passed on, and itself, which 2 has passed back
     np.testing.assert_allclose(matrix[1, [3, 1, 0]], sixth)
     np.testing.assert_allclose(without(Topology("ring").weights(6), (2, 3)), without(matrix, (3,)), atol=1e-15)
-    np.testing.assert_allclose(without(matrix, (3,)), Topology("ring").of_run(6, 0, (3, 2)), atol=1e-15)
+    np.testing.assert_allclose(without(matrix, (3,)), Topology("ring").weights(6, 0, (3, 2)), atol=1e-15)
 
 
 def test_one_peer_without_a_worker_is_one_peer_of_the_others():
-    matrix = Topology("one-peer").of_run(4, 0, (1,))
+    matrix = Topology("one-peer").weights(4, 0, (1,))
     np.testing.assert_allclose(matrix[np.ix_([0, 2, 3], [0, 2, 3])], (np.eye(3) + np.roll(np.eye(3), 1, 1)) / 2)
 
 

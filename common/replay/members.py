@@ -15,7 +15,7 @@ def mixing_of(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int], np.n
     """Return the mixing matrix of a round, [W, W], as a function of its number."""
     from ..sync.topology import Topology  # not at the top: few algorithms have a graph
 
-    return lambda number: Topology(scheme.topology).of_run(run.workers, number)
+    return lambda number: Topology(scheme.topology).weights(run.workers, number)
 
 
 def members_of(run: RecordedRun) -> gossip_rules.Members:

@@ -65,14 +65,14 @@ class Gossip(Collective):
 
     def weights(self, workers: int, number: int) -> np.ndarray:
         """Return the mixing matrix of the round of this number, [W, W]."""
-        return Topology(self.topology).of_run(workers, number)
+        return Topology(self.topology).weights(workers, number)
 
     def rows(self, worker: int, workers: int, lost: Collection[int] = ()) -> np.ndarray:
         """Return what a worker hears, and what the others give to it, without the lost ones: [2, rounds, W]."""
         if not lost:
             return np.stack(self.links(workers).of(worker))
         graph, others = Topology(self.topology), np.arange(workers) != worker
-        matrices = [graph.of_run(workers, number, lost) for number in range(graph.cycle(workers))]
+        matrices = [graph.weights(workers, number, lost) for number in range(graph.cycle(workers))]
         rows = [(matrix[worker] * others, matrix[:, worker] * others) for matrix in matrices]
         return np.array(rows, np.float32).transpose(1, 0, 2)
 
@@ -226,7 +226,7 @@ def _links(topology: str, workers: int, written: int | None) -> Links:
     graph, each = Topology(topology), np.arange(workers)
     others, weights = [], []
     for number in range(graph.cycle(workers)):
-        matrix = graph.of_run(workers, number) * (each[:, None] != each)
+        matrix = graph.weights(workers, number) * (each[:, None] != each)
         rows, columns = np.nonzero(matrix)
         counts = np.bincount(rows, minlength=workers)
         place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)  # among those of its row

@@ -61,22 +61,20 @@ class Topology:
         if not self.text.startswith(FILE):
             check_known("topology", self.text, known=[*GRAPHS, FILE + "PATH"])
 
-    def weights(self, workers: int, round: int = 0, seed: int = 0) -> np.ndarray:
+    def weights(self, workers: int, round: int = 0, lost: Collection[int] = ()) -> np.ndarray:
         """Return the mixing matrix of a round, [W, W], float64, read-only; row i has the weights that worker i gives.
 
         Args:
             workers: number of workers, W.
-            round: number of the round, from 0.
-            seed: seed of the run; only `random-matching` depends on it.
+            round: number of the round, from 0; the matrices repeat after `cycle` rounds.
+            lost: workers that are out, see `without`.
 
         Raises:
             UserError: the graph does not exist for this number of workers, or the matrix of the file cannot be read or
                 is not doubly stochastic.
         """
-        period = self.period(workers)
-        if period is not None:
-            round, seed = round % period, 0
-        return _weights(self.text, workers, round, seed, self.written())
+        matrix = _weights(self.text, workers, round % self.cycle(workers), self.written())
+        return without(matrix, lost) if lost else matrix
 
     def written(self) -> int | None:
         """Return the time in nanoseconds at which the file of the matrix was written, by which it is read again."""
@@ -85,24 +83,10 @@ class Topology:
         except OSError:  # reading the file tells why
             return None
 
-    def period(self, workers: int) -> int | None:
-        """Return the number of rounds after which the matrices repeat; None if they are random."""
-        at_least(1, workers=workers)
-        if self.text == "random-matching":
-            return None
-        return _distances(workers) if self.text == "one-peer" else 1
-
-    def of_run(self, workers: int, round: int, lost: Collection[int] = ()) -> np.ndarray:
-        """Return the mixing matrix of a round of a run, as `weights`; random ones repeat after `cycle` rounds.
-
-        `lost`: workers that are out, see `without`.
-        """
-        matrix = self.weights(workers, round % self.cycle(workers))
-        return without(matrix, lost) if lost else matrix
-
     def cycle(self, workers: int) -> int:
-        """Return the number of rounds after which a run repeats its matrices."""
-        return self.period(workers) or DRAWN
+        """Return the number of rounds after which the matrices repeat."""
+        at_least(1, workers=workers)
+        return {"random-matching": DRAWN, "one-peer": _distances(workers)}.get(self.text, 1)
 
     def lead(self, workers: int) -> int:
         """Return the most rounds by which a worker can be ahead of worker 0, if each waits for those that it hears."""
@@ -174,11 +158,11 @@ def without(weights: np.ndarray, lost: Collection[int]) -> np.ndarray:
     return matrix
 
 
-def _ring(workers: int, round: int, seed: int) -> np.ndarray:
+def _ring(workers: int, round: int) -> np.ndarray:
     return _circle(workers, [1, -1])
 
 
-def _torus(workers: int, round: int, seed: int) -> np.ndarray:
+def _torus(workers: int, round: int) -> np.ndarray:
     rows = next(k for k in range(math.isqrt(workers), 0, -1) if workers % k == 0)
     if rows == 1 < workers:
         raise UserError(
@@ -189,7 +173,7 @@ def _torus(workers: int, round: int, seed: int) -> np.ndarray:
     return np.kron(down, np.eye(len(right), dtype=bool)) | np.kron(np.eye(rows, dtype=bool), right)
 
 
-def _hypercube(workers: int, round: int, seed: int) -> np.ndarray:
+def _hypercube(workers: int, round: int) -> np.ndarray:
     if workers & (workers - 1):
         raise UserError(
             f"topology hypercube needs 1, 2, 4, 8, ... workers, a power of two. Received: workers={workers}"
@@ -198,27 +182,27 @@ def _hypercube(workers: int, round: int, seed: int) -> np.ndarray:
     return (bits & (bits - 1)) == 0
 
 
-def _exponential(workers: int, round: int, seed: int) -> np.ndarray:
+def _exponential(workers: int, round: int) -> np.ndarray:
     return _circle(workers, [1 << k for k in range(_distances(workers))])
 
 
-def _one_peer(workers: int, round: int, seed: int) -> np.ndarray:
+def _one_peer(workers: int, round: int) -> np.ndarray:
     return _circle(workers, [1 << round])
 
 
-def _random_matching(workers: int, round: int, seed: int) -> np.ndarray:
-    order = np.argsort(np.random.default_rng([seed, round]).random(workers))
+def _random_matching(workers: int, round: int) -> np.ndarray:
+    order = np.argsort(np.random.default_rng([0, round]).random(workers))
     first, second = order[: workers // 2], order[workers // 2 : workers // 2 * 2]
     heard = np.zeros((workers, workers), bool)
     heard[first, second] = heard[second, first] = True
     return heard
 
 
-def _complete(workers: int, round: int, seed: int) -> np.ndarray:
+def _complete(workers: int, round: int) -> np.ndarray:
     return np.ones((workers, workers), bool)
 
 
-GRAPHS: dict[str, Callable[[int, int, int], np.ndarray]] = {
+GRAPHS: dict[str, Callable[[int, int], np.ndarray]] = {
     "ring": _ring,
     "torus": _torus,
     "hypercube": _hypercube,
@@ -229,12 +213,12 @@ GRAPHS: dict[str, Callable[[int, int, int], np.ndarray]] = {
 }
 
 
-@lru_cache(maxsize=64)  # the periods of the usual graphs
-def _weights(text: str, workers: int, round: int, seed: int, written: int | None) -> np.ndarray:
+@lru_cache(maxsize=64)  # the cycles of the usual graphs
+def _weights(text: str, workers: int, round: int, written: int | None) -> np.ndarray:
     if text.startswith(FILE):
         weights = _from_file(text.removeprefix(FILE), workers)
     else:
-        heard = GRAPHS[text](workers, round, seed) | np.eye(workers, dtype=bool)
+        heard = GRAPHS[text](workers, round) | np.eye(workers, dtype=bool)
         weights = heard / heard.sum(1, keepdims=True)
     weights.setflags(write=False)
     return weights
