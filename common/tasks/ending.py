@@ -92,12 +92,12 @@ class Ending:
         folder = self.rounds.folder
         writes = [
             lambda: write_center(folder, arrays),
-            lambda: self.reader.give(lambda log: self.rounds.write(log, rounds_applied, ends)),
+            lambda: self.reader.read(lambda log: self.rounds.write(log, rounds_applied, ends)),
         ]
         if self.graph.model.model is not None:
             writes.append(lambda: write_model(folder, self.graph.model, arrays))
         if self.rounds.every_round:
-            writes.append(lambda: self.reader.give(lambda log: log.save(folder / "trace.npz")))
+            writes.append(lambda: self.reader.read(lambda log: log.save(folder / "trace.npz")))
             writes.append(lambda: write_initial(folder, self.observer.initial[0]))
         return unwritten(writes)
 

@@ -282,8 +282,8 @@ class Observer:
         every, asked, taken = self.multiples.every, time.monotonic(), self.calls.snapshots()
         ago = asked - float(taken["now"])  # offset from the clock of the ps to the clock of this task
         rows = [i for i, passed in enumerate(taken["passed"]) if passed > 0 and i * every <= max(known)]
-        versions, tallies = [i * every for i in rows], []
-        self.reader.give(lambda log: tallies.extend(log.tallies(versions)))
+        versions = [i * every for i in rows]
+        tallies = self.reader.read(lambda log: log.tallies(versions))
         points = []
         for row, version, tally in zip(rows, versions, tallies, strict=True):
             when = max([taken["passed"][row] + ago, *(when for other, when in known.items() if other < version)])

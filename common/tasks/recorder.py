@@ -7,6 +7,7 @@ import copy
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -79,10 +80,10 @@ class RecordReader:
             self._drained = time.monotonic()
             return copy.deepcopy(self.log.tally)
 
-    def give(self, action: Callable[[EventLog], None]) -> None:
-        """Call `action` with all events; none are added meanwhile."""
+    def read(self, action: Callable[[EventLog], Any]) -> Any:
+        """Return the result of `action` on all events; none are added meanwhile."""
         with self._lock:
-            action(self.log)
+            return action(self.log)
 
     def _go_back(self, restoration: int, length: int) -> None:
         """Delete the events that a restoration has undone, or that another run has left in the same folder."""
