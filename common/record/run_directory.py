@@ -135,7 +135,7 @@ class RunRecord:
             if is_part:  # its configuration is written when the script joins, after a comparison
                 (run_dir / "result.json").unlink(missing_ok=True)
             elif resuming:
-                self._go_on()
+                self._prepare_to_resume()
             elif (task is None or task.evaluates) and self._holds_results():
                 raise UserError(
                     f"the run directory already holds a run without checkpoints: choose another. Received: {run_dir}"
@@ -161,7 +161,7 @@ class RunRecord:
         metrics = self.run_dir / "metrics.jsonl"
         return (self.run_dir / "result.json").exists() and metrics.exists() and metrics.stat().st_size > 0
 
-    def _go_on(self) -> None:
+    def _prepare_to_resume(self) -> None:
         """Prepare to resume the run in this folder; raise `UserError` if its configuration is another one."""
         before = read_config(self.run_dir)
         is_script = "steps_per_worker" not in self.config

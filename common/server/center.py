@@ -21,6 +21,8 @@ from ..sync.store import Message, WorkerSlot
 from .slices import Slice
 from .snapshots import SnapshotBuffer
 
+PLAIN = Codec()
+
 
 class Center:
     """The flat center [P], cut into contiguous slices; its version is on the device of the first.
@@ -153,16 +155,15 @@ class Center:
         """Send the slices of a vector, without a codec; returns the argument of `receive` for each."""
         return self.each_slice(lambda _, part: self.transport.send(part), slices)
 
-    def bring(self, slices: Sequence[Any]) -> Any:
-        """Send the slices of a vector, without a codec, to the caller's device; returns one vector."""
-        return joined([*map(self.transport.receive, self.sent(slices))])
+    def bring(self, slices: Sequence[Any], codec: Codec = PLAIN) -> Any:
+        """Send the slices of a vector to the caller's device, encoded by this codec; returns one vector."""
+        wires = self.each_slice(lambda _, part: [*map(self.transport.send, codec.encode(part, None))], slices)
+        arrived = [[*map(self.transport.receive, wire)] for wire in wires]
+        return joined([codec.decode(*pair) for pair in zip(arrived, self.sizes, strict=True)])
 
     def reply(self, replies: Sequence[Any]) -> Any:
         """Send the slices of a reply, with the scheme's codec, to the caller's device; returns one vector."""
-        codec = self.scheme.reply_codec
-        wires = self.each_slice(lambda _, reply: [*map(self.transport.send, codec.encode(reply, None))], replies)
-        arrived = [[*map(self.transport.receive, wire)] for wire in wires]
-        return joined([codec.decode(*pair) for pair in zip(arrived, self.sizes, strict=True)])
+        return self.bring(replies, self.scheme.reply_codec)
 
     def read(self, name: str = "center") -> list[Any]:
         """Read the slices of the center, or of its `average`."""

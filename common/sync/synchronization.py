@@ -94,6 +94,7 @@ class Synchronization:
     @property
     def overlaps(self) -> bool:
         """True if workers may compute between message and reply, see `Scheme.overlap`: no message is dropped."""
+        # A few numbers of active workers tell whether a set has a message of each, whatever their number.
         complete = self.late == "count" or all(self.set_size(active) == active for active in (1, 2, 3, 64))
         return self.waits and not self.gossips and complete
 

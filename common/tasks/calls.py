@@ -47,7 +47,7 @@ class Calls(CommonRequests):
         self._use(self.connect(seconds))
 
     def make(self, request: Request, *values: Any) -> Any:
-        """Make a request, given the values of its inputs; return the answer, with Python's scalars unless by name."""
+        """Make a request, given the values of its inputs; return the answer, with Python's scalars if it is no dict."""
         seconds = request.waits * self.wait_seconds if request.seconds is None else request.seconds
         found = self.run(self.operations[request.name], *values, seconds=seconds)
         return found if isinstance(found, dict) else tf.nest.map_structure(_plain, found)

@@ -70,9 +70,8 @@ class Ending:
         check_finite(snapshot["center"], metrics["version"])
         refused = snapshot.pop("refused")
         lost = self.calls.lost_workers()
-        rounds_applied = self.calls.rounds_applied() - losses.away(
-            lost
-        )  # read from the ps: the record in this task may have a gap
+        # Read the rounds from the ps, as the record in this task may have a gap.
+        rounds_applied = self.calls.rounds_applied() - losses.away(lost)
         arrays = {name: value for name, value in snapshot.items() if name != "at"}
         missing = self._write_results(arrays, rounds_applied, self.calls.ends())
         if not self.at_once:
@@ -105,10 +104,9 @@ class Ending:
         """Let the workers leave, as the result is on disk. Errors do not matter: a restoration calls workers back."""
         with contextlib.suppress(tf.errors.OpError, WaitTimeout):
             expected = max(self.calls.shut_down(), self.stopped_workers)
-            soon = time.monotonic() + END_SECONDS
-            late = (
-                soon if self.stopped and self.job.script else time.monotonic() + CHIEF_WAITS * self.calls.wait_seconds
-            )
+            soon = late = time.monotonic() + END_SECONDS
+            if not (self.stopped and self.job.script):
+                late = time.monotonic() + CHIEF_WAITS * self.calls.wait_seconds
 
             def waits() -> bool:
                 """Return True while workers have yet to leave; the chief needs longer, for its last checkpoint."""

@@ -67,7 +67,7 @@ class RecordReader:
                 self.followed = True
                 self.report(event="followed", restoration=new.restoration)
             if new.restoration != self.log.restoration:
-                self._go_back(new.restoration, new.length)
+                self._undo(new.restoration, new.length)
             written = len(self.log) + self.lacking
             if new.before > written:
                 self.lacking += new.before - written
@@ -85,7 +85,7 @@ class RecordReader:
         with self._lock:
             return action(self.log)
 
-    def _go_back(self, restoration: int, length: int) -> None:
+    def _undo(self, restoration: int, length: int) -> None:
         """Delete the events that a restoration has undone, or that another run has left in the same folder."""
         undone, counted = self.log.truncate(restoration, length)
         self.lacking = 0

@@ -28,9 +28,9 @@ Answer = TypeVar("Answer")
 
 KINDS = {"int": "int64", "bool": "bool", "bytes": "string"}  # type of the placeholder of an input
 
-STATE_WAITS = 2  # times the limit of a wait, to read all of the state
+STATE_WAITS = 2  # limit of a call that reads all of the state, in units of the limit of a wait
 
-SLOW = 10  # times the limit of a wait is that of calls that wait for no other task
+SLOW = 10  # the same of a call that waits for no other task, and may compute
 
 END_SECONDS = 0.5  # limit of the call that ends the ps tasks
 
