@@ -135,9 +135,3 @@ class CarriedChannels(Channels):
 
     def _token(self, of: int) -> Any:
         return self._made(f"token_{of}_{self.me}", self.me, [tf.int64])
-
-    def _made(self, name: str, at: int, kinds: Sequence[Any]) -> Any:
-        if name not in self.queues:
-            with tf.init_scope(), tf.device(self.devices[at]):
-                self.queues[name] = tf.queue.FIFOQueue(-1, kinds, shared_name=name)
-        return self.queues[name]

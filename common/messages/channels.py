@@ -30,7 +30,7 @@ class Channels:
 
     def __init__(self, me: int, devices: Sequence[str], transport: Transport):
         self.me, self.devices, self.transport = me, devices, transport
-        self.queues: dict[Any, Any] = {}
+        self.queues: dict[str, Any] = {}
 
     def at(self, number: Any) -> Channels:
         """Return the channels in the round of this number."""
@@ -91,20 +91,18 @@ class Channels:
 
     def _notes(self, of: int, at: int) -> Any:
         """Return the queue on the task of worker `at` with the times of worker `of`."""
-        with tf.init_scope(), tf.device(self.devices[at]):
-            name = f"notes_{of}_{at}"
-            if name not in self.queues:
-                self.queues[name] = tf.queue.FIFOQueue(-1, [tf.int64], [[TIMES + 1]], shared_name=name)
-        return self.queues[name]
+        return self._made(f"notes_{of}_{at}", at, [tf.int64], [[TIMES + 1]])
 
-    def _queue(self, of: int, at: int, *kind: Any) -> Any:
-        """Return the queue on the task of worker `at` with tensors of worker `of`; `kind` is the type, and `is_reply`.
+    def _queue(self, of: int, at: int, dtype: Any, is_reply: bool) -> Any:
+        """Return the queue on the task of worker `at` with tensors of worker `of`, of this type."""
+        return self._made(f"{'replies' if is_reply else 'mail'}_{dtype.name}_{of}_{at}", at, [dtype])
+
+    def _made(self, name: str, at: int, kinds: Sequence[Any], shapes: Any = None) -> Any:
+        """Return the queue of this name on the task of worker `at`.
 
         It is made at its first use, outside of functions, so that all functions share it.
         """
-        if (of, at, *kind) not in self.queues:
-            dtype, is_reply = kind
-            name = f"{'replies' if is_reply else 'mail'}_{dtype.name}_{of}_{at}"
+        if name not in self.queues:
             with tf.init_scope(), tf.device(self.devices[at]):
-                self.queues[of, at, *kind] = tf.queue.FIFOQueue(-1, [dtype], shared_name=name)
-        return self.queues[of, at, *kind]
+                self.queues[name] = tf.queue.FIFOQueue(-1, kinds, shapes, shared_name=name)
+        return self.queues[name]
