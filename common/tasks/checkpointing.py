@@ -16,7 +16,7 @@ from ..record import checkpoint
 from ..reports import Report
 from ..server.answers import NONE
 from ..server.failures import is_absence, is_late, is_refusal
-from .local_layout import unpacked
+from .local_layout import from_bytes
 from .local_state import Keeping
 from .options import Recovery
 from .plan import Plan
@@ -143,7 +143,7 @@ class Saver:
         for worker, rounds in enumerate(values["rounds_applied"] if keeping.bytes else ()):
             copied, copy = calls.copy_of(worker) if rounds and keeping.keeps else (NONE, b"")
             if copied == rounds:
-                arrays |= {checkpoint.local_name(worker, name): part for name, part in unpacked(copy).items()}
+                arrays |= {checkpoint.local_name(worker, name): part for name, part in from_bytes(copy).items()}
             elif rounds:
                 missing.append(worker)
         if missing and missing != self.reported_missing and (keeping.why_not or not last):

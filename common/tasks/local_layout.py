@@ -53,14 +53,14 @@ class Layout:
         return {name: state[name].view(kind) for name, (kind, _) in self.parts.items()}
 
 
-def packed(state: Mapping[str, Any]) -> bytes:
+def as_bytes(state: Mapping[str, Any]) -> bytes:
     """Return a local state as bytes."""
     file = BytesIO()
     np.savez(file, **state)
     return file.getvalue()
 
 
-def unpacked(copy: bytes) -> dict[str, np.ndarray]:
+def from_bytes(copy: bytes) -> dict[str, np.ndarray]:
     """Return the local state in a copy; no code in it is executed."""
     with np.load(BytesIO(copy), allow_pickle=False) as saved:
         return dict(saved)

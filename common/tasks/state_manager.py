@@ -26,7 +26,7 @@ from ..sync import losses
 from .calls import Connect
 from .checkpointing import Saver
 from .graph import TaskGraph
-from .local_layout import Layout, packed
+from .local_layout import Layout, as_bytes
 from .standstill import Standstill
 from .state_calls import StateCalls
 
@@ -109,7 +109,7 @@ class StateManager:
         copies = {}
         for k in done:
             if keeping.layout.fits(state := last.local(k)) and not out[k]:
-                copies[k] = int(rounds[k]), packed(state | {name: np.zeros_like(state[name]) for name in zeros})
+                copies[k] = int(rounds[k]), as_bytes(state | {name: np.zeros_like(state[name]) for name in zeros})
         if lost := [k for k in done if k not in copies]:
             self.report(event="warning", message=f"{self.saver.without(last.version, lost)}: it begins anew")
         calls.restore(arrays, restoration=number, events=last.events, copies=copies)

@@ -19,7 +19,7 @@ from ..waiting import absent, wait_until
 from .calls import Calls, Connect
 from .graph import TaskGraph
 from .job import CHIEF
-from .local_layout import Layout, in_buckets, packed, unpacked, whole_vectors
+from .local_layout import Layout, as_bytes, from_bytes, in_buckets, whole_vectors
 from .requests import SLOW, LossRequests, WorkerRequests, name_of_rounds
 
 End = tuple[int, int]  # `computed` and `replied` of a round, see `server.trace`
@@ -130,13 +130,13 @@ class WorkerCalls(Calls, WorkerRequests, LossRequests):
 
     def write_copy(self, rounds: int, keeps: bool = True) -> None:
         """Write a copy of the local state after `rounds` to the first ps or worker 0, empty unless `keeps`."""
-        self._write_copy(rounds, packed(whole_vectors(self._local())) if keeps else b"")
+        self._write_copy(rounds, as_bytes(whole_vectors(self._local())) if keeps else b"")
 
     def restore_copy(self, layout: Layout) -> None:
         """Restore the local state from its copy, unless the chief has deleted the copies since this worker joined."""
         _, copy = self.copy_of(self.index)
         if copy:
-            self._set_local(in_buckets(layout.typed(unpacked(copy)), self.local_places))
+            self._set_local(in_buckets(layout.typed(from_bytes(copy)), self.local_places))
 
     @property
     def local_places(self) -> dict[str, list[Any]]:
