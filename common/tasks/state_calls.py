@@ -46,11 +46,6 @@ class StateCalls(Calls, StateRequests):
         """The placeholders of saved values: for each name, one or one for each slice."""
         return self.operations["_restore"].inputs[0]
 
-    def put_back(self, copies: Copies) -> None:
-        """Restore the copies of all workers."""
-        rounds, parts = zip(*(copies.get(k, (NONE, b"")) for k in range(self.graph.workers)), strict=True)
-        self._put_back(np.array(rounds), np.array(parts, object))
-
     def restore(self, arrays: Mapping[str, Any], restoration: int, events: int, copies: Copies | None = None) -> None:
         """Replace the values of all global variables, in steps.
 
@@ -72,7 +67,8 @@ class StateCalls(Calls, StateRequests):
             for name, here in self.places.items()
         }
         self._restore(parts, np.array([restoration, events]))
-        self.put_back(copies or {})
+        rounds, kept = zip(*((copies or {}).get(k, (NONE, b"")) for k in range(self.graph.workers)), strict=True)
+        self._put_back(np.array(rounds), np.array(kept, object))
         self._call_back()
         self._open()
 
