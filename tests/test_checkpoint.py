@@ -172,7 +172,12 @@ def chief(tmp_path):
     """What saves the state, without a ps, and what it has reported."""
     said = []
     saver = Saver(
-        {}, tmp_path, Recovery(), 1.0, lambda **event: said.append(event), SimpleNamespace(bytes=0, never=False)
+        {},
+        tmp_path,
+        Recovery(),
+        1.0,
+        lambda **event: said.append(event),
+        SimpleNamespace(bytes=0, without_checkpoints=False),
     )
     saver.await_record = lambda calls, events: True
     return saver, said

@@ -53,13 +53,13 @@ class InSets(Synchronization):
         """Add the message to the set, apply the set if it is complete, wait for the token, read the reply."""
         slot, slices = ps.receive(slot, message)
         with ps.event(slot, slices) as arrival:
-            answers = self._arrive(ps, slot, slices)
+            reply_variables = self._arrive(ps, slot, slices)
         token = slot.sleep(after=[arrival.released])
         # If a set may be complete without this worker, the others may apply the next one while it reads. So it reads
         # under the lock; otherwise its reply could mix two versions.
         with ps.lock(after=[token]) if self._has_late(ps) else tf.control_dependencies([token]):
             ps.note_pull(slot)
-            replies = ps.each_slice(lambda _, answer: tf.identity(answer), answers)
+            replies = ps.each_slice(lambda _, variable: tf.identity(variable), reply_variables)
         return ps.reply(replies)
 
     def _arrive(self, ps: Store, slot: WorkerSlot, slices: list[Message]) -> list[Any]:
@@ -94,13 +94,13 @@ class InSets(Synchronization):
         with tf.control_dependencies([arrived]):
             inboxes = ps.each_slice(arrive_at, slices)
         with tf.control_dependencies(inboxes):
-            answers = self._close_set(ps, fresh, version)
+            reply_variables = self._close_set(ps, fresh, version)
         if drops:
             # Wake the sender of a dropped message after the event has its time, which precedes `arrived`. Otherwise the
             # worker could have its reply before that time.
             with tf.device(ps.devices[0]), tf.control_dependencies([arrived]):
                 slot.wake(~fresh)
-        return answers
+        return reply_variables
 
     def _close_set(self, ps: Store, possible: Any, version: Any, grace_is_over: bool = False) -> list[Any]:
         """Apply the mean of the set and release its workers if all needed messages have arrived; under the lock.
@@ -122,14 +122,14 @@ class InSets(Synchronization):
                 complete = self._unless_in_grace(ps, complete, ps.count(arrived & active) >= ps.count(active))
             messages = tf.cast(ps.count(arrived), tf.float32)
 
-        answers = [part.reply for part in ps.slices]
+        reply_variables = [part.reply for part in ps.slices]
 
         def apply(part: Any) -> None:
             mean = tf.nest.map_structure(lambda inbox: inbox / messages, part.inbox)
             reply = ps.share(ps.merge(part, mean, tf.constant(0.0), version))
             if reply is part.center and not self._has_late(ps):
                 # Read the reply from the center, without a copy: the next update needs a message of each reader.
-                answers[part.index] = part.center
+                reply_variables[part.index] = part.center
             else:
                 part.reply.assign(reply)
 
@@ -151,7 +151,7 @@ class InSets(Synchronization):
         # TensorFlow does not order the two: a worker could read the old center.
         with tf.control_dependencies(applied), tf.device(ps.devices[0]):
             ps.when(complete, release)
-        return answers
+        return reply_variables
 
     def release(self, ps: Store) -> None:
         """Apply the set if it is complete without the workers that have left."""

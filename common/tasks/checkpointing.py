@@ -81,7 +81,7 @@ class Saver:
 
     def is_due(self, connect: Callable[[], StateCalls]) -> bool:
         """Return True if it is time to save, and the center has changed since the last checkpoint."""
-        if self.keeping.never:
+        if self.keeping.without_checkpoints:
             return False
         by_time = time.monotonic() - self.saved_at >= self.recovery.seconds
         every = self.recovery.checkpoint_steps

@@ -37,7 +37,7 @@ class Keeping:
         sums: see `Scheme.sums`.
         bytes: size of the local states of all workers.
         keeps: the local states are kept: they are neither empty nor too large.
-        never: no checkpoint is written.
+        without_checkpoints: no checkpoint can be written.
         stops: workers stand still while the state is read: for their copies; and without a ps, as they write to the
             center without the lock.
         waits_for_all: the state is read only if all workers stand still; if not, also after a time limit.
@@ -56,9 +56,10 @@ class Keeping:
         own = self.layout if job.ps or sync.gossips else self.layout.besides("params")
         self.bytes = workers * own.bytes
         self.workers, self.sync, self.sums, self.stride = workers, sync, job.scheme.sums, collected
-        self.never = sync.in_pairs  # also while it stands still, which changes its parameters
-        self.keeps = 0 < self.bytes <= MOST_BYTES and not self.never
-        self.stops = (self.keeps or not job.ps) and not self.never
+        # In pairs, others change the parameters of a worker also while it stands still.
+        self.without_checkpoints = sync.in_pairs
+        self.keeps = 0 < self.bytes <= MOST_BYTES and not self.without_checkpoints
+        self.stops = (self.keeps or not job.ps) and not self.without_checkpoints
         self.waits_for_all = not job.ps
         if workers > 1 and not job.options.schedule:
             self.meets = "version" if sync.meets(workers) else "rounds" if sync.lead is not None else ""

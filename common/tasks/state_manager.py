@@ -118,7 +118,7 @@ class StateManager:
 
     def start(self) -> None:
         """Start the thread that monitors and saves the state, if this run does one of both."""
-        if self.rule.recovers or not self.saver.keeping.never:
+        if self.rule.recovers or not self.saver.keeping.without_checkpoints:
             self._thread.start()
 
     def end(self) -> Callable[[], None]:

@@ -253,8 +253,8 @@ class WorkerRecovery:
                 if not (is_refusal(again) or is_absence(again)):
                     raise
                 if time.monotonic() > deadline:
-                    answers = is_refusal(again) or isinstance(again, tf.errors.FailedPreconditionError)  # the ps does
-                    what = "the chief, worker 0, to restore the state" if answers else "the ps to come back"
+                    ps_answers = is_refusal(again) or isinstance(again, tf.errors.FailedPreconditionError)
+                    what = "the chief, worker 0, to restore the state" if ps_answers else "the ps to come back"
                     raise WaitTimeout(
                         f"worker {self.index} waited {self.rule.repair_seconds:g} s for {what} ({type(again).__name__})"
                     ) from None
