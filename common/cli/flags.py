@@ -347,14 +347,13 @@ class Parser(argparse.ArgumentParser):
 
     def _refuse(self, word: str) -> NoReturn:
         """Raise a `UserError` for an argument that the command does not take."""
-        command = self.command
         if not word.startswith("-"):
-            raise UserError(f"{command} does not take {word!r}. See {command} --help")
+            raise UserError(f"{self.command} does not take {word!r}. See {self.command} --help")
         known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
         flag = word.partition("=")[0]
         meant = KERAS.get(field_of(flag))
-        instead = f"In this package {meant}." if meant else nearest(flag, known, f"See {command} --help")
-        raise UserError(f"unknown option {flag} of {command}. {instead}")
+        instead = f"In this package {meant}." if meant else nearest(flag, known, f"See {self.command} --help")
+        raise UserError(f"unknown option {flag} of {self.command}. {instead}")
 
 
 class _ShortHelp(argparse.Action):
