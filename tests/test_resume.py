@@ -207,6 +207,19 @@ def test_a_completed_run_that_is_asked_for_more_steps_is_the_longer_one(tmp_path
     assert again.error() < 1e-5  # no worker has begun anew
 
 
+def test_a_resumed_run_that_fails_is_not_compared_with_the_events_of_the_start_before(monkeypatch, tmp_path):
+    go_on(cell(), tmp_path / "run", 10)
+    assert (tmp_path / "run" / "trace.npz").exists()
+
+    def fail(*_):
+        raise OSError("as of a full disk")
+
+    monkeypatch.setattr("distsgd.common.tasks.ending.Ending.finish", fail)
+    with pytest.raises(OSError, match="as of a full disk"):
+        go_on(cell(), tmp_path / "run", 20)
+    assert not (tmp_path / "run" / "trace.npz").exists()
+
+
 def test_an_absent_worker_delays_no_checkpoint_and_its_missing_state_warns(halfway, monkeypatch, tmp_path):
     inner = LocalState.is_asked
     monkeypatch.setattr(LocalState, "is_asked", lambda self: self.calls.index == 0 and inner(self))

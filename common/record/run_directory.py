@@ -174,7 +174,8 @@ class RunRecord:
                 f"the run in {self.run_dir} is complete: ask for more steps, or choose another run directory. "
                 f"Received: {self.config['steps_per_worker']} steps of each worker"
             )
-        (self.run_dir / "result.json").unlink(missing_ok=True)
+        for name in ("result.json", "trace.npz"):  # of the start before: no evidence of one that fails from here on
+            (self.run_dir / name).unlink(missing_ok=True)
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Record one event."""
