@@ -11,7 +11,7 @@ from typing import Any
 
 from sleeping import rested
 
-from distsgd.algorithms import DPSGD, SGP, AsyncSGD, DecoupledDiLoCo, DSGDTracking, NoLoCo, SyncSGD
+from distsgd.algorithms import DPSGD, EFSGD, SGP, AsyncSGD, DecoupledDiLoCo, DSGDTracking, NoLoCo, SyncSGD
 from distsgd.common.contract import tf
 from distsgd.common.tasks import state_manager
 from distsgd.common.tasks.carriers import Carriers
@@ -37,6 +37,11 @@ class Resting(Rests, AsyncSGD):
 @dataclass(frozen=True, kw_only=True)
 class RestingTogether(Rests, SyncSGD):
     """The same of synchronous SGD."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestingEFSGD(Rests, EFSGD):
+    """The same of synchronous SGD with memories."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from going import Going
+from resting import RestingEFSGD
 
 from distsgd.algorithms import EFSGD, SCHEMES, SSP, AsyncDiLoCo, Serial, SyncSGD
 from distsgd.common import Cluster, Recovery, UserError, train
@@ -327,13 +328,16 @@ def test_a_meeting_that_is_asked_for_again_after_a_restoration_is_kept(halfway, 
 
 
 @pytest.mark.parametrize(
-    "scheme",
-    [pytest.param(EFSGD(), marks=pytest.mark.slow), pytest.param(HeavyAllReduce(), marks=pytest.mark.thorough)],
-    ids=["ef_sgd", "all_reduce"],
+    ("scheme", "steps"),
+    [
+        pytest.param(RestingEFSGD(), 300, marks=pytest.mark.slow),
+        pytest.param(EFSGD(), 900, marks=pytest.mark.thorough),  # several rounds in a call
+        pytest.param(HeavyAllReduce(), 900, marks=pytest.mark.thorough),
+    ],
+    ids=["ef_sgd", "several rounds in a call", "all_reduce"],
 )
-def test_a_run_of_processes_resumes_as_if_its_chief_had_not_been_killed(scheme, warm, tmp_path):
-    """With several rounds in a call, and at arbitrary moments."""
-    steps = 900
+def test_a_run_of_processes_resumes_as_if_its_chief_had_not_been_killed(scheme, steps, warm, tmp_path):
+    """At arbitrary moments."""
     asked = {"steps": steps, "workers": 2, "batch_size": 8, "hidden": (16,)}
     often = Recovery(checkpoint_seconds=0.3)
     run = Going(scheme, tmp_path / "run", updates=0, recovery=often, **asked)
