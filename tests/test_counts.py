@@ -178,7 +178,7 @@ def test_a_simulated_worker_that_comes_back_after_a_crash_counts_on(sync, tmp_pa
 )
 def test_a_resumed_run_counts_on(scheme, backend, warm, tmp_path):
     for steps in (7, 12):
-        center, trace = run(scheme, tmp_path, backend, steps, recovery=Recovery(checkpoint_steps=1))
+        center, trace = run(scheme, tmp_path, backend, steps, recovery=Recovery(checkpoint_steps=1000))
     agree(center, told(scheme, trace, [3, 3, 1, 3, 2]))
 
 

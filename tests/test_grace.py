@@ -113,7 +113,7 @@ def test_a_task_that_dies_in_a_time_of_grace_leaves_no_set_open(task, warm, tmp_
     """Worker 2 is late, so that at nearly all times the others wait for the clock."""
     scheme = LateWorker(**PLAIN, quorum=1, grace=0.1)
     keep = Recovery(max_restarts=2)
-    run = Going(scheme, tmp_path / "run", updates=20, workers=3, steps=400, recovery=keep)
+    run = Going(scheme, tmp_path / "run", updates=20, workers=3, steps=200, recovery=keep)
     run.send(task, signal.SIGKILL)
     recovery = run.survived()
     assert recovery["restarts"]

@@ -153,7 +153,7 @@ def test_one_worker_is_serial_sgd(scheme):
 
 INTERLEAVED = {"schedule": (0, 1, 1, 2, 0, 2, 2, 1, 0, 0, 1, 2) * 2}
 IN_TURN = {"schedule": (0, 1, 2) * 8}
-TOGETHER = {"steps": 40}
+TOGETHER = {"steps": 20}
 EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
 
 

@@ -412,7 +412,7 @@ def test_a_run_continues_without_a_lost_machine_if_that_is_allowed(scheme, machi
     assert chief.result["recovery"]["evicted"] == [1]
 
 
-@pytest.mark.parametrize("how", [thorough("killed"), slow("crashed"), slow("unplugged")])
+@pytest.mark.parametrize("how", [thorough("killed"), thorough("crashed"), slow("unplugged")])
 def test_gossip_continues_without_a_lost_machine(how, machines, tmp_path):
     if how == "unplugged" and not machines.real:
         pytest.skip(f"this machine allows no network of its own: {machines.refusal}")

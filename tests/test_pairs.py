@@ -139,7 +139,7 @@ def test_one_worker_is_serial_sgd():
     [
         ("ring", "threads", 3, 8),
         ("random-matching", "simulation", 5, 8),
-        pytest.param("ring", "processes", 4, 8, marks=pytest.mark.slow),
+        pytest.param("ring", "processes", 4, 8, marks=pytest.mark.thorough),
         pytest.param("complete", "processes", 3, 4000, marks=pytest.mark.slow),  # vectors in shared memory
     ],
 )

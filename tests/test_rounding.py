@@ -34,6 +34,11 @@ def slow(name):
     return pytest.param(name, marks=pytest.mark.slow)
 
 
+def thorough(name):
+    """Mark a parameter of a thorough test."""
+    return pytest.param(name, marks=pytest.mark.thorough)
+
+
 def numbers(size):
     """Of all sizes, with halves of steps and zeros among them."""
     rng = np.random.default_rng(size)
@@ -174,9 +179,14 @@ def test_a_run_does_what_the_equations_with_its_codec_say(codec, scheme, options
 
 
 SENDING = [name for name, equations in TRANSCRIPTIONS.items() if equations.sends]
+FAST = {"agn", "diloco"}
+# One of each way to a message: before the steps, beside them, in fragments, with scalars, of parameters.
+SLOW = {"aeasgd", "cocod_sgd", "co2", "eager_diloco", "fednova", "slowmo", "streaming_diloco"}
 
 
-@pytest.mark.parametrize("name", [name if name in ("agn", "diloco") else slow(name) for name in SENDING])
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else slow(name) if name in SLOW else thorough(name) for name in SENDING]
+)
 def test_messages_that_are_no_gradients_follow_the_equations_with_their_codec(name, tmp_path):
     scheme, codec = SCHEMES[name](), "int8" if SCHEMES[name].sends_params else "fp4"
     steps = max(12, 3 * scheme.overlap)  # where a round begins with its message, the first one is zero
