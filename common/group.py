@@ -185,12 +185,10 @@ class Operations:
 
     def send(self, now: Now) -> None:
         """Make the present center the reply, as it arrives at a worker."""
-        del now
         self._reply([server.center.read_value() for server in self.servers])
 
     def read(self, now: Now) -> None:
         """Make the present center the reply, as it is."""
-        del now
         self.reply.assign(self.center())
 
     @property

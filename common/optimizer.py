@@ -222,7 +222,6 @@ class Optimizer(keras.optimizers.Optimizer):
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Write the center into the model, at the end of `fit`."""
-        del var_list
         if not self.built:
             return
         seen, self._seen = self._seen, None
@@ -271,7 +270,6 @@ class Optimizer(keras.optimizers.Optimizer):
     def _backend_update_step(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
     ) -> None:
-        del trainable_variables, learning_rate
         if not tf.inside_function():
             self._prepare()
             self._seen = int(self._iterations.numpy()) + 1
@@ -446,7 +444,6 @@ def assigning(variables: Iterator[Any]) -> Callable[[Any, str], Any]:
     """Return a function that assigns each value to the next one of these variables, and returns the variable."""
 
     def variable(value: Any, name: str) -> Any:
-        del name
         own = next(variables)
         own.assign(value)
         return own

@@ -238,7 +238,6 @@ class RunState:
 
     def _finish(self, event: Event) -> None:
         """Note that the result is safe, and cancel all restarts that are due."""
-        del event
         self.has_result = True
         scripts = self.rule.awaits_workers and any(self.tasks[task][0] == "worker" for task in self.alive)
         if scripts and not self.done:

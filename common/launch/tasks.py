@@ -151,7 +151,6 @@ def _evaluate(job: Job, addresses: Addresses, report: Report) -> None:
 
 def run_death_notice(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Notify the other machines that a task of this one was killed, as the task itself could not."""
-    del addresses, report
     if (spec := job.cluster.task) is not None:
         announce_death(member(job, spec, spec.tasks()[index]))
 

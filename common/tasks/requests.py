@@ -95,7 +95,6 @@ def request(**options: Any) -> Callable[[Callable[Concatenate[Any, Inputs], Answ
 
 def answer(kind: type[Answer], build: Callable[[Any], Any], **options: Any) -> Request[[], Answer]:
     """Declare a request without inputs by the type of its answer and a function that builds it."""
-    del kind
     return Request(build, **options)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from ..messages.ops import when
-from .local_steps import show
 from .parameters import Parameters
 from .timing import CPU
 from .worker import DenseWorker
+from .worker_rules import show
 
 
 class FedReplica:

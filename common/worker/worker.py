@@ -1,4 +1,4 @@
-"""A worker whose steps have a copy of the parameters: its round, which every scheme shares, and its message."""
+"""A worker whose steps have a copy of the parameters: its round, which every scheme shares."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from ..contract.rounds import Event
 from ..contract.scheme import Scheme
 from ..messages.codec import Codec
 from ..messages.cut import joined
-from ..messages.message import as_message, declared_means
 from ..messages.ops import is_finite, when
 from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
-from ..sync.store import Message, WorkerSlot
-from .local_steps import LocalSteps, hide, show
+from ..sync.store import WorkerSlot
 from .replica import Replica
 from .timing import RoundTimer, moment
+from .worker_rules import WorkerRules, hide, show
 
 
-class DenseWorker(LocalSteps):
+class DenseWorker(WorkerRules):
     """One worker, and its round, built into the current graph.
 
     Args:
@@ -34,7 +33,7 @@ class DenseWorker(LocalSteps):
     """
 
     def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: WorkerSlot, name: str, seed: int):
-        super().__init__(scheme, replica, ps, slot.index, name, seed)
+        super().__init__(scheme, replica, ps, slot, name, seed)
         self.fed = replica.fed
         with tf.device(self.device):
             self.encoder = ps.center.encoder(f"{name}_codec")
@@ -129,9 +128,9 @@ class DenseWorker(LocalSteps):
             with tf.control_dependencies([timer.send(total)]):
                 center = self.ps.pull(replace(self.slot, times=timer.times))
             with timer.reply():
-                self._on_reply(scheme, center)
+                self.on_reply(scheme, center)
             return
-        message = timer.send(self._message(scheme, timer.begun, total))
+        message = timer.send(self.message(scheme, timer.begun, total))
         slot = replace(self.slot, times=timer.times)
         if event == "push":
             with timer.reply():  # a push has no reply; the next round waits for its acknowledgement
@@ -139,47 +138,13 @@ class DenseWorker(LocalSteps):
             return
         reply = scheme.sync.exchange(self.ps, slot, message)
         with timer.reply():
-            self._on_reply(scheme, reply)
-
-    def _message(self, scheme: Scheme, begun: Any, total: Any = None) -> Message:
-        """Build the message of the worker.
-
-        Args:
-            scheme: the algorithm, with its current learning rates.
-            begun: start of the round, a tensor. The means of a message run in sequence, after those of the round
-                before.
-            total: the sum of the losses of the round, if they are known.
-
-        Raises:
-            UserError: the message does not have the scalars or the means that the scheme declares.
-        """
-        last = begun
-
-        def mean(vector: Any) -> Any:
-            nonlocal last
-            with tf.control_dependencies([last]):
-                last = scheme.sync.mean(self.ps, self.slot, tf.identity(vector))
-            return last
-
-        if total is not None:
-            show(self.views, loss=total / self.views[0].steps)
-        sizes = scheme.message_sizes(self.replica.model.shapes)
-        show(self.views, mean=declared_means(scheme.name, sizes, mean))
-        parts = [as_message(scheme.name, scheme.scalars, scheme.message(view)) for view in self.views]
-        message = Message(joined([part.vector for part in parts]), parts[0].scalars)
-        hide(self.views)
-        if last is begun:
-            return message
-        # The exchange must follow every mean, also one whose result the message does not use: the queues between
-        # workers identify tensors by their order alone.
-        with tf.control_dependencies([last]):
-            return tf.nest.map_structure(tf.identity, message)
+            self.on_reply(scheme, reply)
 
     def _overlapped_round(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any) -> Any:
         """Build a round whose message leaves before its last steps, which run during the exchange; return the loss."""
         total, reply = self._sent_early(scheme, rows, timer, first, self.slot)
         with timer.reply(), tf.control_dependencies([total]):
-            self._on_reply(scheme, reply)
+            self.on_reply(scheme, reply)
         return total
 
     def _sent_early(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any, slot: WorkerSlot) -> Any:
@@ -187,15 +152,10 @@ class DenseWorker(LocalSteps):
         before, total = tf.maximum(tf.shape(rows)[0] - self.overlap, 0), tf.constant(0.0)
         if self.overlap < self.period:
             total = self.local_steps(rows[:before], timer.begun, first)
-        message = timer.send(self._message(scheme, timer.begun))
+        message = timer.send(self.message(scheme, timer.begun))
         reply = scheme.sync.exchange(self.ps, replace(slot, times=timer.times), message)
         rest = timer.overlap(self.local_steps(rows[before:], timer.ready, first + tf.cast(before, tf.int64)))
         return total + rest, reply
-
-    def _on_reply(self, scheme: Scheme, reply: Any) -> None:
-        hide(self.views)
-        for view, part in zip(self.views, self.buckets.cut(reply), strict=True):
-            scheme.on_reply(view, part)
 
     # Rounds without a ps, which would refuse a message that is not finite: here the worker drops gradients or means.
 
@@ -245,12 +205,12 @@ class DenseWorker(LocalSteps):
             total, reply = self._sent_early(scheme, rows, timer, first, slot)
         else:
             total = self.local_steps(rows, timer.begun, first)
-            message = timer.send(self._message(scheme, timer.begun, total), in_parts=scheme.sync.buckets > 1)
+            message = timer.send(self.message(scheme, timer.begun, total), in_parts=scheme.sync.buckets > 1)
             reply = scheme.sync.exchange(self.ps, replace(slot, times=timer.times), message)
         fine = scheme.sync.is_finite(self.ps, reply)
 
         def on_reply() -> None:
-            self._on_reply(scheme, reply)
+            self.on_reply(scheme, reply)
             if self.is_center:
                 self.ps.center.after_update(self.ps.read_version(), clock, self.replica.state)
 
@@ -270,12 +230,12 @@ class DenseWorker(LocalSteps):
         """Build a round that ends with an average with a peer; a message that is not finite is refused."""
         rule: Any = scheme.sync  # a `Pairs`
         total = self.local_steps(rows, timer.begun, first)
-        message = timer.send(self._message(scheme, timer.begun, total))
+        message = timer.send(self.message(scheme, timer.begun, total))
         fine = is_finite(message) & tf.math.is_finite(total)
         slot = replace(self.slot, times=timer.times, round=self.views[0].round)
         with timer.reply(), tf.control_dependencies([self.ps.transactions.check([fine])]):
             message = tf.nest.map_structure(tf.identity, message)
-            rule.meet(self.ps, slot, message, lambda reply: self._on_reply(scheme, reply))
+            rule.meet(self.ps, slot, message, lambda reply: self.on_reply(scheme, reply))
         if slot.index == 0:
             due = tf.equal((slot.round + 1) % rule.every(self.ps.last_version), 0)
             with tf.control_dependencies([timer.replied]):

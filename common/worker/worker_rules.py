@@ -1,4 +1,4 @@
-"""The local variables of a worker, and the local steps between two messages: a gradient, and the scheme's step."""
+"""The rules of a scheme for one worker: its local variables, its local steps, its message, its use of a reply."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from ..contract.fragments import fragments_of
 from ..contract.scheme import Scheme
 from ..contract.seeded import uniform
 from ..contract.views import MESSAGE_ONLY, Worker, check_names
+from ..messages.cut import joined
+from ..messages.message import as_message, declared_means
 from ..messages.ops import first_values, zeros
 from ..server.parameter_server import ParameterServer
+from ..sync.store import Message, WorkerSlot
 from .buckets import Buckets
 from .replica import Replica
 
 
-class LocalSteps:
-    """The local variables of one worker, and its local steps, built into the current graph.
+class WorkerRules:
+    """The local variables of one worker, and its scheme's rules for it, built into the current graph.
 
     Args:
         scheme: the algorithm.
         replica: the model on its devices, and its batches.
         ps: the global variables.
-        index: number of the worker, an integer or a scalar.
+        slot: the worker's slot on the ps.
         name: prefix of the names of its variables.
         seed: seed of the run.
 
@@ -42,8 +45,8 @@ class LocalSteps:
 
     may_end = False  # a round may end before its last step
 
-    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, index: Any, name: str, seed: int):
-        self.scheme, self.replica, self.ps = scheme, replica, ps
+    def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: WorkerSlot, name: str, seed: int):
+        self.scheme, self.replica, self.ps, self.slot = scheme, replica, ps, slot
         self.device, self.buckets = replica.devices[0], Buckets.of(scheme, replica)
         self.period, self.overlap, self.scheduled = scheme.period, scheme.overlap, scheme.scheduled
         # Without a ps the parameters of the chief are the center. With gossip they are not: it is the workers' mean.
@@ -54,9 +57,11 @@ class LocalSteps:
             local = [_variables(scheme, f"{name}_{i}" if i else name, size, center) for i, size in sizes]
             self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")
         self.names, size = [*local[0]], sum(self.buckets.sizes)
-        known = {"index": index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
+        known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
         known |= {"uniform": partial(uniform, seed, size), "fragments": fragments_of([size])[0]}
         self.views: list[Any] = [Worker(**known, **variables) for variables in local]
+
+    # The local steps of a round: a gradient on each batch, and the scheme's step with it.
 
     def local_steps(self, rows: Any, after: Any, first: Any) -> Any:
         """Build a local step for each batch, after the tensor `after`; returns the sum of the losses.
@@ -99,7 +104,6 @@ class LocalSteps:
 
     def _local_step(self, rows: Any, t: Any) -> tuple[Any, list[Any], list[Any]]:
         """Build the local step `t`; returns its loss, its gradient in buckets, and no flag: each step is made."""
-        del t
         loss, gradients = self._gradient(rows)
         self._step(gradients)
         return loss, gradients, []
@@ -134,6 +138,48 @@ class LocalSteps:
             point = [tf.identity(self.scheme.gradient_point(view)) for view in self.views]
         loss, gradient = self.replica.gradient(self.buckets.of_variables(point), rows)
         return loss, self.buckets.from_variables(gradient)
+
+    # The message, and the reply.
+
+    def message(self, scheme: Scheme, begun: Any, total: Any = None) -> Message:
+        """Build the message of the worker.
+
+        Args:
+            scheme: the algorithm, with its current learning rates.
+            begun: start of the round, a tensor. The means of a message run in sequence, after those of the round
+                before.
+            total: the sum of the losses of the round, if they are known.
+
+        Raises:
+            UserError: the message does not have the scalars or the means that the scheme declares.
+        """
+        last = begun
+
+        def mean(vector: Any) -> Any:
+            nonlocal last
+            with tf.control_dependencies([last]):
+                last = scheme.sync.mean(self.ps, self.slot, tf.identity(vector))
+            return last
+
+        if total is not None:
+            show(self.views, loss=total / self.views[0].steps)
+        sizes = scheme.message_sizes(self.replica.model.shapes)
+        show(self.views, mean=declared_means(scheme.name, sizes, mean))
+        parts = [as_message(scheme.name, scheme.scalars, scheme.message(view)) for view in self.views]
+        message = Message(joined([part.vector for part in parts]), parts[0].scalars)
+        hide(self.views)
+        if last is begun:
+            return message
+        # The exchange must follow every mean, also one whose result the message does not use: the queues between
+        # workers identify tensors by their order alone.
+        with tf.control_dependencies([last]):
+            return tf.nest.map_structure(tf.identity, message)
+
+    def on_reply(self, scheme: Scheme, reply: Any) -> None:
+        """Build the use of a reply [P]."""
+        hide(self.views)
+        for view, part in zip(self.views, self.buckets.cut(reply), strict=True):
+            scheme.on_reply(view, part)
 
 
 def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict[str, Any]:
