@@ -12,6 +12,7 @@ from distsgd.common.errors import UserError, WaitTimeout
 from distsgd.common.record import checkpoint
 from distsgd.common.tasks.checkpointing import Saver
 from distsgd.common.tasks.options import Recovery
+from distsgd.common.tasks.state_manager import StateManager
 
 ARRAYS = {"rounds_applied": np.array([3, 4]), "joins": np.int64(0), "center": np.arange(5, dtype=np.float32)}
 
@@ -222,6 +223,33 @@ def test_failed_checkpoints_warn_once_until_one_succeeds_and_leave_nothing(chief
     late_again = "no checkpoint of version {}: the evaluator has not logged its events for 1 s"
     told = [event.get("message", event["event"]) for event in said]
     assert told == [late_again.format(1), "checkpoint", late_again.format(4)]
+
+
+def manager_of(saver, recovers=False):
+    """Return the manager of a state whose ps cannot be reached."""
+
+    def connect(seconds):
+        raise ConnectionError
+
+    return StateManager(None, saver, SimpleNamespace(recovers=recovers, wait_seconds=1.0), connect, None, None)
+
+
+def test_a_state_that_is_neither_restored_nor_saved_now_needs_no_session(chief):
+    saver, _ = chief
+    manager_of(saver)._keep_state()
+    with pytest.raises(ConnectionError):
+        manager_of(saver, recovers=True)._keep_state()
+    saver.saved_at = -1000.0  # long ago
+    with pytest.raises(ConnectionError):
+        manager_of(saver)._keep_state()
+
+
+def test_a_run_that_neither_restores_nor_saves_its_state_has_no_thread_for_it(chief):
+    saver, _ = chief
+    saver.keeping.without_checkpoints = True
+    manager = manager_of(saver)
+    manager.start()
+    assert not manager._thread.is_alive()
 
 
 def test_a_state_that_cannot_be_read_ends_no_training(chief):
