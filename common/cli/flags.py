@@ -295,6 +295,7 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         folded: titles of groups of which the short help shows only the names of the flags.
+        command: the words after the name of the program, such as `explain`.
     """
 
     folded: Collection[str] = ()
@@ -305,11 +306,7 @@ class Parser(argparse.ArgumentParser):
             options["usage"] = options["usage"].replace("run.sh", here)
         prog = prog.replace("run.sh", here)
         super().__init__(prog, description=description, formatter_class=_Help, allow_abbrev=False, **options)
-
-    @property
-    def command(self) -> str:
-        """The words of the command after that of the program."""
-        return self.prog.partition(" ")[2] or self.prog
+        self.command = prog.partition(" ")[2] or prog
 
     def values(self, arguments: Iterable[str]) -> argparse.Namespace:
         """Return the values by name.
