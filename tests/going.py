@@ -45,6 +45,7 @@ class Going:
         """Return the pid of the process of that task."""
         pids = [pid for pid in children() if task_log(pid) == f"{task}.log"]
         assert pids, f"no {task} to hurt: {self.outcome}"
+        assert Path(f"/proc/{pids[0]}/comm").read_text() == f"{task}\n"
         return pids[0]
 
     def send(self, task: str, number: int) -> None:

@@ -36,7 +36,7 @@ from .channel import FORK_SERVER, Channel
 from .gpus import gpus, seen_by
 from .isolation import enter_private_network
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 
 BEAT_SECONDS = 1.0
 
@@ -135,6 +135,7 @@ class TaskForker:
         try:
             os.setpgid(0, 0)
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            ctypes.CDLL(None).prctl(PR_SET_NAME, f"{job_name}-{index}".encode())  # as `top` and `ps -e` show it
             for holder in self.reserved:  # inherited: each of 64 workers would hold 65 of these sockets
                 holder.close()
             if os.getppid() == parent:  # a parent that died before `prctl` would send no signal to this process
