@@ -84,6 +84,7 @@ def test_each_name_has_one_meaning():
     texts = [text.split()[0] for scheme in SCHEMES.values() for text in scheme.aliases]
     assert len(texts) == len(aliases())
     assert without_alias(["evaluate", "fedavg"]) == ["evaluate", "fedavg"]
+    assert without_alias(["sweep", "snoo", "--seeds", "2"]) == ["sweep", "diloco", "--workers", "1", "--seeds", "2"]
     assert without_alias(["list"]) == ["list"]
 
 

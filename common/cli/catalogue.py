@@ -44,7 +44,7 @@ def aliases() -> dict[str, list[str]]:
 
 def without_alias(arguments: list[str]) -> list[str]:
     """Replace another name of an algorithm, and say so: `snoo` by `diloco --workers 1`; to explain one, only say so."""
-    place = int(arguments[0] in ("explain", "simulate"))
+    place = int(arguments[0] in ("explain", "simulate", "sweep"))
     alias = spelt("".join(arguments[place : place + 1]), aliases())
     if alias is None:
         return arguments
