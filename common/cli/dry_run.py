@@ -163,5 +163,5 @@ def size_table(found: Mapping[str, Any]) -> Table:
     if seconds := found.get("least_seconds"):
         steps, workers = found["steps_per_worker"], found["workers"]
         step = f"{steps:,} steps of {1e3 * seconds / steps:,.2f} ms"
-        rows["seconds"] = f"at least {seconds:,.2f}: {step}, {workers} workers on {found['cores']} cores"
+        rows["seconds"] = f"at least {seconds:,.3f}: {step}, {workers} workers on {found['cores']} cores"
     return figures(f"{found['algorithm']}: not started", rows)
