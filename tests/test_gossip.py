@@ -180,7 +180,7 @@ def test_the_links_of_a_worker_are_its_row_and_its_column_of_each_matrix(topolog
         (DSGDTracking, "one-peer", "simulation", 5, 12),
         pytest.param(DPSGD, "one-peer", "processes", 4, 40, marks=pytest.mark.slow),
         pytest.param(DPSGD, "random-matching", "processes", 3, 40, marks=pytest.mark.thorough),
-        pytest.param(DSGDTracking, "ring", "processes", 4, 40, marks=pytest.mark.slow),
+        pytest.param(DSGDTracking, "ring", "processes", 4, 40, marks=pytest.mark.thorough),
     ],
 )
 def test_a_run_is_that_of_the_equations(kind, topology, backend, workers, steps, tmp_path):

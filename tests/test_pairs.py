@@ -135,20 +135,26 @@ def test_one_worker_is_serial_sgd():
 
 
 @pytest.mark.parametrize(
-    ("topology", "backend", "workers", "hidden"),
+    ("topology", "backend", "workers", "steps", "hidden"),
     [
-        ("ring", "threads", 3, 8),
-        ("random-matching", "simulation", 5, 8),
-        pytest.param("ring", "processes", 4, 8, marks=pytest.mark.thorough),
-        pytest.param("complete", "processes", 3, 4000, marks=pytest.mark.slow),  # vectors in shared memory
+        ("ring", "threads", 3, 40, 8),
+        ("random-matching", "simulation", 5, 40, 8),
+        pytest.param("ring", "processes", 4, 40, 8, marks=pytest.mark.thorough),
+        pytest.param("complete", "processes", 3, 12, 4000, marks=pytest.mark.slow),  # vectors in shared memory
     ],
 )
-def test_a_run_is_that_of_the_equations(topology, backend, workers, hidden, tmp_path):
+def test_a_run_is_that_of_the_equations(topology, backend, workers, steps, hidden, tmp_path):
     run = record(
-        ADPSGD(topology=topology), tmp_path, workers=workers, backend=backend, steps=40, batch_size=8, hidden=(hidden,)
+        ADPSGD(topology=topology),
+        tmp_path,
+        workers=workers,
+        backend=backend,
+        steps=steps,
+        batch_size=8,
+        hidden=(hidden,),
     )
     assert run.error() < 1e-5
-    assert run.result["updates"] == len(run.order) == 40 * workers
+    assert run.result["updates"] == len(run.order) == steps * workers
     assert np.linalg.norm(run.center - run.start) > 0.01
 
 
