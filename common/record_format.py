@@ -15,7 +15,7 @@ import stat
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from .errors import UserError, first_line
 # One event on the ps: a row of trace.npz, which has a column for each name.
 RECORD = ("version", "worker", "staleness", "accepted", "microseconds", "event")
 
-# An event is recorded as its index in this tuple. "join": a worker takes its slot again, and starts from the center.
-EVENTS: tuple[Literal["exchange", "push", "pull", "join"], ...] = ("exchange", "push", "pull", "join")
+# Recorded as the index. "join": a worker takes its slot again, and starts from the center. "up", "down": of a region.
+EVENTS = ("exchange", "push", "pull", "join", "up", "down")
 
 INITIAL, DATA, GRADIENTS = "initial.npz", "data.npz", "gradients-{}.bin"  # the first center; data; of worker k
 PARTS = ("train_x", "train_y", "test_x", "test_y")  # the arrays in data.npz

@@ -29,6 +29,7 @@ from distsgd.common.replay.adapters import TRANSCRIPTIONS
 from distsgd.common.replay.recorded import Hyperparameters, RecordedRun, Transcription
 from distsgd.common.replay.reference import gradients
 from distsgd.common.server.answers import Joined
+from distsgd.common.server.trace import ends_round
 from distsgd.common.tasks.calls import ObserverCalls
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.job import Job, describe, make_job
@@ -134,7 +135,7 @@ def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, 
         assert not (run_dir / "rounds").exists()
         return
     rows = load_rounds(run_dir)
-    events = {name: column[trace["event"] != EVENTS.index("join")] for name, column in trace.items()}
+    events = {name: column[ends_round(trace["event"])] for name, column in trace.items()}
     of_rounds, of_events = rows[:, 0], events["worker"]
     if result["backend"] == "simulation":  # rounds are in the order of their replies
         of_rounds, of_events = np.sort(of_rounds), np.sort(of_events)
@@ -216,7 +217,7 @@ class PlayedRun:
 
         Where computations are cancelled, the group has already done what the trace has as a pull.
         """
-        kept = trace["event"] != EVENTS.index("join")
+        kept = ends_round(trace["event"])
         for k, event, *recorded in zip(
             *(trace[name][kept].tolist() for name in ("worker", "event", "version", "staleness")), strict=True
         ):

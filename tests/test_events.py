@@ -44,7 +44,7 @@ def tally_of(events: np.ndarray) -> dict:
         found.events += 1
         found.version = max(found.version, version)
         found.kinds[kind] += 1
-        if EVENTS[kind] != "join":
+        if EVENTS[kind] in ("exchange", "push", "pull"):
             found.rounds[worker] += 1
         if accepted:
             found.accepted[worker] += 1

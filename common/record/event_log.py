@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import UserError
 from ..files import flush, open_in_place, replacing, write_json, writing
 from ..record_format import EVENTS, RECORD, Kind, checked, list_of, open_to_read, read_json, whole
-from ..server.trace import ROW
+from ..server.trace import ROW, ends_round
 from .array_files import save_columns
 
 VERSION, WORKER, STALENESS, ACCEPTED, MICROSECONDS, KIND, RELEASED, BEGUN, READY, COMPUTED, REPLIED = range(len(ROW))
@@ -71,12 +71,12 @@ class Tally:
         if not len(events):
             return
         kind, accepted = events[:, KIND], events[:, ACCEPTED] != 0
-        joins, pulls = (kind == EVENTS.index(name) for name in ("join", "pull"))
+        rounds, pulls = ends_round(kind), kind == EVENTS.index("pull")
         self.events += len(events)
         self.version = max(self.version, int(events[:, VERSION].max()))
-        self.rounds += np.bincount(events[~joins, WORKER], minlength=len(self.rounds))[: len(self.rounds)]
+        self.rounds += np.bincount(events[rounds, WORKER], minlength=len(self.rounds))[: len(self.rounds)]
         self.kinds += np.bincount(kind, minlength=len(self.kinds))[: len(self.kinds)]
-        self.dropped += int(np.count_nonzero(~(accepted | joins | pulls)))
+        self.dropped += int(np.count_nonzero(rounds & ~(accepted | pulls)))
         self.accepted += np.bincount(events[accepted, WORKER], minlength=len(self.rounds))[: len(self.rounds)]
         staleness = events[accepted, STALENESS]
         self.staleness_sum += int(staleness.sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..record_format import RECORD
+from ..record_format import EVENTS, RECORD
 
 # One row of the log on the ps: an event, and times in microseconds or `UNKNOWN`. The worker sends the times with its
 # message: `begun` and `ready` are of the round that ends with this event, `computed` and `replied` of the worker's
@@ -22,6 +22,11 @@ ROW = (*RECORD, "released", "begun", "ready", "computed", "replied")
 ROUND = ("worker", "round", "begun", "ready", "computed", "arrived", "released", "replied")
 
 UNKNOWN = -1
+
+
+def ends_round(events: np.ndarray) -> np.ndarray:
+    """Return the mask of the events that end a round of their worker, given the column `event`, [n]."""
+    return events < EVENTS.index("join")
 
 
 def spent(rounds: np.ndarray) -> np.ndarray:

@@ -72,6 +72,7 @@ class Traffic:
             "push": (up * self.message + asked, read),
             "pull": (0, self.center),
             "join": (0, self.center),
+            **dict.fromkeys(("up", "down"), (0, 0)),  # no worker sends or receives them
         }
 
     def moved(self, number: Mapping[str, int], as_floats: int = 0) -> tuple[float, float]:

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..errors import UserError
 from ..record.round_log import FILE, UNKNOWN, load_rounds
-from ..record_format import EVENTS, read_config, read_result, read_trace
-from ..server.trace import ROUND
+from ..record_format import read_config, read_result, read_trace
+from ..server.trace import ROUND, ends_round
 
 TIMES = ROUND[2:]
 
@@ -175,7 +175,7 @@ def _joined(
         events[:, COLUMNS.index(name)] = trace[name]
     if len(events):
         events[:, COLUMNS.index("after")] = [*trace["version"][1:], UNKNOWN if last is None else last]
-    is_round = trace["event"] != EVENTS.index("join")
+    is_round = ends_round(trace["event"])
     events[is_round, COLUMNS.index("round")] = _count(trace["worker"][is_round])
     arrived = COLUMNS.index("arrived")
     events[:, arrived] = trace["microseconds"]

@@ -133,7 +133,7 @@ def _parts(row: RoundRow) -> list[tuple[str, int, int]]:
 def _args(row: RoundRow) -> Json:
     """Return the arguments of a slice or an arrival: the known ones of round, versions, staleness and dropped."""
     args = {"round": row.round, "version found": row.version, "version after": row.after}
-    if row.event != UNKNOWN and EVENTS[row.event] != "join":
+    if row.event != UNKNOWN and EVENTS[row.event] in ("exchange", "push", "pull"):
         args |= {"version pulled": row.version - row.staleness, "staleness": row.staleness}
         args["dropped"] = not row.accepted
     return {name: value for name, value in args.items() if value != UNKNOWN}

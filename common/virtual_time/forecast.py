@@ -15,6 +15,7 @@ from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..messages.cut import even_sizes
 from ..record_format import EVENTS
+from ..server.trace import ends_round
 from ..server.traffic import Traffic
 from .layers import LayeredStep, exchange_of, utilisation
 from .platform import Machines, Platform
@@ -191,7 +192,7 @@ def _steps(trace: Mapping[str, np.ndarray], plans: Sequence[Rounds]) -> np.ndarr
 
 def rows_of_rounds(trace: Mapping[str, np.ndarray], workers: int) -> list[np.ndarray]:
     """Return for each worker the rows of the events that end its rounds, in order."""
-    ends = np.flatnonzero(trace["event"] != EVENTS.index("join"))
+    ends = np.flatnonzero(ends_round(trace["event"]))
     worker = trace["worker"][ends]
     bounds = np.cumsum(np.bincount(worker, minlength=workers))[:-1]
     return np.split(ends[np.argsort(worker, kind="stable")], bounds)
