@@ -27,8 +27,9 @@ from ..common.data.models import ModelRecipe
 from ..common.data.named import load
 from ..common.data.recipes import Dataset
 from ..common.errors import Diverged
-from ..common.record.event_log import MICROSECONDS, WORKER, Tally
+from ..common.record.event_log import KIND, MICROSECONDS, WORKER, Tally
 from ..common.record_format import RECORD
+from ..common.server.trace import ends_round
 from ..common.tasks.job import CHIEF, Job, make_job
 from ..common.tasks.observer import Figures
 from ..common.tasks.options import RunOptions
@@ -232,10 +233,11 @@ class _Run:
         """Return how many events it takes until all workers together have done so many local steps."""
         done, lengths = np.zeros(self.job.cluster.workers, np.int64), [n for n, _ in self.job.plan.rounds(CHIEF)]
         total = 0
+        ends = ends_round(self.events[:, KIND]).tolist()
         for i, worker in enumerate(self.events[:, WORKER].tolist()):
             if total >= steps:
                 return i
-            if done[worker] < len(lengths):
+            if ends[i] and done[worker] < len(lengths):
                 total += lengths[done[worker]]
                 done[worker] += 1
         return len(self.events)
