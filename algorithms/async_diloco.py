@@ -65,15 +65,12 @@ class AsyncDiLoCo(Scheme):
         return worker.params
 
     def server_update(self, server, message, staleness):
-        state = server.center, server.velocity, server.buffer, server.count
-        after = delayed_step(
-            *state,
+        delayed_step(
+            (server.center, server.velocity, server.buffer, server.count),
             server.pulled_center - message,
             rate=self.outer_learning_rate,
             momentum=self.momentum,
             size=server.num_workers,
             share=self.momentum_share,
         )
-        for variable, value in zip(state, after, strict=True):
-            variable.assign(value)
         return server.center

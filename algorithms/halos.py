@@ -7,21 +7,23 @@
         otherwise           θ_r ← θ_r − ε g
                             reply θ_r
         K pushes after the last merge       send p_r − θ_r to the global server
-        D pushes after that                 θ_r ← (1 − α) θ_r + α Θ, where Θ is its reply,  p_r ← θ_r
+        D pushes after that, or later       θ_r ← (1 − α) θ_r + α Θ, where Θ is its reply,  p_r ← θ_r
     global server           the same step of Θ with a message of a region, and with ε', β' and N' of its own
                             reply Θ
 
-where p_r is θ_r after the last merge, and worker k is in region k mod R. Whatever a push causes is one atomic event.
-Workers hear their region alone: between regions one message takes the place of K messages of workers.
+where p_r is θ_r after the last merge, and worker k is in region k mod R. Workers hear their region alone: between
+regions one message takes the place of K messages of workers.
 
 Use: for workers in regions with slow links between them; in one place `async_diloco` is simpler.
 Reference: Kim, Li, Gandham, Baldonado, Gangidi, Balaji, Wang, Akella, *HALoS: Hierarchical Asynchronous Local SGD over
 Slow Networks for Geo-Distributed Large Language Model Training*, ICML 2025, arXiv:2506.04531, Algorithm 1, with the
 delayed Nesterov steps of the authors' experiments.
-Departures: all models are on the ps tasks of the run, each of which has its slice of them: the arithmetic is that of
-two levels, but a message of a worker travels as far as with one server. Between servers messages take no time, and the
-region merges the reply after D further pushes, not after a time. All workers make equal numbers of local steps (in the
-paper slow workers make fewer). A worker that restarts begins from Θ instead of θ_r.
+Departures: in virtual time (`simulate`) each server is at a place of its own: messages of workers travel inside their
+region, those between servers over the links of the regions, and a region merges the reply when it arrives. Everywhere
+else all models are on the ps tasks of the run, each of which has its slice of them. There a message of a worker travels
+as far as with one server, and messages between servers take no time: whatever a push causes is one atomic event. All
+workers make equal numbers of local steps (in the paper slow workers make fewer). A worker that restarts begins from Θ
+instead of θ_r.
 Memory: the ps keeps five vectors for each region, and three for the global server.
 Versions: the center is Θ. Its version counts all messages of workers, most of which change their region alone.
 Limits: with one region, K = 1, D = 0, α = 1, ε' = N' = 1 and β' = 0 it is `async_diloco` with the outer rate ε W and
@@ -32,7 +34,7 @@ from dataclasses import dataclass
 
 from ..common.contract import Count, Fraction, InnerOptimizer, Natural, Period, Rate, Scheme, delayed_step, inner, tf
 
-OF_REGIONS = "models", "velocities", "buffers", "counts", "merged", "replies", "since"
+REGIONAL = "models", "velocities", "buffers", "counts", "since", "merged", "transit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,16 +68,17 @@ class HALoS(Scheme):
     merge_share: Fraction = 0.25
     """Weight α of the global model in a merge."""
     merge_delay: Count = 0
-    """Number D of messages of the region's workers between its message to the global server and the merge."""
+    """Number D of messages of the region's workers between its message to the global server and the merge; in virtual
+    time the least number."""
 
     def local_variables(self, params):
         return {"pulled": params, **inner(self.inner_optimizer).local_variables(params)}
 
     def global_variables(self, center):
-        first = {"models": center, "merged": center, "replies": center, "velocities": 0 * center, "buffers": 0 * center}
-        first |= {"counts": 0 * center[0], "since": 0 * center[0]}
-        regions = {name: tf.stack([value] * self.regional_servers) for name, value in first.items()}
-        return {"velocity": 0 * center, "buffer": 0 * center, "count": 0 * center[0], **regions}
+        zeros, zero = 0 * center, 0 * center[0]
+        first = zip(REGIONAL, (center, zeros, zeros, zero, zero, center, zeros), strict=True)
+        regions = {name: tf.stack([value] * self.regional_servers) for name, value in first}
+        return {"velocity": zeros, "buffer": zeros, "count": zero, **regions}
 
     def local_step(self, worker, gradient):
         inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
@@ -83,30 +86,39 @@ class HALoS(Scheme):
     def message(self, worker):
         return worker.pulled - worker.params
 
+    @property
+    def regions(self):
+        return self.regional_servers, self.moves_per_merge, self.merge_delay
+
     def server_update(self, server, message, staleness):
-        region = server.sender % self.regional_servers
-        *own, merged, reply, since = (tf.gather(getattr(server, name), region) for name in OF_REGIONS)
-        model, *others = delayed_step(*own, moved=message, **self._rates("regional"))
-        since = since + 1
-        sends = tf.equal(since, self.moves_per_merge)
-        merges = tf.equal(since, self.moves_per_merge + self.merge_delay)
-
-        top = server.center, server.velocity, server.buffer, server.count
-        for variable, value in zip(top, delayed_step(*top, merged - model, **self._rates("global")), strict=True):
-            variable.assign(tf.where(sends, value, variable))
-        reply = tf.where(sends, server.center, reply)
-
-        after = tf.where(merges, (1 - self.merge_share) * model + self.merge_share * reply, model)
-        state = after, *others, tf.where(merges, after, merged), reply, tf.where(merges, 0.0, since)
-        for name, value in zip(OF_REGIONS, state, strict=True):
-            getattr(server, name).scatter_update(tf.IndexedSlices(value, region))
+        *own, since, merged, transit = self._rows(server)
+        delayed_step(own, message, **self._rates("regional"))
+        model, sends = own[0].read_value(), tf.equal(since.assign_add(1.0), self.moves_per_merge)
+        transit.assign(tf.where(sends, merged - model, transit))
+        if not self.servers_apart:
+            self.up(server, sends)
+            self.down(server, tf.equal(since, self.moves_per_merge + self.merge_delay))
         return model
+
+    def up(self, server, when=True):
+        *_, transit = self._rows(server)
+        top = server.center, server.velocity, server.buffer, server.count
+        delayed_step(top, transit, **self._rates("global"), when=when)
+        transit.assign(tf.where(when, server.center, transit))
+
+    def down(self, server, when=True):
+        model, *_, since, merged, transit = self._rows(server)
+        model.assign(tf.where(when, (1 - self.merge_share) * model + self.merge_share * transit, model))
+        merged.assign(tf.where(when, model, merged))
+        since.assign(tf.where(when, 0.0, since))
 
     def on_reply(self, worker, reply):
         worker.params.assign(reply)
         worker.pulled.assign(reply)
 
+    def _rows(self, server):
+        return [server.row(name, server.sender % self.regional_servers) for name in REGIONAL]
+
     def _rates(self, level):
-        size = getattr(self, f"{level}_buffer")
-        rate = size * getattr(self, f"{level}_learning_rate")  # the authors divide the momentum by N, and not the step
-        return {"rate": rate, "momentum": getattr(self, f"{level}_momentum"), "size": size}
+        rate, beta, size = (getattr(self, f"{level}_{name}") for name in ("learning_rate", "momentum", "buffer"))
+        return {"rate": size * rate, "momentum": beta, "size": size}  # the authors divide by N the momentum alone

@@ -157,7 +157,7 @@ def test_the_catalogue_adds_its_equations_alone(folder, tmp_path):
         [
             *BASE,
             *EQUATIONS,
-            *(f"common/replay/{name}.py" for name in ("adapters", "draws", "members")),
+            *(f"common/replay/{name}.py" for name in ("adapters", "between", "draws", "members")),
             "common/arguments.py",
         ]
     )

@@ -258,7 +258,7 @@ def _what_takes_time(scheme: Scheme) -> object:
     own = tuple(name for name in ("accepts", "rounds") if getattr(kind, name) is not getattr(Scheme, name))
     return (
         scheme.sync, scheme.period, scheme.codec, scheme.reply_codec, scheme.exchange_first, scheme.overlap,
-        scheme.warmup_updates, own and scheme,
+        scheme.regions, scheme.warmup_updates, own and scheme,
     )  # fmt: skip
 
 

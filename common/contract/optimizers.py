@@ -120,30 +120,40 @@ def adam(m: Any, v: Any, gradient: Any, t: Any, beta_1: Any, beta_2: Any, epsilo
 
 
 def delayed_step(
-    center: Any,
-    velocity: Any,
-    buffer: Any,
-    count: Any,
+    state: Sequence[Any],
     moved: Any,
     *,
     rate: Any,
     momentum: float,
     size: int,
     share: float = 0.0,
-) -> tuple[Any, Any, Any, Any]:
-    """Return center, velocity, buffer and count after a step along a move g, all [n], the n-th (Liu et al. 2024).
+    when: Any = True,
+) -> None:
+    """Make the n-th step of a center x along a move g, [n] both (Liu et al. 2024).
 
     always          D <- D + g
     N divides n     m <- b m + D/N;  x <- x - rate ((1 - c N + c) b m + g/N);  D <- 0
     otherwise       x <- x - rate (c b m + g/N)
 
-    with b = `momentum`, N = `size` and c = `share`. `count` is n modulo N, a float scalar.
+    with b = `momentum`, N = `size` and c = `share`.
+
+    Args:
+        state: the variables x, m, D and n modulo N, a float scalar.
+        moved: g.
+        rate: of the step.
+        momentum: b.
+        size: N.
+        share: c.
+        when: if False, the step is not made; a bool scalar.
     """
-    count = (count + 1) % size
-    last, gathered = tf.equal(count, 0), buffer + moved
-    velocity = tf.where(last, momentum * velocity + gathered / size, velocity)
-    step = tf.where(last, 1 - share * size + share, share) * momentum * velocity + moved / size
-    return center - rate * step, velocity, tf.where(last, 0.0, gathered), count
+    center, velocity, buffer, count = state
+    number = (count + 1) % size
+    last, gathered = tf.equal(number, 0), buffer + moved
+    faster = tf.where(last, momentum * velocity + gathered / size, velocity)
+    step = tf.where(last, 1 - share * size + share, share) * momentum * faster + moved / size
+    after = center - rate * step, faster, tf.where(last, 0.0, gathered), number
+    for variable, value in zip(state, after, strict=True):
+        variable.assign(value if when is True else tf.where(when, value, variable))
 
 
 def orthogonal(matrix: Any) -> Any:

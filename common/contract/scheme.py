@@ -64,6 +64,9 @@ class Scheme(CheckedCall):
     sends_in_turn: ClassVar[bool] = False  # messages have several vectors in turn: no codec, and no worker falls behind
     whole_center: ClassVar[bool] = False  # the rules of the server are not elementwise: one ps alone
     sparse: ClassVar[bool] = False  # on a sparse problem, messages hold the coordinates of the batch alone
+    # Each regional server, and the global one, is at a place of its own: `up` and `down` are called when its messages
+    # arrive, and not by `server_update`. Set by the simulation, see `regions`.
+    servers_apart: ClassVar[bool] = False
     default_devices_per_worker: ClassVar[int] = 1  # devices that share a worker's batches, unless the user sets them
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -160,6 +163,16 @@ class Scheme(CheckedCall):
         dropped does not count. For asynchronous rules with a parameter server and its lock.
         """
         return 1
+
+    @property
+    def regions(self) -> tuple[int, int, int] | None:
+        """Servers of regions, below a global one: their number R, and two counts of messages of a region's workers.
+
+        Worker k is in region k mod R. After the first count since its last merge, a region sends to the global server,
+        whose model is the center. It merges the reply after the second count of further messages, or later, when the
+        reply is there. Such a scheme has the rules `up` and `down`. Default: None, the center alone.
+        """
+        return None
 
     def updates_per_round(self, workers: int) -> float:
         """Return the number of updates of the center in one round of all workers."""
@@ -302,6 +315,14 @@ class Scheme(CheckedCall):
         a float scalar. With a barrier, `message` is the mean over the workers, and `staleness` is 0.
         """
         raise NotImplementedError(f"{type(self).__name__} has no server_update")
+
+    def up(self, server: Server) -> None:
+        """Merge the message of the region of `server.sender` into the global model, of a scheme with `regions`."""
+        raise NotImplementedError(f"{type(self).__name__} has no regions")
+
+    def down(self, server: Server) -> None:
+        """Merge the reply to that message into the model of the region of `server.sender`."""
+        raise NotImplementedError(f"{type(self).__name__} has no regions")
 
     def on_reply(self, worker: Worker, reply: Tensor) -> None:
         """Use the reply. Default: assign it to the worker's parameters."""

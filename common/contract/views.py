@@ -115,6 +115,12 @@ class Server(SimpleNamespace):
         """Return the fragment of each coordinate of the slice, [n], see `Worker.fragments`."""
         raise NotImplementedError
 
+    def row(self, name: str, index: Any) -> Any:
+        """Return a row of a global variable [R, ...], such as that of a region, used like a variable [...]."""
+        from ..messages.stand_in import Row  # imports TensorFlow
+
+        return Row(vars(self)[name], index)
+
     def __getattr__(self, name: str) -> Tensor:
         raise AttributeError(f"the server has no {name} for this scheme", name=name, obj=self)
 
@@ -122,7 +128,7 @@ class Server(SimpleNamespace):
 # A variable of a scheme cannot have one of these names, nor begin with an underscore. Variables of the engine and of
 # synchronization rules do not appear in the views, so they reserve no names.
 WORKER_NAMES = frozenset({*Worker.__annotations__, "mean", "uniform", "fragments"})
-SERVER_NAMES = frozenset({*Server.__annotations__, "fragments"})
+SERVER_NAMES = frozenset({*Server.__annotations__, "fragments", "row"})
 
 
 def check_names(scheme: str, kind: str, names: Iterable[str], others: Iterable[str] = ()) -> None:

@@ -20,6 +20,7 @@ from ..errors import UserError
 from ..record_format import EVENTS
 from ..spec import parse
 from . import draws
+from .between import between_servers, of_workers
 from .members import members_of, mixing_of
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
 from .reference import (
@@ -301,6 +302,12 @@ def _ssp(run: RecordedRun, scheme: Hyperparameters) -> Centers:
     return centers
 
 
+def _halos(run: RecordedRun, scheme: Hyperparameters) -> Centers:
+    given: dict[str, Any] = {name: name for name in regional_rules.RATES}
+    given["between"] = lambda *_: between_servers(run, scheme)
+    return _in_order(regional_rules.halos, _inner_memory, **given).execute(of_workers(run), scheme)
+
+
 # Keyword arguments that many rules take.
 USUAL: dict[str, Argument] = {
     "eta": "learning_rate",
@@ -313,8 +320,6 @@ USUAL: dict[str, Argument] = {
 GOSSIP: dict[str, Any] = {"weights": mixing_of, "members": lambda run, s: members_of(run)}
 
 OUTER: dict[str, Any] = {"epsilon": "outer_learning_rate", "mu": "momentum"}
-
-HALOS: dict[str, Any] = {name: name for name in regional_rules.RATES}
 
 SIGNS_OF_ADAM: dict[str, Any] = {
     **{"beta_1": "beta_1", "beta_2": "beta_2"},
@@ -370,7 +375,7 @@ TRANSCRIPTIONS = {
         beta="momentum",
         c="momentum_share",
     ),
-    "halos": _in_order(regional_rules.halos, _inner_memory, **HALOS),
+    "halos": Transcription(_halos, sends=True),
     "sync_sgd": Transcription(lambda run, s: _sync_sgd(run, s.backup_workers), "synchronous"),
     "k_sync": Transcription(lambda run, s: _sync_sgd(run, max(0, run.workers - s.workers_per_update)), "synchronous"),
     "k_async": _in_sets(quorum_rules.k_async, count="workers_per_update"),

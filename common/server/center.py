@@ -266,16 +266,25 @@ class Center:
         Returns:
             the reply, [n]; the variable of the center itself if the scheme replies with the center.
         """
-        scheme = self.scheme
-        if self.scheduled:  # in local steps of the average worker, as on the workers
-            steps = tf.cast(version, tf.float32) * self.round_steps
-            scheme = scheme.at(steps / scheme.updates_per_round(self.num_workers))
+        scheme = self._scheme_at(version)
         seen = part.seen_by(slot, message.scalars, completes)
         reply = returned(scheme.name, "server_update", scheme.server_update(seen, message.vector, staleness))
         self.replies_center &= reply is part.center
         if scheme.sync.uses_ps:
             part.move_average(version, None if self.messages is None else completes)
         return reply
+
+    def between_servers(self, rule: str, part: Slice, region: WorkerSlot) -> None:
+        """Apply the scheme's rule `up` or `down` to one slice, see `Scheme.regions`."""
+        seen = part.seen_by(region, part.no_message.scalars, completes=False)
+        getattr(self._scheme_at(self.read_version()), rule)(seen)
+
+    def _scheme_at(self, version: Any) -> Scheme:
+        """Return the scheme with its schedules at a version: in local steps of the average worker, as on workers."""
+        if not self.scheduled:
+            return self.scheme
+        steps = tf.cast(version, tf.float32) * self.round_steps
+        return self.scheme.at(steps / self.scheme.updates_per_round(self.num_workers))
 
     def weighted(self, part: Slice, message: Message, staleness: Any, slot: WorkerSlot) -> Message:
         """Return a slice of a message as a barrier adds it to its sum; the scalars are not weighted."""

@@ -108,6 +108,8 @@ class Merging:
             Do.READ: lambda worker, now, place: self._adopt_one(worker, now, center.reply(center.read())),
             Do.START: lambda worker, now, place: self._start(worker),
             Do.CLOSE: lambda messages, now, place: self._close(messages, now),
+            Do.UP: lambda region, now, place: center.between_servers("up", part, _slot(region)),
+            Do.DOWN: lambda region, now, place: center.between_servers("down", part, _slot(region)),
         }
         if not self.adds_at_once:
             actions[Do.ARRIVE] = self._arrive
@@ -221,12 +223,13 @@ class Executor:
     """
 
     def __init__(self, job: Job, model: FlatModel, kinds: Collection[int], places: int):
-        self.scheme, options, workers = job.scheme, job.options, job.cluster.workers
+        self.scheme = scheme = job.scheme.but(servers_apart=True) if Do.UP in kinds else job.scheme
+        options, workers = job.options, job.cluster.workers
         self.built: dict[Any, Callable[..., Any]] = {}
         self.graph = tf.Graph()
         with building(self.graph):
             self.center = Center(
-                *(job.scheme, [[model.size]], [DEVICE], workers, options.ema_decay),
+                *(scheme, [[model.size]], [DEVICE], workers, options.ema_decay),
                 round_steps=job.plan.round_steps,
                 shapes=model.shapes,
             )
@@ -237,8 +240,8 @@ class Executor:
             loss = options.l2, options.clip_norm, hostile_workers(options.hostile)
             replica = Replica(model, gradient, "replica", (0, workers), own, Given(), job.train, *loss)
             self.data = Shard(leaves(job.train), "simulation")
-            self.workers = BatchedWorkers(job.scheme, replica, workers, (center, state), job.options.seed, sizes)
-            self.merging = Merging(job.scheme, self.center, self.workers, kinds, places)
+            self.workers = BatchedWorkers(scheme, replica, workers, (center, state), job.options.seed, sizes)
+            self.merging = Merging(scheme, self.center, self.workers, kinds, places)
             initialize = tf.compat.v1.global_variables_initializer()
         self.session = tf.compat.v1.Session(graph=self.graph)
         _, frozen = replica.fed

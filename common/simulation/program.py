@@ -32,6 +32,8 @@ class Do(IntEnum):
     ADOPT = 7  # let a worker adopt the reply to its set
     LEAVE = 8  # drop a message
     ALONE = 9  # the round of a single worker, which exchanges nothing
+    UP = 10  # merge the message of a region into the global model
+    DOWN = 11  # merge the reply into the model of the region
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Program:
 
     Attributes:
         do: kind of each action, of `Do`, [n].
-        worker: its worker, [n]; of `CLOSE`, the number of messages in the set.
+        worker: its worker, [n]; of `CLOSE`, the number of messages in the set; of `UP` and `DOWN`, the region.
         row: the row of the trace whose round ends with the action, or -1, [n].
         of: the row of the worker's last round; -1 before its first, [n]. Of `CLOSE`, the row of worker 0, which holds
             the center if there is no ps.
@@ -81,7 +83,7 @@ class _Translation:
         self.later: dict[int, list[tuple[Do, int]]] = defaultdict(list)
         self.first: dict[int, int] = {}
         self.next: list[int | None] = [None] * len(self.worker)
-        for i in reversed(range(len(self.worker))):
+        for i in reversed(np.flatnonzero(trace["event"] <= EVENTS.index("join")).tolist()):
             self.next[i] = self.first.get(self.worker[i])
             self.first[self.worker[i]] = i
 
@@ -121,6 +123,8 @@ class _Translation:
         for i, (worker, kind, accepted) in enumerate(zip(self.worker, self.kind, self.accepted, strict=True)):
             if kind == "join":
                 self.write(Do.START, worker)
+            elif kind in ("up", "down"):
+                self.actions.append((Do[kind.upper()], worker, -1, -1, 0))
             elif kind == "pull" and cancels:
                 self.write(Do.READ, worker)
             elif kind == "pull":

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ..record.event_log import MICROSECONDS, VERSION, WORKER
+from ..record.event_log import KIND, MICROSECONDS, VERSION, WORKER
 from ..record.round_log import FILE as ROUNDS
 from ..record.round_log import NUMBER, TimeTotals, save_rounds
 from ..record_format import RECORD
 from ..reports import Report
-from ..server.trace import ROW, UNKNOWN
+from ..server.trace import ROW, UNKNOWN, ends_round
 from ..tasks.curvature import probe
 from ..tasks.job import Job
 from ..tasks.observer import Evaluation, Figures, distance_of
@@ -205,7 +205,8 @@ def points_by_updates(events: np.ndarray, seconds: float, every: int) -> Iterato
         every: number of updates between two points.
     """
     versions = events[:, VERSION]  # the version before each event
-    for version in range(every, int(versions[-1]) + 1, every):
+    last = int(versions[ends_round(events[:, KIND])][-1])  # messages between servers may follow the last update
+    for version in range(every, last + 1, every):
         until = int(np.searchsorted(versions, version))
         yield until, _seconds(events[until - 1])
     yield len(events), seconds

@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any
 
 # The kinds of events: processed in this order at the same time.
-CRASH, BACK, ARRIVE, REPLY, CANCEL, COMPUTED, OVERLAPPED, GRACE = range(8)
+CRASH, BACK, ARRIVE, REPLY, CANCEL, COMPUTED, OVERLAPPED, GRACE, HELD = range(9)
 
 NEVER = 1 << 62  # nanoseconds: 146 years
 

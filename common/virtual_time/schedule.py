@@ -28,6 +28,7 @@ from .grace import SECOND, Grace
 from .neighbours import Neighbours, between_peers
 from .network import Network
 from .platform import Machines, Platform
+from .regional import Regional, check_regions
 from .resources import ARRIVE, BACK, COMPUTED, CRASH, NEVER, OVERLAPPED, REPLY, EventQueue, one_machine
 from .server import RoundTimings, SimulatedServer
 from .sizes import Sizes
@@ -40,8 +41,10 @@ MOST_LIVES = 4.0  # the longest round, in mean times between crashes: one round 
 
 
 def check(scheme: Scheme, machines: Machines, workers: int) -> None:
-    """Raise `UserError` if the rule cannot be simulated, or workers crash without a ps or in nearly every round."""
+    """Raise `UserError` if the rule or its regions cannot be simulated, or workers crash without a ps or too often."""
     waiting_at(scheme.sync, workers)
+    if scheme.regions:
+        check_regions(scheme, machines, workers)
     if machines.failures and not scheme.sync.uses_ps:
         raise UserError(f"{scheme.name} has no parameter server, to which a worker could come back: leave failures out")
     if machines.failures and scheme.sends_in_turn:
@@ -130,21 +133,20 @@ class EventLoop:
         most_rounds = max(len(plan.steps) for plan in self.plans)
         self.server = server = SimulatedServer(scheme, workers, most_rounds, stop_at_version)
         self.timings = RoundTimings(workers)
-        self.network = between_peers(Network(machines, workers, ps, seed), scheme.sync, sizes.message(0))
+        self.regional = far = Regional(server, machines, ps, seed, self.timings, sizes, self._arrive, self._release)
+        self.network = net = between_peers(Network(far.inside, workers, ps, seed), scheme.sync, sizes.message(0))
         self.cores = one_machine(machines.cores, workers)
-        shared = (self.cores, self._ready), (self.network.up, self._sent), (self.network.down, self._replied)
+        shared = (self.cores, self._ready), (net.up, self._sent), (net.down, self._replied), *far.shared
         self.cancelling = late = Cancelling(scheme, server, self.timings, self._lock, self._ready)
         self.grace = grace = Grace(server, workers, self._lock, self._release)
         computed = self._computed if self.cores else late.computed if scheme.cancels_late else self._ready
-        acts = self._crash, self._come_back, self._arrive, self._reply, late.stop, computed, self._overlapped, grace.end
-        self.queue = late.queue = grace.queue = EventQueue(workers + 1, acts, shared)  # the last of them is the server
+        acts = self._crash, self._come_back, far.arrive, self._reply, late.stop, computed, self._overlapped, grace.end
+        self.queue = late.queue = grace.queue = far.queue = EventQueue(far.numbers, (*acts, far.serve), shared)
         # Events of phases that take no time are skipped: the next phase is called directly.
-        at_once, sync = not any(self.network.latency) and not scheme.sync.in_pairs, scheme.sync
-        send = self._arrive if at_once and self.network.up is None else self._send
-        self.reply = self._end_round if at_once and self.network.down is None else self._reply
-        neighbours = sync.gossips and Neighbours(
-            scheme, server, self.timings, self.network, sizes.message(0), self._end_round
-        )
+        at_once, sync = not any(net.latency) and not scheme.sync.in_pairs, scheme.sync
+        send = far.arrive if at_once and net.up is None else self._send
+        self.reply = self._end_round if at_once and net.down is None else self._reply
+        neighbours = sync.gossips and Neighbours(scheme, server, self.timings, net, sizes.message(0), self._end_round)
         without = neighbours.send if neighbours else self._reduce
         self.exchange = self._step_alone if not sync.exchanges else send if sync.uses_ps or sync.in_pairs else without
         self.process = {"exchange": server.exchange, "push": server.push, "pull": server.pull}
@@ -171,7 +173,7 @@ class EventLoop:
             raise UserError(
                 f"{self.scheme.name} takes more than a century on these machines: give faster ones"
             ) from None
-        return EventSchedule(self.server.trace(), self.timings.rounds(), self.end / SECOND)
+        return EventSchedule(self.server.trace(), self.timings.rounds(), max(self.end, self.regional.end) / SECOND)
 
     # The phases of a worker's round.
 
@@ -231,7 +233,7 @@ class EventLoop:
         if late:
             self.queue.at(now + late, ARRIVE, worker)
         else:
-            self._arrive(worker, now)
+            self.regional.arrive(worker, now)
 
     def _arrive(self, worker: int, now: int) -> None:
         """Apply a message that has arrived, when the lock has served those before it."""

@@ -15,7 +15,7 @@ from ..record_format import EVENTS, RECORD
 from ..server.trace import ROUND, UNKNOWN
 from ..sync.release import SetOfMessages, waiting_at
 
-EXCHANGE, PUSH, PULL, JOIN = (EVENTS.index(name) for name in ("exchange", "push", "pull", "join"))
+EXCHANGE, PUSH, PULL, JOIN, UP, DOWN = range(len(EVENTS))
 
 MICROSECOND = 1000  # nanoseconds
 
@@ -127,6 +127,10 @@ class SimulatedServer:
             for k in range(self.workers):
                 self.rows.extend((self.version, k, 0, True, self.mixed // MICROSECOND, EXCHANGE))
             self._count(1)
+
+    def between_servers(self, event: int, region: int, now: int) -> None:
+        """Record the arrival of a message between a region's server and the global one, which counts for no worker."""
+        self.rows.extend((self.version, region, 0, False, now // MICROSECOND, event))
 
     def step_alone(self, steps: int, now: int) -> Sequence[int]:
         """Record a round of a single worker, which exchanges nothing: each of its steps is an update."""

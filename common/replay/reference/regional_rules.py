@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -75,6 +75,7 @@ def halos(
     merge_delay: int,
     period: int,
     steps: int,
+    between: Mapping[int, Sequence[tuple[str, int]]] = {},
     inner: InnerStep = sgd_step,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
@@ -83,6 +84,9 @@ def halos(
     Worker: H inner steps from the θ_r that it pulled, whose optimizer keeps its state; send θ_r as pulled − x,
     and continue from θ_r. A message of a region reaches the global server at once, Θ ← DelayedNesterov(Θ, p_r − θ_r);
     its reply is merged D steps of the region later. ~k in `order` is a lost worker k that starts anew from Θ.
+
+    If messages between servers take time, `between` has those that arrive after so many events of `order`: "up" and r
+    for that of region r at the global server, "down" and r for the reply that the region merges.
     """
     top = delayed_server(start, global_learning_rate, global_momentum, global_buffer)
     regions = [
@@ -93,20 +97,31 @@ def halos(
         )
         for _ in range(regional_servers)
     ]
-    replies = [start] * regional_servers  # that the regions merge next
+    sent, replies = [start] * regional_servers, [start] * regional_servers  # the messages between servers
     path, pulled, t = [], [start] * workers, [0] * workers
     states: list[State] = [{} for _ in range(workers)]
-    for k in order:
+
+    def arrives(event: str, r: int) -> None:
+        if event == "up":
+            replies[r] = top.step(sent[r])
+        else:
+            regions[r].merge(replies[r])
+
+    for i, k in enumerate(order, 1):
         if k < 0:
             pulled[~k] = top.theta
-            continue
-        r, length = k % regional_servers, min(period, steps - t[k])
-        x = inner_window(pulled[k], states[k], gradient, k, t[k], length, eta, inner)
-        t[k] += length
-        pulled[k], news = regions[r].step(send(pulled[k] - x, k))
-        if news is not None:
-            replies[r] = top.step(news)
-        if regions[r].since == moves_per_merge + merge_delay:
-            regions[r].merge(replies[r])
-        path.append(top.theta)
+        else:
+            r, length = k % regional_servers, min(period, steps - t[k])
+            x = inner_window(pulled[k], states[k], gradient, k, t[k], length, eta, inner)
+            t[k] += length
+            pulled[k], news = regions[r].step(send(pulled[k] - x, k))
+            sent[r] = sent[r] if news is None else news
+            if not between and news is not None:
+                arrives("up", r)
+            if not between and regions[r].since == moves_per_merge + merge_delay:
+                arrives("down", r)
+            path.append(top.theta)
+        for event, r in between.get(i, ()):
+            arrives(event, r)
+            path[-1] = top.theta
     return path

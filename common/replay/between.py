@@ -1,0 +1,36 @@
+"""The messages between the servers of regions in a recorded run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..record_format import EVENTS
+from .recorded import Hyperparameters, RecordedRun, must
+
+UP, DOWN = EVENTS.index("up"), EVENTS.index("down")
+
+
+def of_workers(run: RecordedRun) -> RecordedRun:
+    """Return the run without these messages."""
+    return replace(run, trace={name: column[run.trace["event"] < UP] for name, column in run.trace.items()})
+
+
+def between_servers(run: RecordedRun, scheme: Hyperparameters) -> dict[int, list[tuple[str, int]]]:
+    """Return these messages, as "up" or "down" and their region, by the number of workers' events before them.
+
+    Raises:
+        ValueError: one was merged before the messages of workers that it needs, or before the one that it answers.
+    """
+    found: dict[int, list[tuple[str, int]]] = {}
+    since, is_up, before = [0] * scheme.regional_servers, [False] * scheme.regional_servers, 0
+    for k, event in zip(run.order, run.trace["event"].tolist(), strict=True):
+        if event < UP:
+            before += 1
+            since[k % len(since)] += EVENTS[event] != "join"
+            continue
+        needed = scheme.moves_per_merge + (scheme.merge_delay if event == DOWN else 0)
+        fits = k < len(since) and is_up[k] == (event == DOWN) and since[k] >= needed
+        must(fits, "when servers exchanged their models")
+        found.setdefault(before, []).append((EVENTS[event], k))
+        is_up[k], since[k] = event == UP, 0 if event == DOWN else since[k]
+    return found
