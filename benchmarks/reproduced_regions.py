@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterator, Sequence
-from itertools import count
 from typing import Any
 
 import numpy as np
 
 from ..algorithms.async_diloco import AsyncDiLoCo
-from ..common.contract import Rounds
+from ..algorithms.halos import HALoS
+from ..common.contract import Rounds, Scheme
 from ..common.record.plot import bare, colour, figure_class
+from ..common.record_format import EVENTS
 from ..common.replay.reference.gradients import Gradient
 from ..common.replay.reference.inner_steps import State, adamw_step, inner_window
 from ..common.replay.reference.regional_rules import RegionalServer, delayed_server
@@ -54,31 +54,42 @@ SECONDS, POINTS = 2000.0, 101
 NEAR = 0.25  # how far our factors may be from the paper's
 
 
-def _links() -> list[float]:
-    """Return the bandwidth between each worker and the first region."""
-    return [LINKS[0][r] for r, of_region in enumerate(SPEEDS) for _ in of_region]
-
-
 def _steps(period: int, speed: float) -> int:
     """Return the local steps of a worker in a round: fewer for a slower one, so that all rounds take the same time."""
     return math.ceil(period * speed / FASTEST)
 
 
-def _arrivals(speeds: Sequence[float], links: Sequence[float], period: int) -> list[tuple[float, int]]:
-    """Return the seconds at which messages reach their server, and their workers, in the order of virtual time."""
-    machines = Platform(
-        step_ms=STEP_MS,
-        step_factors=",".join(f"{FASTEST / speed:.9g}" for speed in speeds),
-        regions=",".join(f"0ms/{link}Gbit" for link in links),
-    )
+def _arrivals(scheme: Scheme, speeds: Sequence[float], **links: Any) -> list[tuple[float, str, int]]:
+    """Return the seconds at which messages reach a server, what they are, and their workers, in virtual time."""
+    machines = Platform(step_ms=STEP_MS, step_factors=",".join(f"{FASTEST / speed:.9g}" for speed in speeds), **links)
     rounds = []
     for speed in speeds:
-        steps = _steps(period, speed)
+        steps = _steps(scheme.period, speed)
         rounds.append(Rounds.even(steps * math.ceil(SECONDS * 1000 * speed / FASTEST / STEP_MS / steps), steps))
-    scheme, sizes = AsyncDiLoCo(communication_period=period), {"message_bytes": BYTES, "reply_bytes": BYTES}
+    sizes = {"message_bytes": BYTES, "reply_bytes": BYTES}
     trace = EventLoop(scheme, machines, workers=len(speeds), rounds=rounds, seed=0, **sizes).run().trace
-    seconds = (trace["microseconds"] / 1e6).tolist()
-    return [(at, k) for at, k in zip(seconds, trace["worker"].tolist(), strict=True) if at <= SECONDS]
+    columns = trace["microseconds"] / 1e6, trace["event"], trace["worker"]
+    events = zip(*(column.tolist() for column in columns), strict=True)
+    return [(at, EVENTS[event], k) for at, event, k in events if at <= SECONDS]
+
+
+def _at_one_server() -> list[tuple[float, str, int]]:
+    """Return the arrivals of the messages at a server in the first region."""
+    regions = ",".join(f"0ms/{LINKS[0][r]}Gbit" for r, of_region in enumerate(SPEEDS) for _ in of_region)
+    return _arrivals(AsyncDiLoCo(communication_period=PERIODS["async_diloco"]), sum(SPEEDS, ()), regions=regions)
+
+
+def _at_regional_servers() -> tuple[list[tuple[float, str, int]], list[int]]:
+    """Return the arrivals of the messages at regional servers and the global one, and what number each worker has here.
+
+    HALoS' worker k is in region k modulo their number. Links inside a region are equal, and no two workers share one.
+    """
+    number = list(range(len(sum(SPEEDS, ()))))
+    places = sorted(number, key=lambda i: (i % len(SPEEDS[0]), i))  # all regions have as many workers
+    scheme = HALoS(communication_period=PERIODS["halos"], regional_servers=len(SPEEDS), moves_per_merge=MERGED)
+    inside, between = f"{LINKS[0][0]}Gbit", ",".join(f"0ms/{link}Gbit" for link in LINKS[0])
+    speeds = [sum(SPEEDS, ())[i] for i in places]
+    return _arrivals(scheme, speeds, uplink=inside, downlink=inside, regions=between), places
 
 
 class Workers:
@@ -129,53 +140,39 @@ def async_diloco(start: np.ndarray, gradient: Gradient) -> Path:
     speeds = sum(SPEEDS, ())
     center = delayed_server(start, *ONE_SERVER)
     workers, pulled = Workers(gradient, speeds, PERIODS["async_diloco"]), [start] * len(speeds)
-    for at, k in _arrivals(speeds, _links(), PERIODS["async_diloco"]):
+    for at, _, k in _at_one_server():
         pulled[k] = center.step(workers.move(k, pulled[k]))
         yield at, pulled[k]
 
 
 def halos(start: np.ndarray, gradient: Gradient) -> Path:
     """Yield the global model after each message of a region; no worker waits for a message between regions."""
-    workers, period = Workers(gradient, sum(SPEEDS, ()), PERIODS["halos"]), PERIODS["halos"]
+    workers = Workers(gradient, sum(SPEEDS, ()), PERIODS["halos"])
     top = delayed_server(start, *GLOBAL)
     regions = [RegionalServer(delayed_server(start, *LOCAL), MERGED, SHARE) for _ in SPEEDS]
-    pulled = [start] * len(workers.done)
-    messages: list[tuple[float, int, str, int, Any]] = []  # time, number, kind, region, and the worker or the vector
-    number = count()
-
-    def send(at: float, kind: str, r: int, content: Any) -> None:
-        heapq.heappush(messages, (at, next(number), kind, r, content))
-
-    for r, speeds in enumerate(SPEEDS):
-        first = sum(map(len, SPEEDS[:r]))
-        for at, k in _arrivals(speeds, [LINKS[r][r]] * len(speeds), period):
-            send(at, "move", r, first + k)
-    while messages:
-        at, _, kind, r, content = heapq.heappop(messages)
-        travels = 8 * BYTES / (LINKS[0][r] * 1e9)
-        if kind == "move":
-            pulled[content], news = regions[r].step(workers.move(content, pulled[content]))
-            if news is not None:
-                send(at + travels, "up", r, news)
-        elif kind == "up":
-            send(at + travels, "down", r, top.step(content))
+    pulled, sent = [start] * len(workers.done), [start] * len(SPEEDS)
+    arrivals, number = _at_regional_servers()
+    for at, event, k in arrivals:
+        r = k % len(SPEEDS)
+        if event == "exchange":
+            i = number[k]
+            pulled[i], news = regions[r].step(workers.move(i, pulled[i]))
+            sent[r] = sent[r] if news is None else news
+        elif event == "up":
+            sent[r] = top.step(sent[r])
             yield at, top.theta
         else:
-            regions[r].merge(content)
+            regions[r].merge(sent[r])
 
 
 def _speeds() -> dict[str, float]:
     """Return the local steps that all workers make in a second."""
     speeds = sum(SPEEDS, ())
     found = {"diloco": len(speeds) * PERIODS["diloco"] / _round_of_all()}
-    servers = {
-        "async_diloco": [(speeds, _links())],
-        "halos": [(of, [LINKS[r][r]] * len(of)) for r, of in enumerate(SPEEDS)],
-    }
-    for name, groups in servers.items():
-        period = PERIODS[name]
-        steps = sum(_steps(period, of[k]) for of, links in groups for _, k in _arrivals(of, links, period))
-        found[name] = steps / SECONDS
+    halos, places = _at_regional_servers()
+    for name, arrivals, number in ("async_diloco", _at_one_server(), range(len(speeds))), ("halos", halos, places):
+        moves = [number[k] for _, event, k in arrivals if event == "exchange"]
+        found[name] = sum(_steps(PERIODS[name], speeds[i]) for i in moves) / SECONDS
     return found
 
 

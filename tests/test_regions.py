@@ -45,10 +45,10 @@ def test_one_region_that_merges_each_update_is_one_server(monkeypatch):
 
 
 def test_a_region_sends_its_news_after_k_updates_since_a_merge(monkeypatch):
-    alone(monkeypatch, MERGED=4)
-    arrivals = reproduced_regions._arrivals((0.9, 0.53, 0.17), [1e9] * 3, 8)
+    alone(monkeypatch, MERGED=4, PERIODS={"async_diloco": 8, "halos": 8})
+    arrivals = [at for at, _, _ in reproduced_regions._at_one_server()]
     sent = [at for at, _ in reproduced_regions.halos(np.ones(4), gradient)]
-    assert sent == pytest.approx([at for at, _ in arrivals[3::4]], abs=1e-3)
+    assert sent == pytest.approx(arrivals[3::4], abs=1e-3)
 
 
 @pytest.mark.slow
