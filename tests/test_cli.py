@@ -174,6 +174,7 @@ def test_help_shows_flags_of_the_algorithm_and_common_ones_with_defaults(run_mai
         (["serial", "--seed", "4294967296"], "seed must be at most 4294967295"),
         (["downpour", "--workers", "1" + 24 * "0"], "--workers must be at most 1e+12"),
         (["downpour", "--epochs", "1" + 12 * "0"], "steps must be at most"),
+        (["downpour", "--epochs", "3", "--steps", "10"], "--steps and --epochs exclude each other. Received: 10 and 3"),
         (["downpour", "--run-dir", 300 * "x"], "cannot use the folder"),
         (["downpour", "--model", "mlp:hidden=99999999999"], "must be positive and below 2^31"),
         (["downpour", "--separate-evaluator"], "--separate-evaluator is for several machines"),

@@ -22,6 +22,7 @@ from distsgd.common.errors import Diverged, TaskFailed, TaskLost, UserError, Wai
 from distsgd.common.kernels import choose
 from distsgd.common.launch.client import ForkServer
 from distsgd.common.launch.launcher import write
+from distsgd.common.record import checkpoint
 from distsgd.common.record.callbacks import Callback
 from doubles import RaisesInWorker
 from runs import DIGITS, job_of, patience, record, wait_until
@@ -171,14 +172,17 @@ def test_a_loss_that_becomes_nan_ends_the_run_as_diverged(warm, tmp_path):
 
 
 def test_ctrl_c_ends_the_run_and_all_its_processes(tmp_path):
-    process, mine = command_line_run(tmp_path, subprocess.PIPE)
+    flags = "sleeping", "--steps", "480", "--checkpoint-steps", "10"
+    process, mine = command_line_run(tmp_path, subprocess.PIPE, *flags)
     assert len(mine) >= 4
+    wait_until(lambda: checkpoint.found(tmp_path / "run"))
     process.send_signal(signal.SIGINT)
     sent = time.monotonic()
     _, errors = process.communicate(timeout=200)
     assert time.monotonic() - sent < patience(SECONDS_TO_END)
     assert process.returncode == 130
     assert "Traceback" not in errors
+    assert "the same command with --run-dir run continues" in errors
     assert not any(Path(f"/proc/{pid}").exists() for pid in mine)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["outcome"], result["exit_code"]) == ("interrupted", 130)

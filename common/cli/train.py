@@ -21,6 +21,7 @@ from ..errors import DistsgdError, Interrupted, UserError
 from ..files import dumps
 from ..launch.run import run
 from ..lazy import require_tensorflow
+from ..record import checkpoint
 from ..record.loggers import LOGGERS
 from ..record.run_directory import RunRecord
 from ..record.summary import summary
@@ -50,8 +51,12 @@ def with_data(options: Options, schemes: Iterable[Scheme]) -> tuple[Options, str
     of each of the `schemes`, which all get the same data. Any other run gets digits.
 
     Raises:
-        UserError: the number of epochs is given, but no data set.
+        UserError: two options exclude each other.
     """
+    if options.run.steps is not None and options.run.epochs != RUN.epochs:
+        raise UserError(
+            f"--steps and --epochs exclude each other. Received: {options.run.steps} and {options.run.epochs}"
+        )
     if options.data is not None and options.dataset is not None:
         raise UserError(f"--data and --dataset exclude each other. Received: {options.data} and {options.dataset}")
     if options.data is not None:
@@ -123,6 +128,9 @@ def show(record: RunRecord, result: dict[str, Any], error: DistsgdError | Interr
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         if isinstance(error, UserError) and not record.rows:
             return error.exit_code
+        if isinstance(error, Interrupted) and checkpoint.found(record.run_dir):
+            again = f"the same command with --run-dir {record.run_dir} continues from the newest checkpoint"
+            print(again, file=sys.stderr)  # noqa: T201
     elif output.quiet:
         for warning in result["recovery"]["warnings"]:
             print(f"warning: {warning}", file=sys.stderr)  # noqa: T201
