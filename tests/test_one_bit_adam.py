@@ -20,14 +20,19 @@ def gradients(steps, seed=0):
     return ((noise + np.linspace(-1, 1, SIZE)) * (np.arange(SIZE) != 4)).astype(np.float32)
 
 
-def played(given, scheme=None, ps=2):
-    """The group after these gradients, and its center after each step."""
-    group, path = Group(scheme or OneBitAdam(warmup_steps=EARLY), np.ones(SIZE), workers=WORKERS, ps=ps), []
+def plays(given, scheme=None, ps=2):
+    """The group after each of these gradients."""
+    group = Group(scheme or OneBitAdam(warmup_steps=EARLY), np.ones(SIZE), workers=WORKERS, ps=ps)
     for step in given:
         for k in range(WORKERS):
             group.step(k, step[k])
-        path.append(group.center.copy())
-    return group, np.array(path)
+        yield group
+
+
+def played(given, scheme=None, ps=2):
+    """The group after these gradients, and its center after each step."""
+    groups, path = zip(*((group, group.center.copy()) for group in plays(given, scheme, ps)), strict=True)
+    return groups[-1], np.array(path)
 
 
 def kept(group, name):
@@ -69,10 +74,9 @@ def test_what_is_not_sent_is_kept_on_both_sides():
     """m − β₁ m' − (1 − β₁) ḡ is what both kept before, less what they keep now: nothing of a gradient is lost."""
     given = gradients(40)
     before, moment = 0.0, 0.0
-    for steps in range(EARLY, len(given) + 1):
-        group, _ = played(given[:steps])
-        (_, own), (_, servers) = kept(group, "first_moment"), kept(group, "error")
-        now = kept(group, "error")[0] + servers
+    for steps, group in enumerate(plays(given), 1):
+        (_, own), (errors, servers) = kept(group, "first_moment"), kept(group, "error")
+        now = errors + servers
         if steps > EARLY:
             np.testing.assert_allclose(own - 0.9 * moment - 0.1 * given[steps - 1].mean(0), before - now, atol=1e-6)
             assert len(np.unique(np.abs(own[: SIZE // 2]))) <= 2  # signs of one size on a slice, and zero
@@ -113,16 +117,16 @@ def test_the_first_rounds_take_the_time_of_floats_on_a_link():
 
 
 def test_a_run_that_is_resumed_equals_one_that_was_not(tmp_path):
-    asked = {"workers": 2, "ps": 2, "backend": "threads", "batch_size": 4, "hidden": (4,)}
+    asked = {"workers": 2, "backend": "threads", "batch_size": 4, "hidden": (4,)}
     asked |= {"recovery": Recovery(checkpoint_steps=1000)}
     scheme = OneBitAdam(warmup_steps=10)
     longer = record(scheme, tmp_path / "longer", steps=16, **asked)
-    for first, name in ((6, "early"), (13, "late")):  # before and after the variance is frozen
-        record(scheme, tmp_path / name, steps=first, **asked)
-        again = record(scheme, tmp_path / name, steps=16, **asked)
-        assert again.result["recovery"]["resumed_from"] == first
-        np.testing.assert_array_equal(again.center, longer.center)
-        assert again.result["bytes_pushed"] == longer.result["bytes_pushed"]
+    again = record(scheme, tmp_path / "resumed", steps=6, **asked)
+    for before, steps in ((6, 13), (13, 16)):  # before and after the variance is frozen
+        again = record(scheme, tmp_path / "resumed", steps=steps, **asked)
+        assert again.result["recovery"]["resumed_from"] == before
+    np.testing.assert_array_equal(again.center, longer.center)
+    assert again.result["bytes_pushed"] == longer.result["bytes_pushed"]
 
 
 def test_no_worker_may_begin_again_with_messages_of_the_first_steps(tmp_path):
