@@ -265,7 +265,7 @@ def test_a_stopped_worker_is_killed_and_left_out(going):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [RestingDPSGD, RestingTracking])
+@pytest.mark.parametrize("kind", [RestingDPSGD, pytest.param(RestingTracking, marks=pytest.mark.thorough)])
 def test_a_lost_worker_takes_part_again_when_the_run_is_resumed(kind, going, tmp_path):
     keep, scheme = Recovery(min_workers=2, checkpoint_steps=20), kind(milliseconds=40)
     run = going(scheme, steps=480, recovery=keep)  # a graph of several rounds in a call takes seconds to build
