@@ -110,6 +110,8 @@ def test_axes_stay_readable_with_zeros_negative_numbers_and_without_any():
     losses, errors = axes_of(Drawn(CONFIG, changed(test_loss=-1.0, test_accuracy=1.0)))
     assert (losses.get_yscale(), errors.get_yscale()) == ("linear", "symlog")
     assert errors.get_yticklabels()[0].get_text() == "0"
+    least = min(y for line in errors.lines for y in line.get_ydata() if y > 0)
+    assert not [tick for tick in errors.get_yticks() if 0 < tick < least]  # its label would overlap that of zero
     losses, others = axes_of(Drawn(CONFIG, changed(test_loss=None, test_accuracy=95.0)))
     assert (losses.get_yscale(), others.get_ylabel()) == ("log", "test accuracy of the center")
     np.testing.assert_array_equal([y for _, y in curves(losses)["center, test: nan"]], [2, 1, np.nan])

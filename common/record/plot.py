@@ -285,7 +285,8 @@ def _show_differences(axes: Any) -> None:
         powers = range(first, last + 1, math.ceil((last - first) / MOST_TICKS))
         bottom, top = axes.get_ylim()
         ticks = [digit * 10.0**power for power in powers for digit in of_decade]
-        axes.set_yticks([0.0] * has_zeros + [tick for tick in ticks if bottom <= tick <= top])
+        # In the linear part, below the smallest value, labels would overlap that of zero.
+        axes.set_yticks([0.0] * has_zeros + [tick for tick in ticks if max(bottom, low * has_zeros) <= tick <= top])
     else:
         from matplotlib.ticker import MaxNLocator
 
