@@ -88,7 +88,7 @@ CONFIG: Mapping[str, Kind] = {
     "batch_size": whole(1, 2**31), "steps_per_worker": STEPS, "steps_of_workers": list_of(whole(0, MOST_STEPS)),
     "earlier_step_targets": list_of(STEPS), "seed": whole(0, 2**32 - 1), "skew": or_null(TEXT),
     "participation": or_null(NUMBER), "hostile": or_null(TEXT), "clip_norm": or_null(NUMBER),
-    "ema_decay": or_null(NUMBER), "kernels": or_null(TEXT),
+    "ema_decay": or_null(NUMBER), "kernels": or_null(TEXT), "regions": whole(0, MOST_TASKS),
 }  # fmt: skip
 
 RESULT: Mapping[str, Kind] = {

@@ -15,12 +15,16 @@ def of_workers(run: RecordedRun) -> RecordedRun:
     return replace(run, trace={name: column[run.trace["event"] < UP] for name, column in run.trace.items()})
 
 
-def between_servers(run: RecordedRun, scheme: Hyperparameters) -> dict[int, list[tuple[str, int]]]:
+def between_servers(run: RecordedRun, scheme: Hyperparameters) -> dict[int, list[tuple[str, int]]] | None:
     """Return these messages, as "up" or "down" and their region, by the number of workers' events before them.
+
+    Returns None of a run in which they take no time, and so are no events.
 
     Raises:
         ValueError: one was merged before the messages of workers that it needs, or before the one that it answers.
     """
+    if not run.regions and not (run.trace["event"] >= UP).any():
+        return None
     found: dict[int, list[tuple[str, int]]] = {}
     since, is_up, before = [0] * scheme.regional_servers, [False] * scheme.regional_servers, 0
     for k, event in zip(run.order, run.trace["event"].tolist(), strict=True):

@@ -64,16 +64,14 @@ class RecordedRun:
         algorithm: its name.
         hyperparameters: those of the algorithm.
         equations: the transcription of the algorithm.
-        workers: number of workers.
-        steps: local steps of each worker.
-        start: initial center, [P], float64.
+        workers, steps: number of workers, and local steps of each.
+        start, center: initial center, [P], float64; final center, [P].
         trace: the columns of trace.npz, a row for each event.
-        center: final center, [P].
         gradient: gradient of worker k's t-th batch at x, as a function of (x, k, t).
         result: content of result.json.
         earlier_step_targets: steps of the runs from which this one was resumed.
         sparse: True if the model is sparse and no option needs whole vectors.
-        ps, seed: number of slices of the center, and seed of the algorithm's random numbers.
+        ps, seed, regions: number of slices of the center; seed of random numbers; number of servers of regions apart.
         shapes: shapes of the model's variables, in the order of a vector [P]; empty if they are unknown.
         losses: recorded test losses, by the version of the center; only of equations with jumps.
         loss, send: test loss of a center [P]; what arrives of the next message [P] of worker k, given both.
@@ -93,6 +91,7 @@ class RecordedRun:
     sparse: bool = False
     ps: int = 1
     seed: int = 0
+    regions: int = 0
     shapes: Sequence[tuple[int, ...]] = ()
     losses: Mapping[int, float] = field(default_factory=dict)
     loss: Callable[[np.ndarray], float] | None = None
@@ -210,7 +209,8 @@ def read_run(
         center=center,
         result=result,
         earlier_step_targets=config["earlier_step_targets"],
-        ps=max(1, config["ps"]),
+        ps=max(1, config["ps"] - config.get("regions", 0)),
+        regions=config.get("regions", 0),
         **known,
     )
 

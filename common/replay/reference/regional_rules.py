@@ -75,7 +75,7 @@ def halos(
     merge_delay: int,
     period: int,
     steps: int,
-    between: Mapping[int, Sequence[tuple[str, int]]] = {},
+    between: Mapping[int, Sequence[tuple[str, int]]] | None = None,
     inner: InnerStep = sgd_step,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
@@ -116,12 +116,12 @@ def halos(
             t[k] += length
             pulled[k], news = regions[r].step(send(pulled[k] - x, k))
             sent[r] = sent[r] if news is None else news
-            if not between and news is not None:
+            if between is None and news is not None:
                 arrives("up", r)
-            if not between and regions[r].since == moves_per_merge + merge_delay:
+            if between is None and regions[r].since == moves_per_merge + merge_delay:
                 arrives("down", r)
             path.append(top.theta)
-        for event, r in between.get(i, ()):
+        for event, r in (between or {}).get(i, ()):
             arrives(event, r)
             path[-1] = top.theta
     return path
