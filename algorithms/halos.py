@@ -18,23 +18,24 @@ Use: for workers in regions with slow links between them; in one place `async_di
 Reference: Kim, Li, Gandham, Baldonado, Gangidi, Balaji, Wang, Akella, *HALoS: Hierarchical Asynchronous Local SGD over
 Slow Networks for Geo-Distributed Large Language Model Training*, ICML 2025, arXiv:2506.04531, Algorithm 1, with the
 delayed Nesterov steps of the authors' experiments.
-Departures: in virtual time (`simulate`) each server is at a place of its own: messages of workers travel inside their
-region, those between servers over the links of the regions, and a region merges the reply when it arrives. Everywhere
-else all models are on the ps tasks of the run, each of which has its slice of them. There a message of a worker travels
-as far as with one server, and messages between servers take no time: whatever a push causes is one atomic event. All
-workers make equal numbers of local steps (in the paper slow workers make fewer). A worker that restarts begins from Θ
-instead of θ_r.
+Departures: with R + 1 ps tasks (`--ps 3` for two regions), and in virtual time (`simulate`), each server is at a place
+of its own: messages of workers travel inside their region, those between servers over the links of the regions, and a
+region merges the reply when it arrives. The first ps is the global server, the others are those of the regions. With
+another number of ps tasks, and in `model.fit` and `Group`, each ps has a slice of all models. There a message of a
+worker travels as far as with one server, and messages between servers take no time: whatever a push causes is one
+atomic event. All workers make equal numbers of local steps (in the paper slow workers make fewer). A worker that
+restarts begins from Θ instead of θ_r.
 Memory: the ps keeps five vectors for each region, and three for the global server.
-Versions: the center is Θ. Its version counts all messages of workers, most of which change their region alone.
+Versions: the center is Θ. Its version counts all messages of workers, most of which change their region alone; with
+servers apart it counts those that the global server knows of, and staleness those of the worker's region.
 Limits: with one region, K = 1, D = 0, α = 1, ε' = N' = 1 and β' = 0 it is `async_diloco` with the outer rate ε W and
-N = W. The moves of a region after its last message do not reach Θ: a run needs many times R K messages.
+N = W. The moves of a region after its last message do not reach Θ: a run needs many times R K messages. Servers apart
+have no checkpoints and no average, and all tasks have to live.
 """
 
 from dataclasses import dataclass
 
 from ..common.contract import Count, Fraction, InnerOptimizer, Natural, Period, Rate, Scheme, delayed_step, inner, tf
-
-REGIONAL = "models", "velocities", "buffers", "counts", "since", "merged", "transit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,7 @@ class HALoS(Scheme):
     """Many local AdamW steps, then a step of the region's center, which is merged with a global one at times."""
 
     paper = "Kim et al. 2025"
+    region_variables = "models", "velocities", "buffers", "counts", "since", "merged", "transit"
 
     communication_period: Period = 10
     """Local steps H between two exchanges."""
@@ -76,7 +78,7 @@ class HALoS(Scheme):
 
     def global_variables(self, center):
         zeros, zero = 0 * center, 0 * center[0]
-        first = zip(REGIONAL, (center, zeros, zeros, zero, zero, center, zeros), strict=True)
+        first = zip(self.region_variables, (center, zeros, zeros, zero, zero, center, zeros), strict=True)
         regions = {name: tf.stack([value] * self.regional_servers) for name, value in first}
         return {"velocity": zeros, "buffer": zeros, "count": zero, **regions}
 
@@ -117,7 +119,7 @@ class HALoS(Scheme):
         worker.pulled.assign(reply)
 
     def _rows(self, server):
-        return [server.row(name, server.sender % self.regional_servers) for name in REGIONAL]
+        return [server.row(name, server.sender % self.regional_servers) for name in self.region_variables]
 
     def _rates(self, level):
         rate, beta, size = (getattr(self, f"{level}_{name}") for name in ("learning_rate", "momentum", "buffer"))

@@ -333,7 +333,7 @@ def graphs(scheme, data=None):
             message = Message(tf.IndexedSlices(tf.zeros([2]), tf.constant([1, 40])))
         builds = {"join": lambda: ps.join(slot, True), "pull": lambda: ps.pull(slot), "values": ps.persistence.values}
         builds |= {"exchange": lambda: sync.exchange(ps, slot, message), "refuse": lambda: ps.refuse(slot)}
-        builds |= {"acknowledge": lambda: ps.journal.acknowledge(1, 1), "stop": ps.slots.stop}
+        builds |= {"acknowledge": lambda: ps.journal.acknowledge(1, 1), "stop": ps.stop}
         builds |= {"snapshot": ps.snapshot, "drain": ps.journal.drain, "check_clean": ps.check_clean}
         builds |= {"incarnations": ps.transactions.read_incarnations}
         if sync.waits:

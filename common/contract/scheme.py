@@ -65,8 +65,9 @@ class Scheme(CheckedCall):
     whole_center: ClassVar[bool] = False  # the rules of the server are not elementwise: one ps alone
     sparse: ClassVar[bool] = False  # on a sparse problem, messages hold the coordinates of the batch alone
     # Each regional server, and the global one, is at a place of its own: `up` and `down` are called when its messages
-    # arrive, and not by `server_update`. Set by the simulation, see `regions`.
+    # arrive, and not by `server_update`. Set by the engine, see `regions`.
     servers_apart: ClassVar[bool] = False
+    region_variables: ClassVar[tuple[str, ...]] = ()  # global variables [R, ...] with a row for each server of a region
     default_devices_per_worker: ClassVar[int] = 1  # devices that share a worker's batches, unless the user sets them
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -170,7 +171,9 @@ class Scheme(CheckedCall):
 
         Worker k is in region k mod R. After the first count since its last merge, a region sends to the global server,
         whose model is the center. It merges the reply after the second count of further messages, or later, when the
-        reply is there. Such a scheme has the rules `up` and `down`. Default: None, the center alone.
+        reply is there. Such a scheme has the rules `up` and `down`, and `region_variables`. One of these is called
+        `transit` [R, P]: it holds the region's message until `up`, and the reply from `up` to `down`. Default: None,
+        the center alone.
         """
         return None
 

@@ -266,7 +266,7 @@ class Center:
         Returns:
             the reply, [n]; the variable of the center itself if the scheme replies with the center.
         """
-        scheme = self._scheme_at(version)
+        scheme = self.scheme_at(version)
         seen = part.seen_by(slot, message.scalars, completes)
         reply = returned(scheme.name, "server_update", scheme.server_update(seen, message.vector, staleness))
         self.replies_center &= reply is part.center
@@ -277,9 +277,9 @@ class Center:
     def between_servers(self, rule: str, part: Slice, region: WorkerSlot) -> None:
         """Apply the scheme's rule `up` or `down` to one slice, see `Scheme.regions`."""
         seen = part.seen_by(region, part.no_message.scalars, completes=False)
-        getattr(self._scheme_at(self.read_version()), rule)(seen)
+        getattr(self.scheme_at(self.read_version()), rule)(seen)
 
-    def _scheme_at(self, version: Any) -> Scheme:
+    def scheme_at(self, version: Any) -> Scheme:
         """Return the scheme with its schedules at a version: in local steps of the average worker, as on workers."""
         if not self.scheduled:
             return self.scheme

@@ -129,6 +129,23 @@ class Journal:
             self.released.assign(tf.where(present, times[:, -1, TIMES], self.released))
             self.rounds_applied.assign_add(tf.cast(present, tf.int64) * tf.cast(number, tf.int64))
 
+    def record_of_region(self, rows: Any, version: Any) -> Any:
+        """Append what a region has recorded, [n, len(ROW)], without versions; return its number of messages.
+
+        Args:
+            rows: the events in the region's order.
+            version: updates of the center before them; each message of a worker is one more.
+        """
+        with tf.device(self.device):
+            accepted = rows[:, ROW.index("accepted")]
+            versions = version + tf.cumsum(accepted, exclusive=True)
+            noted = self.records.enqueue_many(tf.concat([versions[:, None], rows[:, 1:]], 1))
+            workers = tf.boolean_mask(rows[:, ROW.index("worker")], accepted > 0)
+            with tf.control_dependencies([noted]):
+                counts, ones = self.rounds_applied.handle, tf.ones_like(workers)
+                tf.raw_ops.ResourceScatterAdd(resource=counts, indices=workers, updates=ones)
+            return tf.reduce_sum(accepted)
+
     def skip_rounds(self, number: Any) -> None:
         """Count so many rounds of each worker, [W], that were made without it: they are not logged; under the lock."""
         self.rounds_applied.assign_add(number)

@@ -24,6 +24,7 @@ from .center import Center
 from .journal import Journal
 from .local_copies import LocalCopies
 from .persistence import Persistence
+from .region import regions_of
 from .slots import Slots
 from .snapshots import Multiples, SnapshotBuffer
 from .trace import UNKNOWN
@@ -47,6 +48,7 @@ class ParameterServer:
         journal: the event log.
         slots: flags, tokens and states of the workers.
         local_copies: copies of the workers' local states.
+        regions: the servers of regions that have ps tasks of their own.
         persistence: save and restore of checkpoints.
         variables: the synchronization rule's variables, by name.
     """
@@ -101,9 +103,13 @@ class ParameterServer:
         if multiples is not None:
             center.snapshots = SnapshotBuffer(multiples, center.slices, slots.states, self.consensus)
         center.add_variables(lambda part: scheme.sync.slice_variables(self, part))
+        self.regions = regions_of(center, journal, self.share)
         self.initialize = tf.group(*(v.initializer for v in tf.compat.v1.global_variables()))
         single = journal.saved | slots.saved
         saved = center.saved | {name: [variable] for name, variable in single.items()}
+        saved |= {
+            f"regions.{name}": [of.saved[name] for of in self.regions] for of in self.regions for name in of.saved
+        }
         saved |= _of_sync(scheme, vars(self.variables), saved)
         self.persistence = Persistence(saved, self.devices, transactions, journal, slots, self.client)
 
@@ -214,6 +220,13 @@ class ParameterServer:
         """Return True if workers shall leave: the run was stopped, or its last update has been made."""
         with tf.device(self.devices[0]):
             return self.slots.stopping | self.scheme.sync.complete(self)
+
+    def stop(self) -> Any:
+        """Stop the run: refuse all messages, also in regions; the caller then wakes the workers that wait."""
+        with tf.control_dependencies([self.slots.stop()]):  # first: a worker that is refused reads there why
+            closed = [region.close() for region in self.regions]
+        with tf.control_dependencies(closed):
+            return tf.identity(True)
 
     def wake_all(self) -> Any:
         """Wake all workers that wait for others."""

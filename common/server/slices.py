@@ -37,6 +37,7 @@ class Slice(SimpleNamespace):
     Attributes:
         center, average: the variables; the average is None if there is none.
         own: the scheme's global variables, by name.
+        of_regions: initial values of those that the servers of regions have instead, by name, [R, ...].
         rows: the scheme's worker rows, variables [W, n].
         numbers: the scheme's worker numbers, variables [W].
         pulled_centers: the center that each worker pulled last, [W, n], if the scheme reads it.
@@ -77,6 +78,8 @@ class Slice(SimpleNamespace):
         def variables(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
             return {name: tf.Variable(value, name=f"{prefix}{name}_{self.index}") for name, value in values.items()}
 
+        apart = scheme.region_variables if scheme.sync.in_regions else ()
+        self.of_regions = {name: own.pop(name) for name in apart}
         self.own = variables(OWN, own)
         self.rows = variables(OWN, {name: of_each(row) for name, row in rows.items()})
         self.numbers = variables(COPIES, {name: tf.fill([self.num_workers], float(n)) for name, n in numbers.items()})

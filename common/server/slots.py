@@ -89,11 +89,15 @@ class Slots:
                 return [gone, self.transactions.void(flags)]
 
     def stop(self) -> Any:
-        """Stop the run and close all slots; the caller then wakes the waiting workers, whose requests are refused."""
-        with self.transactions.exclusive(), tf.device(self.device):
+        """Stop the run and close all slots; the caller then wakes the waiting workers, whose requests are refused.
+
+        Returns:
+            the last operation.
+        """
+        with self.transactions.exclusive() as held, tf.device(self.device):
             self.stopping.assign(True)
             self.close_slots(tf.ones([self.num_workers], tf.bool))
-        return tf.constant(True)
+        return held.released
 
     def wake(self, flags: Any) -> None:
         """Send a token to every worker in `flags` [W]."""

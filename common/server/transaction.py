@@ -135,14 +135,14 @@ class Transactions:
             fine = tf.stack(conditions)
             return tf.raw_ops.Assert(condition=tf.reduce_all(fine), data=[REFUSED, fine, self.version])
 
-    def exclusive(self) -> AbstractContextManager[Any]:
+    def exclusive(self, after: Sequence[Any] = ()) -> AbstractContextManager[Any]:
         """Lock for an event that is no worker's message; if interrupted, it leaves a dirty state."""
 
         def enter() -> Any:
             with tf.control_dependencies([self.check_clean()]):
                 return self.mark(DIRTY)
 
-        return self.lock([], enter, lambda: self.mark(CLEAN))
+        return self.lock(after, enter, lambda: self.mark(CLEAN))
 
     def clean(self) -> AbstractContextManager[Any]:
         """Lock for reading; refused if the state is dirty."""

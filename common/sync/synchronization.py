@@ -42,6 +42,7 @@ class Synchronization:
         in_pairs: True if two workers at a time average their parameters, and none waits (`Pairs`). A worker answers the
             others at any time, also after its last round, so workers cannot stand still together, for a checkpoint or
             for a snapshot of one version.
+        in_regions: True if workers exchange with the server of their region, on a ps task of its own (`InRegions`).
         can_lose: True if a run without a parameter server may continue without some of its workers (`Gossip`).
         label: the name of the rule in the catalogue.
         buckets: number of parts in which a message leaves, each as soon as it is known; see `Collective`.
@@ -60,6 +61,7 @@ class Synchronization:
     uses_ps: ClassVar[bool] = True
     gossips: ClassVar[bool] = False
     in_pairs: ClassVar[bool] = False
+    in_regions: ClassVar[bool] = False
     can_lose: ClassVar[bool] = False
     label: ClassVar[str] = "asynchronous"
     buckets: int = 1

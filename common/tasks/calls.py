@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,15 @@ from ..lazy import tf
 from .feeds import whole_of
 from .graph import TaskGraph
 from .job import CHIEF
-from .requests import CommonRequests, GraceRequests, ObserverRequests, Operation, Request
+from .requests import (
+    CommonRequests,
+    GraceRequests,
+    ObserverRequests,
+    Operation,
+    RegionRequests,
+    Request,
+    name_of_carrier,
+)
 
 Connect = Callable[[float], Any]  # makes a session, given the seconds that it may take
 
@@ -105,3 +114,14 @@ class ObserverCalls(Calls, ObserverRequests, GraceRequests):
         """End the ps tasks, which may exit before they answer."""
         with contextlib.suppress(tf.errors.OpError):
             self._end_ps()
+
+
+class RegionCalls(RegionRequests):
+    """The calls of the evaluator to one region."""
+
+    def __init__(self, calls: Calls, region: int):
+        self.calls, self.region = calls, region
+
+    def make(self, request: Request, *values: Any) -> Any:
+        """Make a request to this region."""
+        return self.calls.make(replace(request, name=name_of_carrier(request.name, self.region)), *values)

@@ -24,6 +24,7 @@ from .graph import TaskGraph
 from .job import CHIEF, Job
 from .observer import FOLLOW_SECONDS, Observer
 from .recorder import RecordReader
+from .uplinks import Uplinks
 
 
 class Evaluator:
@@ -47,6 +48,7 @@ class Evaluator:
         self._begin_again()
         self.reader = RecordReader(self.calls, job.event_log(), report, self._hear)
         self.clock: Any = GraceClock(self.calls) if graph.sync.grace else nullcontext()
+        self.uplinks = Uplinks(self.calls, job.regions)
         self.observer = Observer(job, self.calls, self.reader, report)
         self.ending = Ending(job, self.calls, self.observer, self.reader, report)
         self.probe = partial(probe, job, graph.model, report)
@@ -61,7 +63,11 @@ class Evaluator:
             self.probe()
             self.calls.await_state()
             self.observer.begin()
-            self._follow(stopped)
+            self.uplinks.start()
+            try:
+                self._follow(stopped)
+            finally:
+                self.uplinks.end()
 
     def _follow(self, stopped: Callable[[], bool]) -> None:
         while not stopped():
@@ -70,9 +76,11 @@ class Evaluator:
                 if self.failing:
                     self._begin_again()
                 if self.ending.at_once or (workers.finished | ~workers.active).all():
+                    self.uplinks.finish()
                     return self.ending.finish(self.observer.observe(last=True))
                 if not self.observer.observe_if_due() and self.reader.late:
                     self.reader.drain()  # raises the error that stops the reader's thread
+                self.uplinks.check()
                 self._look_for_the_silent()
                 self.ending.stop_if_wanted()
                 self.failing, self.unrestored, self.chief_is_late = None, None, False

@@ -33,6 +33,7 @@ from .requests import (
     WorkerRequests,
     carriers_of,
     operations_of,
+    regions_of,
     requests_of,
     rounds_of,
 )
@@ -80,7 +81,8 @@ class TaskGraph:
             self.identity = index, self.ps.transactions.incarnation
             lazily = partial(LazyOperations, self.graph, threading.RLock())
             asked = (*OF_PS, GraceRequests) if self.sync.grace else OF_PS
-            self.operations: Any = lazily(operations_of(asked, self.ps, first, self.sees_waiting))
+            builds = operations_of(asked, self.ps, first, self.sees_waiting)
+            self.operations: Any = lazily({**builds, **regions_of(self.ps, self.sees_waiting)})
             fed = isinstance(self.model, Parameters)
             gradient = None if fed else tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
             self.of_workers: dict[int, Any] = {k: lazily(*self._of_worker(job, k, gradient)) for k in workers}
@@ -103,8 +105,9 @@ class TaskGraph:
         from ..server.parameter_server import ParameterServer
         from ..server.snapshots import Multiples
 
-        # Without test data no snapshot would be evaluated. Workers in pairs reach no version together.
-        takes_some = job.test is not None and not self.sync.in_pairs
+        # Without test data no snapshot would be evaluated. Workers in pairs reach no version together, and the messages
+        # of a region are counted many at a time.
+        takes_some = job.test is not None and not (self.sync.in_pairs or job.regions)
         multiples = job.plan.multiples(self.model.size + self.model.state_size) if takes_some else None
         self.multiples = multiples and Multiples(*multiples)
         last = None if job.options.schedule else max(map(len, job.plan.all_rounds))
@@ -116,7 +119,7 @@ class TaskGraph:
         sizes = [[math.prod(shape) for shape in self.model.shapes]] if self.in_place else None
         center = Center(
             job.scheme,
-            sizes or [[size] for size in job.slices(self.model.size)],
+            sizes or [*([size] for size in job.slices(self.model.size)), *([] for _ in range(job.regions))],
             servers,
             job.cluster.workers,
             job.options.ema_decay,

@@ -34,6 +34,7 @@ from ..record.run_directory import is_complete, new_run_dir
 from ..record_format import read_config
 from ..server.traffic import Traffic
 from ..spec import hostile_workers
+from ..sync.in_regions import InRegions
 from ..virtual_time.platform import Machines, Platform
 from ..virtual_time.schedule import check
 from .options import MAX_STEPS, Recovery, RunOptions, TransportName
@@ -119,8 +120,8 @@ class Job:
 
     @property
     def shared_graph(self) -> Path | None:
-        """File with the workers' graph; None if each builds its own, for a data function or a collective without ps."""
-        own = callable(self.train) or self.scheme.sync.is_collective
+        """File with the workers' graph; None if each builds its own, for a data function, a collective or regions."""
+        own = callable(self.train) or self.scheme.sync.is_collective or self.scheme.sync.in_regions
         return None if own else self.graph_file
 
     @property
@@ -156,7 +157,12 @@ class Job:
 
     def slices(self, size: int) -> list[int]:
         """Return the sizes of the slices of a vector of `size` on the ps tasks."""
-        return even_sizes(size, self.ps or 1)
+        return even_sizes(size, self.ps - self.regions or 1)
+
+    @property
+    def regions(self) -> int:
+        """Number of regions whose servers have ps tasks of their own, after that of the global server; 0 for none."""
+        return self.ps - 1 if self.scheme.sync.in_regions else 0
 
     def traffic(self, model: Any) -> Traffic:
         """Return the bytes that events move, for a model (a `FlatModel`)."""
@@ -262,6 +268,9 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
     if (scheme.sync.gossips or scheme.takes_means) and options.schedule:
         raise UserError(f"{scheme.name} cannot follow a schedule, as its workers meet within a round: leave it out")
+    if scheme.regions and cluster.ps == 1 + scheme.regions[0] and cluster.simulated is None:
+        _check_regions(scheme.regions[0], cluster.workers, options)
+        scheme = scheme.but(servers_apart=True, sync=InRegions())
     if scheme.sync.in_pairs:
         _check_pauses(scheme, recovery)
     if (grace := scheme.sync.grace) and options.schedule:
@@ -314,6 +323,20 @@ def _check_pauses(scheme: Scheme, recovery: Recovery) -> None:
             raise UserError(
                 f"{scheme.name} has no time at which all its workers stand still, or leave out a round: leave {name} "
                 f"out. Received: {name}={value}"
+            )
+
+
+def _check_regions(regions: int, workers: int, options: RunOptions) -> None:
+    """Raise `UserError` for what servers of regions on ps tasks of their own cannot do."""
+    if workers < regions:
+        raise UserError(f"each of {regions} regions needs a worker. Received: workers={workers}")
+    of_recovery = {own.name: (getattr(options.recovery, own.name), own.default) for own in fields(Recovery)}
+    others = {"ema_decay": (options.ema_decay, None), "schedule": (options.schedule, ())}
+    for name, (value, default) in (of_recovery | others).items():
+        if value != default:
+            raise UserError(
+                f"servers of {regions} regions with a ps task each have no checkpoints, restarts, schedule or average: "
+                f"leave {name} out, or ps. Received: {name}={value}"
             )
 
 
@@ -386,6 +409,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "backend": cluster.backend,
         "workers": cluster.workers,
         "ps": job.ps,
+        **({"regions": job.regions} if job.regions else {}),
         "isolation": cluster.isolation,
         **({} if cluster.simulated is None else {"platform": cluster.simulated.described()}),
         "dataset": dataset,

@@ -56,8 +56,8 @@ class Keeping:
         own = self.layout if job.ps or sync.gossips else self.layout.besides("params")
         self.bytes = workers * own.bytes
         self.workers, self.sync, self.sums, self.stride = workers, sync, job.scheme.sums, collected
-        # In pairs, others change the parameters of a worker also while it stands still.
-        self.without_checkpoints = sync.in_pairs
+        # In pairs, others change the parameters of a worker also while it stands still; so do messages between servers.
+        self.without_checkpoints = sync.in_pairs or sync.in_regions
         self.keeps = 0 < self.bytes <= MOST_BYTES and not self.without_checkpoints
         self.stops = (self.keeps or not job.ps) and not self.without_checkpoints
         self.waits_for_all = not job.ps

@@ -157,7 +157,7 @@ class ObserverRequests:
     drain = answer(Drained, lambda ps: ps.journal.drain(), traced=True)
     lost_workers = answer(dict, lambda ps: ps.scheme.sync.lost(ps))
     snapshots = answer(dict, lambda ps: ps.center.snapshots.read() if ps.center.snapshots else {})
-    _stop = answer(bool, lambda ps: ps.slots.stop(), traced=True)
+    _stop = answer(bool, lambda ps: ps.stop(), traced=True)
     _wake = answer(bool, lambda ps: ps.wake_all(), traced=True)
     _snapshot = answer(dict, lambda ps: ps.snapshot(), traced=True)
     _end_ps = answer(bool, lambda ps: tf.group(*(q.enqueue(True) for q in ps.slots.ps_shutdown)), seconds=END_SECONDS)
@@ -196,6 +196,13 @@ class GraceRequests:
     def end_grace(ps: Any, began: int) -> bool:
         """Close the set whose time of grace has begun at `began`."""
         return ps.scheme.sync.end_grace(ps, began)
+
+
+class RegionRequests:
+    """Requests of the evaluator to one region, see `server.region`."""
+
+    serve = answer(bool, lambda region: region.serve(), traced=True, waits=STATE_WAITS)
+    tell = answer(bool, lambda region: region.tell())
 
 
 class StateRequests:
@@ -380,6 +387,15 @@ def rounds_of(worker: Any, batch_size: int, counts: set[int]) -> dict[str, Opera
     return operations
 
 
+def regions_of(ps: Any, sees_waiting: bool) -> Builds:
+    """Return functions that build the requests to each region, each named by `name_of_carrier`."""
+    return {
+        name_of_carrier(name, r): build
+        for r, region in enumerate(ps.regions)
+        for name, build in operations_of((RegionRequests,), region, region.device, sees_waiting).items()
+    }
+
+
 def carriers_of(worker: Any, workers: int) -> dict[str, Operation]:
     """Build the operations of `messages.carried` for each other worker, each named by `name_of_carrier`."""
     mail, number = worker.slot.mail, _place(tf.int64, [])
@@ -392,9 +408,9 @@ def carriers_of(worker: Any, workers: int) -> dict[str, Operation]:
     return operations
 
 
-def name_of_carrier(action: str, worker: int) -> str:
-    """Return the name of the operation that calls this method of `CarriedChannels` for that worker."""
-    return f"{action}_{worker}"
+def name_of_carrier(action: str, number: int) -> str:
+    """Return the name of the operation that calls this method for that worker (`CarriedChannels`) or region."""
+    return f"{action}_{number}"
 
 
 def name_of_rounds(event: Event, count: int) -> str:

@@ -12,8 +12,7 @@ from ..files import writing
 from ..record.array_files import save_columns
 from ..record.event_log import BEGUN, COMPUTED, KIND, MICROSECONDS, READY, RELEASED, REPLIED, WORKER, EventLog
 from ..record.round_log import FILE, Shares, TimeTotals
-from ..record_format import EVENTS
-from ..server.trace import ROUND, UNKNOWN
+from ..server.trace import ROUND, UNKNOWN, ends_round
 from .job import Job
 
 CHUNK = 1 << 16  # number of rounds in memory at once
@@ -65,7 +64,7 @@ class RoundRecord:
     def _blocks(self, log: EventLog, numbers: np.ndarray, after: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the rounds in blocks, the last block first: the end of a round is in the worker's next row."""
         for events in log.chunks(backwards=True):
-            rows = rounds_of(events[events[:, KIND] != EVENTS.index("join")], numbers, after)
+            rows = rounds_of(events[ends_round(events[:, KIND])], numbers, after)
             ready, arrived, released = (rows[:, ROUND.index(name)] for name in ("ready", "arrived", "released"))
             if not self.sync.waits:
                 released[:] = arrived

@@ -215,7 +215,8 @@ class WorkerRecovery:
             raise _of_its_own(error) from error
         if self.rule.recovers and (is_refusal(error) or is_absence(error)):
             return self._join_after_loss(error)
-        if self.calls.graph.sync.uses_ps and not self.rule.recovers and was_repeated(error):
+        counted = self.calls.graph.sync.uses_ps and not self.calls.graph.sync.in_regions  # there, not at once
+        if counted and not self.rule.recovers and was_repeated(error):
             return self._join_at_once(error)
         raise error
 

@@ -1,0 +1,32 @@
+"""The rule of workers whose region has a server of its own, below a global one, see `Scheme.regions`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..errors import UserError
+from .asynchronous import Async
+from .store import Message, Store, Tensor, WorkerSlot
+
+
+@dataclass(frozen=True)
+class InRegions(Async):
+    """Asynchronous: the ps task of a worker's region applies its message when it arrives, under a lock of its own.
+
+    The messages between regions and the global server are no part of a worker's round: see `server.region`.
+    """
+
+    in_regions: ClassVar[bool] = True
+    simulated = False  # in virtual time regions are part of the machines
+
+    def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
+        """Lock the region, update its model, read the reply, unlock."""
+        return ps.regions[slot.index % len(ps.regions)].exchange(slot, message)
+
+    def share_state(self, ps: Store, slot: WorkerSlot, state: Tensor) -> Tensor:
+        """Refuse state beside the parameters: it would travel to the global server in each round."""
+        raise UserError(
+            "servers of regions with ps tasks of their own keep no state beside the parameters, such as that of batch "
+            f"normalisation: choose a model without, or leave ps out. Received: a state of {state.shape[0]} numbers"
+        )

@@ -1,0 +1,117 @@
+"""`halos` with servers of regions on ps tasks of their own: what is merged, where messages travel, what is refused."""
+
+import numpy as np
+import pytest
+
+from distsgd.algorithms.halos import HALoS
+from distsgd.common.errors import UserError
+from distsgd.common.record.round_log import load_rounds
+from distsgd.common.record_format import EVENTS
+from distsgd.common.replay.comparison import judge
+from distsgd.common.server.trace import ROUND
+from distsgd.common.tasks.graph import TaskGraph
+from distsgd.common.tasks.options import Recovery
+from machines import Run, machines_with_servers
+from runs import DIGITS, job_of, record
+
+SCHEME = HALoS(
+    **{"communication_period": 3, "regional_buffer": 3, "moves_per_merge": 2, "merge_delay": 1, "merge_share": 0.5},
+    **{"inner_optimizer": "sgd", "learning_rate": 0.1},
+)
+REGIONS = 2
+
+
+def number_of(run, event):
+    return int((run.trace["event"] == EVENTS.index(event)).sum())
+
+
+def check_run(run):
+    """Check that regions have merged again and again, and that the record has all messages, in a possible order."""
+    verdict = judge(run)
+    assert verdict.agrees, (verdict.error, verdict.limit, verdict.reason)
+    assert number_of(run, "up") >= number_of(run, "down") >= 2 * REGIONS
+    assert np.array_equal(
+        np.unique(run.trace["version"][run.trace["event"] == 0]), np.arange(number_of(run, "exchange"))
+    )
+    assert number_of(run, "exchange") == run.result["updates"]
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_regions_with_servers_of_their_own_follow_the_equations(tmp_path, delay):
+    scheme = SCHEME.but(merge_delay=delay)
+    check_run(record(scheme, tmp_path, workers=3, ps=1 + REGIONS, backend="threads", steps=600))
+
+
+def test_a_run_is_stopped_early_and_all_its_messages_are_in_the_record(tmp_path):
+    run = record(SCHEME, tmp_path, workers=3, ps=1 + REGIONS, backend="threads", steps=30000, stop_at_version=30)
+    assert 30 <= run.result["updates"] < 30000 / SCHEME.communication_period
+    check_run(run)
+
+
+def test_the_order_in_the_record_matters(tmp_path):
+    run = record(SCHEME, tmp_path, workers=3, ps=1 + REGIONS, backend="threads", steps=600)
+    ups = np.flatnonzero(run.trace["event"] == EVENTS.index("up"))
+    run.trace = {name: np.delete(column, ups[-1]) for name, column in run.trace.items()}
+    assert not judge(run).agrees
+
+
+@pytest.mark.slow
+def test_regions_on_processes_follow_the_equations(tmp_path):
+    check_run(record(SCHEME, tmp_path, workers=4, ps=1 + REGIONS, steps=1200, test=DIGITS.test))
+
+
+def test_a_round_of_a_worker_has_no_operation_on_the_task_of_the_global_server():
+    job = job_of(SCHEME, 4, ps=1 + REGIONS, backend="processes")
+    graph = TaskGraph(job, [1]).graph.as_graph_def()
+    rounds = {
+        node.device
+        for function in graph.library.function
+        if function.signature.name.startswith("__inference_rounds_")
+        for node in function.node_def
+    }
+    tasks = {device.split("/device")[0] for device in rounds if device}
+    assert tasks == {"/job:worker/task:1", "/job:ps/task:2"}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"recovery": Recovery(max_restarts=1)},
+        {"recovery": Recovery(checkpoint_seconds=5.0)},
+        {"ema_decay": 0.9},
+        {"schedule": (0, 1)},
+        {"workers": 1},
+    ],
+)
+def test_what_servers_of_regions_cannot_do_is_refused_in_one_line(how):
+    workers = how.pop("workers", 2)
+    with pytest.raises(UserError, match="region") as refused:
+        job_of(SCHEME, workers, ps=1 + REGIONS, **how)
+    assert "\n" not in str(refused.value)
+
+
+def exchanges(run_dir):
+    """Return the microseconds from message to reply of each round of a run."""
+    rounds = load_rounds(run_dir)
+    return rounds[:, ROUND.index("replied")] - rounds[:, ROUND.index("ready")]
+
+
+@pytest.mark.thorough
+def test_workers_wait_for_no_link_between_regions(tmp_path):
+    """Each task has a machine of its own, and that of the first ps is far away."""
+    delay = 0.1
+    scheme = HALoS(regional_servers=1, moves_per_merge=2, communication_period=2)
+    with machines_with_servers(4) as machines:
+        if not machines.real:
+            pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
+        with machines.slow_link(0, delay=delay, jitter=0.0, loss=0.0) as link:
+            if link.refusal:
+                pytest.skip(f"this machine allows no link in user space: {link.refusal}")
+            for ps, steps in ((1, 20), (2, 10000)):
+                tasks = Run(machines, tmp_path / str(ps), ps=ps, workers=2).start_all(scheme, steps=steps)
+                assert [task.end() for task in tasks.values()] == [None] * (ps + 2)
+    run = tasks["worker", 0].recorded()
+    assert judge(run).agrees
+    assert number_of(run, "down") > 2
+    assert exchanges(tmp_path / "1").min() > 2e6 * delay
+    assert np.percentile(exchanges(tmp_path / "2"), 95) < 1e6 * delay
