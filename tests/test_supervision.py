@@ -182,7 +182,7 @@ def test_a_run_continues_without_a_worker_if_enough_remain_and_not_chief(victim,
 
 
 def test_gossip_can_do_without_a_worker_only_after_all_workers_were_connected():
-    rule = RestartRule(uses_ps=False, wait_seconds=10.0, min_workers=1, gossips=True)
+    rule = RestartRule(uses_ps=False, wait_seconds=10.0, min_workers=1, loses_without_ps=True)
     ready = [{"event": "ready", "task": task} for task in ("worker-0", "worker-1")]
     ends = [RESULT, *[ended(task) for task in ("worker-0", "evaluator-0")]]
     names = NAMES[1:]

@@ -111,7 +111,7 @@ class Heartbeat:
         tasks, is_needed = self.member.tasks, self.member.restarts.is_needed
         quiet = set(self.detector.silent())
         silent = [key for key in sorted(quiet) if is_needed(tasks[key])]
-        for key in quiet.difference(silent) if self.member.restarts.gossips else ():
+        for key in quiet.difference(silent) if self.member.restarts.loses_without_ps else ():
             self.rendezvous.evict(key)  # it ends when it is heard again
             self.silent.add(tasks[key][1])
         if silent:

@@ -31,7 +31,7 @@ class RestartRule:
         alone: True if the run has one worker only, which resumes from its checkpoint.
         max_restarts: number of restarts allowed, over all tasks.
         min_workers: number of workers with which the run continues if the others do not come back; None: all.
-        gossips: True if each worker hears its neighbours alone, without a ps.
+        loses_without_ps: True if workers without a ps continue without a lost one, as those that gossip do.
         awaits_workers: True if workers execute a script, which may do more after the result, and is not ended then.
     """
 
@@ -40,7 +40,7 @@ class RestartRule:
     alone: bool = False
     max_restarts: int = 0
     min_workers: int | None = None
-    gossips: bool = False
+    loses_without_ps: bool = False
     awaits_workers: bool = False
 
     @property
@@ -71,7 +71,7 @@ class RestartRule:
     @property
     def can_lose(self) -> bool:
         """True if the others can continue without a worker: each message has other weights then."""
-        return self.uses_ps or self.gossips
+        return self.uses_ps or self.loses_without_ps
 
     def can_do_without(self, task: tuple[str, int], workers_left: int) -> bool:
         """Return True if the run continues without a task that does not come back, with `workers_left` workers."""

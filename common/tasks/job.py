@@ -180,7 +180,7 @@ class Job:
             alone=not sync.exchanges,
             max_restarts=recovery.max_restarts,
             min_workers=recovery.min_workers,
-            gossips=sync.can_lose,
+            loses_without_ps=sync.can_lose,
             awaits_workers=self.script is not None,
         )
 

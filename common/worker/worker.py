@@ -21,25 +21,16 @@ from .worker_rules import WorkerRules, hide, show
 
 
 class DenseWorker(WorkerRules):
-    """One worker, and its round, built into the current graph.
-
-    Args:
-        scheme: the algorithm.
-        replica: the model on its devices, and its batches.
-        ps: the global variables.
-        slot: the worker's slot on the ps.
-        name: prefix of the names of its variables.
-        seed: seed of the run.
-    """
+    """One worker, and its round, built into the current graph; its arguments are those of `WorkerRules`."""
 
     def __init__(self, scheme: Scheme, replica: Replica, ps: ParameterServer, slot: WorkerSlot, name: str, seed: int):
-        super().__init__(scheme, replica, ps, slot, name, seed)
-        self.fed = replica.fed
-        with tf.device(self.device):
+        with tf.device(replica.devices[0]):
             self.encoder = ps.center.encoder(f"{name}_codec")
-            self.initialize = tf.group(self.clock.initializer, replica.initialize)  # `start` assigns the others
+        super().__init__(scheme, replica, ps, replace(slot, encoder=self.encoder), name, seed)
         self.encoder.worker = self.views[0]
-        self.slot = replace(slot, encoder=self.encoder)
+        with tf.device(self.device):
+            self.initialize = tf.group(self.clock.initializer, replica.initialize)  # `start` assigns the others
+        self.fed = replica.fed
 
     def start(self, recorded: Any) -> Joined:
         """Take a slot and initialise the local variables from the center; returns the results of `join`."""
@@ -255,10 +246,9 @@ class DenseWorker(WorkerRules):
         The parameters of workers that gossip are never the center.
         """
         scheme, center, workers = self.scheme, self.ps.center, self.views[0].num_workers
-        adopts = type(scheme).on_reply is Scheme.on_reply and not scheme.sync.gossips
-        adopts = (
-            adopts and "push" not in scheme.events and not scheme.exchange_first
-        )  # after a round they are its reply
+        # After a round the parameters are its reply.
+        ends_with_reply = "push" not in scheme.events and not scheme.exchange_first
+        adopts = type(scheme).on_reply is Scheme.on_reply and ends_with_reply and not scheme.sync.gossips
         were_center = adopts and center.replies_center and type(scheme.reply_codec) is Codec
         own = {name: [getattr(view, name) for view in self.views] for name in self.names}
         params = {"params": own.pop("params")}
