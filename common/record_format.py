@@ -26,15 +26,14 @@ RECORD = ("version", "worker", "staleness", "accepted", "microseconds", "event")
 
 # Recorded as the index. "join": a worker takes its slot again, and starts from the center. "up", "down": of a region.
 EVENTS = ("exchange", "push", "pull", "join", "up", "down")
+BETWEEN_SERVERS = EVENTS.index("up")  # the first of these that is no event of a worker
 
 INITIAL, DATA, GRADIENTS = "initial.npz", "data.npz", "gradients-{}.bin"  # the first center; data; of worker k
 PARTS = ("train_x", "train_y", "test_x", "test_y")  # the arrays in data.npz
 ALONE_STEPS = 64  # most steps in an event of a scheme that exchanges nothing
 
 MOST_TASKS, MOST_STEPS = 2**20, 10**12  # of a run: a table of its tasks still fits into memory
-
 MOST_CHARACTERS = 4096  # long enough for the path of a file
-
 MOST_TEXT, MOST_LINE = 1 << 26, 1 << 20  # bytes of a text that is read as a whole, and of a line in other texts
 
 NUMBERS = "iuf"  # kinds of NumPy types
@@ -80,6 +79,7 @@ RECOVERY: Kind = (
     "an object with the evicted workers",
     lambda value: isinstance(value, dict) and list_of(whole(0, MOST_TASKS))[1](value.get("evicted")),
 )
+BOOLEAN: Kind = ("true or false", lambda value: isinstance(value, bool))
 STEPS, TASKS = whole(1, MOST_STEPS), whole(1, MOST_TASKS)
 
 CONFIG: Mapping[str, Kind] = {
@@ -88,7 +88,7 @@ CONFIG: Mapping[str, Kind] = {
     "batch_size": whole(1, 2**31), "steps_per_worker": STEPS, "steps_of_workers": list_of(whole(0, MOST_STEPS)),
     "earlier_step_targets": list_of(STEPS), "seed": whole(0, 2**32 - 1), "skew": or_null(TEXT),
     "participation": or_null(NUMBER), "hostile": or_null(TEXT), "clip_norm": or_null(NUMBER),
-    "ema_decay": or_null(NUMBER), "kernels": or_null(TEXT), "regions": whole(0, MOST_TASKS),
+    "ema_decay": or_null(NUMBER), "kernels": or_null(TEXT), "servers_apart": BOOLEAN,
 }  # fmt: skip
 
 RESULT: Mapping[str, Kind] = {

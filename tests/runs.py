@@ -103,7 +103,7 @@ def recorded_run(job: Job, run_dir: Path, hidden: Sequence[int], result: dict[st
         gradient=network_gradient(job, [64, *hidden, 10]),
         result=result,
         seed=job.options.seed,
-        regions=job.regions,
+        servers_apart=job.scheme.servers_apart,
         shapes=[variable.shape for variable in model.get_weights()],
     )
 

@@ -129,3 +129,11 @@ def test_a_message_between_servers_that_came_too_early_is_noticed(event, tmp_pat
     early = replace(run, trace={name: column[order] for name, column in run.trace.items()})
     with pytest.raises(ValueError, match="when servers exchanged"):
         early.error()
+
+
+def test_a_region_s_message_that_has_not_arrived_when_the_run_ends_changes_nothing(tmp_path):
+    far = replace(WIDE, regions="0ms/1kbit,0ms/1kbit")
+    run = simulated(tmp_path, platform=far, stop_at_version=12)
+    assert (run.trace["event"] == KINDS["exchange"]).all()
+    assert np.array_equal(run.center, run.start)
+    assert run.error() == 0

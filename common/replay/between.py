@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..record_format import EVENTS
+from ..record_format import BETWEEN_SERVERS, EVENTS
 from .recorded import Hyperparameters, RecordedRun, must
-
-UP, DOWN = EVENTS.index("up"), EVENTS.index("down")
 
 
 def of_workers(run: RecordedRun) -> RecordedRun:
     """Return the run without these messages."""
-    return replace(run, trace={name: column[run.trace["event"] < UP] for name, column in run.trace.items()})
+    own = run.trace["event"] < BETWEEN_SERVERS
+    return replace(run, trace={name: column[own] for name, column in run.trace.items()})
 
 
 def between_servers(run: RecordedRun, scheme: Hyperparameters) -> dict[int, list[tuple[str, int]]] | None:
@@ -23,18 +22,19 @@ def between_servers(run: RecordedRun, scheme: Hyperparameters) -> dict[int, list
     Raises:
         ValueError: one was merged before the messages of workers that it needs, or before the one that it answers.
     """
-    if not run.regions and not (run.trace["event"] >= UP).any():
+    if not run.servers_apart:
         return None
     found: dict[int, list[tuple[str, int]]] = {}
     since, is_up, before = [0] * scheme.regional_servers, [False] * scheme.regional_servers, 0
     for k, event in zip(run.order, run.trace["event"].tolist(), strict=True):
-        if event < UP:
+        if event < BETWEEN_SERVERS:
             before += 1
             since[k % len(since)] += EVENTS[event] != "join"
             continue
-        needed = scheme.moves_per_merge + (scheme.merge_delay if event == DOWN else 0)
-        fits = k < len(since) and is_up[k] == (event == DOWN) and since[k] >= needed
+        is_reply = EVENTS[event] == "down"
+        needed = scheme.moves_per_merge + (scheme.merge_delay if is_reply else 0)
+        fits = k < len(since) and is_up[k] == is_reply and since[k] >= needed
         must(fits, "when servers exchanged their models")
         found.setdefault(before, []).append((EVENTS[event], k))
-        is_up[k], since[k] = event == UP, 0 if event == DOWN else since[k]
+        is_up[k], since[k] = not is_reply, 0 if is_reply else since[k]
     return found

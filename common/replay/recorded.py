@@ -71,7 +71,7 @@ class RecordedRun:
         result: content of result.json.
         earlier_step_targets: steps of the runs from which this one was resumed.
         sparse: True if the model is sparse and no option needs whole vectors.
-        ps, seed, regions: number of slices of the center; seed of random numbers; number of servers of regions apart.
+        ps, seed, servers_apart: those of config.json.
         shapes: shapes of the model's variables, in the order of a vector [P]; empty if they are unknown.
         losses: recorded test losses, by the version of the center; only of equations with jumps.
         loss, send: test loss of a center [P]; what arrives of the next message [P] of worker k, given both.
@@ -91,7 +91,7 @@ class RecordedRun:
     sparse: bool = False
     ps: int = 1
     seed: int = 0
-    regions: int = 0
+    servers_apart: bool = False
     shapes: Sequence[tuple[int, ...]] = ()
     losses: Mapping[int, float] = field(default_factory=dict)
     loss: Callable[[np.ndarray], float] | None = None
@@ -209,8 +209,8 @@ def read_run(
         center=center,
         result=result,
         earlier_step_targets=config["earlier_step_targets"],
-        ps=max(1, config["ps"] - config.get("regions", 0)),
-        regions=config.get("regions", 0),
+        ps=max(1, config["ps"]),
+        servers_apart=config.get("servers_apart", False),
         **known,
     )
 

@@ -48,7 +48,7 @@ def compressed(name: str, equations: Transcription, codec: str, seed: int) -> Tr
     def execute(run: RecordedRun, hyperparameters: Hyperparameters) -> Centers:
         if run.joins.any() or run.earlier_step_targets:
             raise UserError(f"a worker of {name} was started again, and has lost what its codec would send later")
-        sizes = [len(part) for part in np.array_split(run.start, run.ps)]
+        sizes = [len(part) for part in np.array_split(run.start, 1 if run.servers_apart else run.ps)]
         rounding = of_run(CodecRun(sizes, run.shapes, lambda k, t: _random(seed, len(run.start), k, t)))
         send = compressing(rounding, run.workers, memory)
         sending = {"send": send} if equations.sends else {"gradient": pushed(run.gradient, send, reply)}

@@ -223,7 +223,7 @@ class Executor:
     """
 
     def __init__(self, job: Job, model: FlatModel, kinds: Collection[int], places: int):
-        self.scheme = scheme = job.scheme.but(servers_apart=True) if Do.UP in kinds else job.scheme
+        self.scheme = scheme = job.scheme
         options, workers = job.options, job.cluster.workers
         self.built: dict[Any, Callable[..., Any]] = {}
         self.graph = tf.Graph()

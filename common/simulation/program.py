@@ -14,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 
 from ..contract.scheme import Scheme
-from ..record_format import EVENTS
+from ..record_format import BETWEEN_SERVERS, EVENTS
 from ..sync.asynchronous import Unlocked
 from ..sync.release import waiting_at
 
@@ -83,7 +83,7 @@ class _Translation:
         self.later: dict[int, list[tuple[Do, int]]] = defaultdict(list)
         self.first: dict[int, int] = {}
         self.next: list[int | None] = [None] * len(self.worker)
-        for i in reversed(np.flatnonzero(trace["event"] <= EVENTS.index("join")).tolist()):
+        for i in reversed(np.flatnonzero(trace["event"] < BETWEEN_SERVERS).tolist()):
             self.next[i] = self.first.get(self.worker[i])
             self.first[self.worker[i]] = i
 

@@ -157,7 +157,7 @@ class Job:
 
     def slices(self, size: int) -> list[int]:
         """Return the sizes of the slices of a vector of `size` on the ps tasks."""
-        return even_sizes(size, self.ps - self.regions or 1)
+        return even_sizes(size, 1 if self.scheme.servers_apart else self.ps or 1)
 
     @property
     def regions(self) -> int:
@@ -268,7 +268,9 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
     if (scheme.sync.gossips or scheme.takes_means) and options.schedule:
         raise UserError(f"{scheme.name} cannot follow a schedule, as its workers meet within a round: leave it out")
-    if scheme.regions and cluster.ps == 1 + scheme.regions[0] and cluster.simulated is None:
+    if scheme.regions and cluster.simulated is not None:
+        scheme = scheme.but(servers_apart=True)
+    elif scheme.regions and cluster.ps == 1 + scheme.regions[0]:
         _check_regions(scheme.regions[0], cluster.workers, options)
         scheme = scheme.but(servers_apart=True, sync=InRegions())
     if scheme.sync.in_pairs:
@@ -409,7 +411,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "backend": cluster.backend,
         "workers": cluster.workers,
         "ps": job.ps,
-        **({"regions": job.regions} if job.regions else {}),
+        **({"servers_apart": True} if job.scheme.servers_apart else {}),
         "isolation": cluster.isolation,
         **({} if cluster.simulated is None else {"platform": cluster.simulated.described()}),
         "dataset": dataset,

@@ -116,10 +116,11 @@ def halos(
             t[k] += length
             pulled[k], news = regions[r].step(send(pulled[k] - x, k))
             sent[r] = sent[r] if news is None else news
-            if between is None and news is not None:
-                arrives("up", r)
-            if between is None and regions[r].since == moves_per_merge + merge_delay:
-                arrives("down", r)
+            if between is None:
+                if news is not None:
+                    arrives("up", r)
+                if regions[r].since == moves_per_merge + merge_delay:
+                    arrives("down", r)
             path.append(top.theta)
         for event, r in (between or {}).get(i, ()):
             arrives(event, r)
