@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from distsgd.algorithms import DPSGD, SCHEMES, SGP, DSGDTracking, Serial
+from distsgd.algorithms import DPSGD, SCHEMES, SGP, DSGDTracking, NoLoCo, Serial
 from distsgd.common import Group, Platform, Recovery, UserError
 from distsgd.common.contract import Barrier, Gossip
 from distsgd.common.contract.rounds import Rounds
@@ -192,6 +192,48 @@ def test_a_run_is_that_of_the_equations(kind, topology, backend, workers, steps,
     assert np.linalg.norm(run.center - run.start) > 0.01
 
 
+def averaged(run, most, period=1):
+    """The moving average of the replayed means of the workers, after the last round; rounds have `period` steps."""
+    average = run.start
+    for number, center in enumerate(run.equations.execute(run, run.hyperparameters)):
+        decay = min(most, (1 + number * period) / (10 + number * period))
+        average = decay * average + (1 - decay) * center
+    return average
+
+
+def saved_average(folder):
+    with np.load(folder / "center.npz") as saved:
+        return saved["average"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "backend", "steps"),
+    [
+        (DPSGD(), "threads", 120),
+        (NoLoCo(communication_period=3), "threads", 60),
+        (NoLoCo(communication_period=3), "simulation", 60),
+        (DSGDTracking(topology="one-peer"), "simulation", 60),
+        pytest.param(SGP(), "processes", 60, marks=pytest.mark.slow),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_the_mean_of_the_averages_of_all_workers_is_the_average_of_their_mean(scheme, backend, steps, tmp_path):
+    """Of 120 rounds every second mean is collected, and each counts."""
+    run = record(scheme, tmp_path, workers=4, backend=backend, steps=steps, ema_decay=0.8, **FEW)
+    average = averaged(run, 0.8, scheme.period)
+    np.testing.assert_allclose(saved_average(tmp_path), average, rtol=2e-5, atol=2e-6)
+    assert np.linalg.norm(average - run.center) > 1e-3
+
+
+@pytest.mark.thorough
+def test_a_resumed_run_continues_the_averages_of_its_workers(tmp_path):
+    how = {"recovery": Recovery(checkpoint_steps=40), "workers": 3, "backend": "threads", "ema_decay": 0.99, **FEW}
+    record(DPSGD(), tmp_path, steps=80, **how)
+    again = record(DPSGD(), tmp_path, steps=120, **how)
+    assert again.result["recovery"]["resumed_from"] == 80
+    np.testing.assert_allclose(saved_average(tmp_path), averaged(again, 0.99), rtol=2e-5, atol=2e-6)
+
+
 @pytest.mark.parametrize("backend", ["threads", "simulation"])
 def test_a_replay_reads_the_matrix_in_the_folder_of_the_run_not_the_file_that_it_had(backend, tmp_path):
     graph, again = tmp_path / "graph.txt", tmp_path / "again"
@@ -305,8 +347,6 @@ def test_what_gossip_cannot_do_is_refused(tmp_path):
         Harness(DPSGD(topology="hypercube"), workers=6)
     with pytest.raises(UserError, match="topology must be the name of a graph"):
         DPSGD(topology=3)
-    with pytest.raises(UserError, match="leave ema_decay out"):
-        record(DPSGD(), tmp_path, backend="threads", steps=2, ema_decay=0.9, **FEW)
     with pytest.raises(UserError, match="cannot follow a schedule"):
         record(DPSGD(), tmp_path, backend="threads", steps=2, schedule=(0, 1, 2), **FEW)
 

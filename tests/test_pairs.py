@@ -222,6 +222,8 @@ def test_what_pairs_cannot_do_is_refused(tmp_path):
     for recovery in (Recovery(checkpoint_steps=10), Recovery(checkpoint_seconds=1.0), Recovery(on_nan="drop")):
         with pytest.raises(UserError, match="no time at which all its workers stand still"):
             record(ADPSGD(), tmp_path, backend="threads", steps=2, recovery=recovery, **FEW)
+    with pytest.raises(UserError, match="leave ema_decay out"):
+        record(ADPSGD(), tmp_path, backend="threads", steps=2, ema_decay=0.9, **FEW)
     with pytest.raises(UserError, match="leave min_workers out"):
         record(ADPSGD(), tmp_path, backend="threads", steps=2, recovery=Recovery(min_workers=1), **FEW)
     with pytest.raises(UserError, match="all workers must meet in each round"):

@@ -296,10 +296,12 @@ class Center:
 
         Args:
             version: version that the center now has, a scalar.
-            clock: local steps before this update, in place of the version in `Slice.move_average`.
+            clock: local steps before this update, in place of the version in `Slice.move_average`; None if the average
+                has been set, as the mean of the workers' own.
             state: state of the model, [S].
         """
-        self.slices[0].move_average(clock)
+        if clock is not None:
+            self.slices[0].move_average(clock)
         if self.snapshots is not None:
             self.snapshots.save_if_due(version, tf.convert_to_tensor(state))
 

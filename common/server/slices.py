@@ -127,15 +127,9 @@ class Slice(SimpleNamespace):
             )
 
     def move_average(self, version: Any, completes: Any = None) -> None:
-        """Update A <- d A + (1 - d) theta, with d = min(decay, (1 + n) / (10 + n)) as in TensorFlow's averages.
-
-        If `completes` is given and False, the average does not change.
-        """
+        """Update the average after the update of this version, unless `completes` is given and False."""
         if self.ema_decay is not None:
-            n = tf.cast(version, tf.float32)
-            decay = tf.minimum(self.ema_decay, (1 + n) / (10 + n))
-            share = 1 - decay if completes is None else (1 - decay) * tf.cast(completes, tf.float32)
-            self.average.assign_sub(share * (self.average - self.center))
+            move_average(self.average, self.center, self.ema_decay, version, completes)
 
     @property
     def saved(self) -> dict[str, Any]:
@@ -147,3 +141,18 @@ class Slice(SimpleNamespace):
             own |= {name: vector} if isinstance(vector, tf.Variable) else {}
             copies |= {f"{COPIES}{name}.scalars": scalars} if isinstance(scalars, tf.Variable) else {}
         return own | copies
+
+
+def move_average(average: Any, vector: Any, most: float, number: Any, moves: Any = None) -> None:
+    """Update A <- d A + (1 - d) x, with d = min(most, (1 + n) / (10 + n)) as in TensorFlow's averages.
+
+    Args:
+        average: the average A, a variable [P].
+        vector: the vector x, [P].
+        most: the decay, which d reaches after some updates.
+        number: the number n of updates before, a scalar.
+        moves: if given and False, the average does not change.
+    """
+    n = tf.cast(number, tf.float32)
+    share = 1 - tf.minimum(most, (1 + n) / (10 + n))
+    average.assign_sub((share if moves is None else share * tf.cast(moves, tf.float32)) * (average - vector))

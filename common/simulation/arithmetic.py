@@ -258,7 +258,7 @@ class Arithmetic:
         for some in np.split(workers, range(self.width, len(workers), self.width)):
             self.executor.call(merging.on_reply, some, self._when(self.last[some]), number=self._number(some))
         if self.scheme.sync.gossips:
-            self.executor.call(merging.collect)
+            self.executor.call(merging.collect, self._when(self.last[workers[:1]]))
 
     def _merge(self, part: slice) -> None:
         """Execute the actions on the center in this part of the program."""

@@ -200,10 +200,11 @@ class Merging:
             Row(pulled_centers, workers).assign(ones[:, None] * self.part.center.read_value())
         return tf.size(workers)
 
-    def collect(self) -> Any:
+    def collect(self, when: Any) -> Any:
         """Take the mean of workers that gossip as the center, once all have adopted the replies to their set."""
         params = self.workers.tables["params"].read_value()
         self.part.center.assign(tf.reduce_mean(params, 0))
+        self.part.move_average(when[0, 0])
         return self.consensus.assign(consensus(params))
 
 

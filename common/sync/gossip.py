@@ -42,7 +42,8 @@ class Gossip(Collective):
 
     No worker has the center. It is the *mean of the workers*, which worker 0 collects after each `every`-th round, and
     after the last: the version of the center is then the number of rounds. With them travel the times of these rounds,
-    which worker 0 records in the order of the rounds. Nothing else goes to worker 0.
+    which worker 0 records in the order of the rounds. Nothing else goes to worker 0. For a moving average of the center
+    each worker keeps that of its own parameters, which travels with them: the mean of these is the average of the mean.
 
     Where a run may continue without some workers (`ps.can_lose`), a round touches no task but the worker's own and that
     of worker 0, so that it does not fail with another: `messages.carried` brings the messages. The message of a lost
@@ -169,39 +170,43 @@ class Gossip(Collective):
             return max(1, (last or 1) // 100)
         return snapshots[0]
 
-    def collect(self, ps: Store, slot: WorkerSlot, params: Tensor, state: Tensor, clock: Tensor) -> None:
-        """Send this worker's parameters [P] and state [S] to worker 0 if that is due after this round.
+    def collect(self, ps: Store, slot: WorkerSlot, vectors: Tensor, state: Tensor) -> None:
+        """Send this worker's vectors [n] and state [S] to worker 0 if that is due after this round.
 
-        Worker 0 then writes their mean into the center, the consensus distance, and the record.
+        Worker 0 then writes their mean into the center, the consensus distance, and the record. The vectors are the
+        parameters [P], then their moving average [P] if the run has one.
         """
         done, every = slot.round + 1, self.every(ps.last_version, ps.multiples)
         due = tf.equal(done % every, 0) | tf.equal(done, ps.last_version or -1)
         send = self._gather if slot.index == 0 else self._hand_over
-        ps.when(due, lambda: send(ps, slot, params, state, clock, done))
+        ps.when(due, lambda: send(ps, slot, vectors, state, done))
 
-    def _hand_over(self, ps: Store, slot: WorkerSlot, params: Tensor, state: Tensor, *_: Tensor) -> None:
-        slot.mail.at(slot.round).hand_over(0, tf.concat([params, state], 0))
+    def _hand_over(self, ps: Store, slot: WorkerSlot, vectors: Tensor, state: Tensor, *_: Tensor) -> None:
+        slot.mail.at(slot.round).hand_over(0, tf.concat([vectors, state], 0))
 
-    def _gather(self, ps: Store, slot: WorkerSlot, params: Tensor, state: Tensor, clock: Tensor, done: Tensor) -> None:
-        mail, version, size = slot.mail, ps.read_version(), params.shape[0] + state.shape[0]
-        own = tf.concat([params, state], 0), mail.notes(0, done - version), tf.constant(True)
-        found = [own, *(mail.collected(k, size, done - version) for k in range(1, ps.num_workers))]
+    def _gather(self, ps: Store, slot: WorkerSlot, vectors: Tensor, state: Tensor, done: Tensor) -> None:
+        mail, version, part = slot.mail, ps.read_version(), ps.slices[0]
+        sizes = [part.center.shape[0], vectors.shape[0] - part.center.shape[0], state.shape[0]]
+        own = tf.concat([vectors, state], 0), mail.notes(0, done - version), tf.constant(True)
+        found = [own, *(mail.collected(k, sum(sizes), done - version) for k in range(1, ps.num_workers))]
         vectors, times, present = (tf.stack(parts) for parts in zip(*found, strict=True))
         if ps.can_lose:  # in place of each lost worker, the mean of the others
             among = tf.cast(present, tf.float32)[:, None]
             mean = tf.reduce_sum(vectors * among, 0) / tf.reduce_sum(among)
             vectors = tf.where(present[:, None], vectors, mean)
-        workers, states = tf.split(vectors, [params.shape[0], state.shape[0]], 1)
+        workers, averages, states = tf.split(vectors, sizes, 1)
         center = tf.reduce_mean(workers, 0)
         share = tf.cast(ps.count(present), tf.float32) / ps.num_workers
         with tf.control_dependencies([center, times]), ps.exclusive():
             ps.record_rounds(version, times, present)
-            ps.slices[0].center.assign(center)
+            part.center.assign(center)
+            if part.average is not None:
+                part.average.assign(tf.reduce_mean(averages, 0))
             ps.states.assign(states)
             ps.variables.consensus.assign(consensus(workers) / share)
             losses.keep(ps, present, done)
             ps.count_updates(done - version)
-            ps.after_update(done, clock, tf.reduce_mean(states, 0))
+            ps.after_update(done, None, tf.reduce_mean(states, 0))
 
     # Lost workers; see `losses`.
 

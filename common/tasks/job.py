@@ -274,7 +274,9 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         _check_regions(scheme.regions[0], cluster.workers, options)
         scheme = scheme.but(servers_apart=True, sync=InRegions())
     if scheme.sync.in_pairs:
-        _check_pauses(scheme, recovery)
+        why = f"{scheme.name} has no time at which all its workers stand still, leave out a round or have made as many"
+        defaults = {"checkpoint_seconds": None, "checkpoint_steps": None, "on_nan": "stop", "ema_decay": None}
+        _must_be(defaults, options, why)
     if (grace := scheme.sync.grace) and options.schedule:
         raise UserError(
             f"{scheme.name} cannot follow a schedule with a time of grace, which a clock ends: leave one of both out. "
@@ -284,11 +286,6 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         raise UserError(
             f"grace must be less than wait_seconds, after which a worker is taken for lost. Received: grace={grace:g}, "
             f"wait_seconds={cluster.wait_seconds:g}"
-        )
-    if scheme.sync.gossips and options.ema_decay is not None:
-        raise UserError(
-            f"{scheme.name} has no center in each round, whose average could be kept: leave ema_decay out. Received: "
-            f"ema_decay={options.ema_decay}"
         )
     if (hostile := hostile_workers(options.hostile)) >= cluster.workers:
         raise UserError(f"hostile workers must be fewer than the workers, {cluster.workers}. Received: {hostile}")
@@ -318,28 +315,20 @@ def _why_all(scheme: Scheme) -> str | None:
     return ", as the sum of what they keep may change, and its class names no variable in sums" if keeps else None
 
 
-def _check_pauses(scheme: Scheme, recovery: Recovery) -> None:
-    """Raise `UserError` for what workers that always answer others cannot do: stand still, and leave out a round."""
-    for name, default in (("checkpoint_seconds", None), ("checkpoint_steps", None), ("on_nan", "stop")):
-        if (value := getattr(recovery, name)) != default:
-            raise UserError(
-                f"{scheme.name} has no time at which all its workers stand still, or leave out a round: leave {name} "
-                f"out. Received: {name}={value}"
-            )
+def _must_be(defaults: Mapping[str, Any], options: RunOptions, why: str) -> None:
+    """Raise `UserError` with the reason `why` if one of these options does not have its default."""
+    for name, default in defaults.items():
+        if (value := (vars(options) | vars(options.recovery))[name]) != default:
+            raise UserError(f"{why}: leave {name} out. Received: {name}={value}")
 
 
 def _check_regions(regions: int, workers: int, options: RunOptions) -> None:
     """Raise `UserError` for what servers of regions on ps tasks of their own cannot do."""
     if workers < regions:
         raise UserError(f"each of {regions} regions needs a worker. Received: workers={workers}")
-    of_recovery = {own.name: (getattr(options.recovery, own.name), own.default) for own in fields(Recovery)}
-    others = {"ema_decay": (options.ema_decay, None), "schedule": (options.schedule, ())}
-    for name, (value, default) in (of_recovery | others).items():
-        if value != default:
-            raise UserError(
-                f"servers of {regions} regions with a ps task each have no checkpoints, restarts, schedule or average: "
-                f"leave {name} out, or ps. Received: {name}={value}"
-            )
+    defaults = {own.name: own.default for own in fields(Recovery)} | {"ema_decay": None, "schedule": ()}
+    why = f"{regions} regions with a ps task each have no checkpoints, restarts, schedule or average, as one ps has"
+    _must_be(defaults, options, why)
 
 
 def _check_participation(scheme: Scheme, train: Any, workers: int, options: RunOptions) -> None:

@@ -14,6 +14,7 @@ from ..messages.cut import joined
 from ..messages.ops import is_finite, when
 from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
+from ..server.slices import move_average
 from ..sync.store import WorkerSlot
 from .replica import Replica
 from .timing import RoundTimer, moment
@@ -41,6 +42,8 @@ class DenseWorker(WorkerRules):
                     view.params.assign(part)
                 for name, value in self.scheme.local_variables(part).items():
                     getattr(view, name).assign(value)
+            for average, part in zip(self.averages, self.buckets.cut(center), strict=False):
+                average.assign(part)
             self.encoder.begin_again()
             self.replica.state.assign(state)
         return admitted
@@ -202,6 +205,9 @@ class DenseWorker(WorkerRules):
 
         def on_reply() -> None:
             self.on_reply(scheme, reply)
+            decay: Any = self.ps.center.ema_decay
+            for average, view in zip(self.averages, self.views, strict=False):
+                move_average(average, view.params, decay, clock)
             if self.is_center:
                 self.ps.center.after_update(self.ps.read_version(), clock, self.replica.state)
 
@@ -212,9 +218,10 @@ class DenseWorker(WorkerRules):
             rule: Any = scheme.sync  # a `Gossip`
             # Collect after the timestamp of the reply, for which the identities wait. Otherwise the collection could
             # run before it, and count as part of this round.
-            parts = [joined([view.params.read_value() for view in self.views]), self.replica.state.read_value()]
+            kept = *(view.params for view in self.views), *self.averages
+            parts = [joined([vector.read_value() for vector in kept]), self.replica.state.read_value()]
             with tf.control_dependencies([timer.replied]):
-                rule.collect(self.ps, slot, *map(tf.identity, parts), clock)
+                rule.collect(self.ps, slot, *map(tf.identity, parts))
         return total, adopted
 
     def _round_in_pairs(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any) -> Any:
@@ -253,5 +260,6 @@ class DenseWorker(WorkerRules):
         own = {name: [getattr(view, name) for view in self.views] for name in self.names}
         params = {"params": own.pop("params")}
         own |= {f"codec.{name}": parts for name, parts in self.encoder.local.items()} | self.replica.local
+        own |= {"moving.average": self.averages} if self.averages else {}
         meets = workers == 1 or scheme.sync.meets(workers)
         return own if self.is_center or (were_center and (meets or not own)) else params | own

@@ -37,6 +37,7 @@ class WorkerRules:
         names: names of the variables in a view: the parameters and the scheme's local variables.
         clock: local steps done, a variable; learning-rate schedules read it.
         is_center: True if the worker's parameters are the center.
+        averages: moving averages of the worker's parameters, if the run has an average and no center: one a bucket.
         period, overlap, scheduled: those of the scheme, which a change of its learning rates leaves as they are.
 
     Raises:
@@ -51,10 +52,12 @@ class WorkerRules:
         self.period, self.overlap, self.scheduled = scheme.period, scheme.overlap, scheme.scheduled
         # Without a ps the parameters of the chief are the center. With gossip they are not: it is the workers' mean.
         self.is_center = not (scheme.sync.uses_ps or scheme.sync.gossips) and name == "worker_0"
+        averages = scheme.sync.gossips and ps.center.ema_decay is not None
         with tf.device(self.device):
             center = ps.slices[0].center if self.is_center else None
             sizes = enumerate(self.buckets.sizes)
             local = [_variables(scheme, f"{name}_{i}" if i else name, size, center) for i, size in sizes]
+            self.averages = [tf.Variable(view["params"].initial_value) for view in local] if averages else []
             self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")
         self.names, size = [*local[0]], sum(self.buckets.sizes)
         known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
@@ -125,7 +128,7 @@ class WorkerRules:
         self._count_step()
 
     def _count_step(self) -> None:
-        if self.scheduled or self.is_center:
+        if self.scheduled or self.is_center or self.averages:
             self.clock.assign_add(1)
 
     def _scheme_now(self) -> Scheme:
