@@ -62,5 +62,5 @@ KINDS = {kind.__name__: kind for kind in (UserError, TaskFailed, CannotWrite, Di
 
 
 def first_line(message: object) -> str:
-    """Return the first line of an error, or of its message, which may be long."""
-    return (str(message).splitlines() or [""])[0]
+    """Return the first line of an error, or of its message, which may be long; the kind of an error without one."""
+    return (str(message).splitlines() or [type(message).__name__ if isinstance(message, Exception) else ""])[0]

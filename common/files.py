@@ -43,7 +43,7 @@ def reason_of(error: OSError) -> str:
     """Return why a file could not be opened or written, without its path."""
     if error.errno == errno.ELOOP:
         return "it is a symbolic link, and a run writes through none"
-    return error.strerror or first_line(error) or type(error).__name__
+    return error.strerror or first_line(error)
 
 
 # A run directory may come from another machine, and hold links to files of this user. So each file in it is opened by

@@ -91,9 +91,7 @@ CONFIG: Mapping[str, Kind] = {
     "ema_decay": or_null(NUMBER), "kernels": or_null(TEXT), "servers_apart": BOOLEAN,
 }  # fmt: skip
 
-RESULT: Mapping[str, Kind] = {
-    "algorithm": TEXT, "updates": or_null(whole(0, 2**63 - 1)), "recovery": RECOVERY,
-}  # fmt: skip
+RESULT: Mapping[str, Kind] = {"algorithm": TEXT, "updates": or_null(whole(0, 2**63 - 1)), "recovery": RECOVERY}
 
 
 class Content(dict[str, Any]):
@@ -170,9 +168,7 @@ def read_arrays(run_dir: Path, name: str) -> dict[str, np.ndarray]:
         with open_to_read(run_dir / name) as file:
             return Content(run_dir / name, stored_arrays(file))
     except Exception as error:  # NumPy and zipfile raise many kinds of errors on damaged files
-        raise UserError(
-            f"cannot read {run_dir / name}, which is damaged: {first_line(error) or type(error).__name__}"
-        ) from None
+        raise UserError(f"cannot read {run_dir / name}, which is damaged: {first_line(error)}") from None
 
 
 def stored_arrays(file: Any, kinds: str = NUMBERS, names: Collection[str] = ()) -> dict[str, np.ndarray]:

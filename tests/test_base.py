@@ -15,7 +15,7 @@ from distsgd.common import UserError
 from distsgd.common.cli.main import dispatch
 from distsgd.common.replay.adapters import TRANSCRIPTIONS
 from distsgd.common.replay.comparison import judge
-from distsgd.common.replay.recorded import read_run
+from distsgd.common.replay.recorded import Transcription, read_run
 from distsgd.common.tasks.results import write_data
 from runs import change
 
@@ -259,6 +259,28 @@ def test_an_imported_file_brings_the_equations_of_its_algorithm(folder, tmp_path
     assert "my_sgd, 2 workers, 12 local steps each" in capsys.readouterr().out
     swapped(folder)
     assert dispatch(["--import", str(tmp_path / "my_equations.py"), "replay", str(folder)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        (lambda center: None, r"must return a list of centers, each of shape \(12,\). Received: <class 'NoneType'>"),
+        (lambda center: center, r"Received: {\(\)}"),
+        (lambda center: [center[:-1]] * 24, r"Received: {\(11,\)}"),
+    ],
+)
+def test_equations_that_return_no_list_of_centers_are_refused(returned, says, folder):
+    with pytest.raises(UserError, match=says):
+        judge(read_run(folder, {"async_sgd": Transcription(lambda run, values: returned(run.start))}))
+
+
+@pytest.mark.parametrize(("returned", "least"), [(0, 1), (11, 12)])
+def test_a_verdict_on_too_few_centers_says_how_many_are_expected(returned, least, folder):
+    row = {"kind": "center", "version": 12, "test_loss": 0.5}
+    (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    equations = Transcription(lambda run, values: [run.start] * returned, jumps=least > 1)  # these read the losses
+    says = f"the equations returned {returned} centers, of at least {least}: one after each message"
+    assert says in judge(read_run(folder, {"async_sgd": equations})).reason
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,9 @@ class Dataset:
 
 def check_room(examples: int, numbers: int) -> None:
     """Raise `UserError` if a data set to be generated has too many examples or numbers."""
-    if examples > MOST_EXAMPLES:
-        raise UserError(f"examples must be at most {MOST_EXAMPLES}. Received: examples={examples}")
-    if numbers > MOST_NUMBERS:
-        raise UserError(
-            f"generated data would hold {numbers} numbers, and at most {MOST_NUMBERS} are made: "
-            "ask for fewer examples, features or classes"
-        )
+    for what, count, most in (("examples", examples, MOST_EXAMPLES), ("numbers", numbers, MOST_NUMBERS)):
+        if count > most:
+            raise UserError(f"generated data have at most {most} {what}: ask for fewer. Received: {count} {what}")
 
 
 def digits() -> Dataset:

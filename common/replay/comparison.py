@@ -81,7 +81,7 @@ def judge(run: RecordedRun) -> Verdict:
     except TypeError as problem:
         raise UserError(f"the equations of {run.algorithm} cannot have these values: {first_line(problem)}") from None
     except (ValueError, IndexError, ArithmeticError) as problem:  # the order of the record is impossible
-        return Verdict(run, float("inf"), first_line(problem) or type(problem).__name__)
+        return Verdict(run, float("inf"), first_line(problem))
 
 
 class References:

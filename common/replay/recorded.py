@@ -116,11 +116,19 @@ class RecordedRun:
         """Execute the paper's equations in the recorded order.
 
         Raises:
-            UserError: the transcription does not cover an event of this run.
+            UserError: the transcription does not cover an event of this run, or returns no list of centers.
             ValueError: a run of this algorithm cannot have this record.
         """
         self._check_before()
         centers = self.equations.execute(self, self.hyperparameters)
+        shapes = {np.shape(one) for one in centers} if isinstance(centers, Sequence | np.ndarray) else type(centers)
+        if shapes not in (set(), {self.start.shape}):
+            wanted = (
+                f"the equations of {self.algorithm} must return a list of centers, each of shape {self.start.shape}"
+            )
+            raise UserError(f"{wanted}. Received: {shapes}")
+        least, expected = max([1, *self.losses]), "one after each message, or after each common update"
+        must(len(centers) >= least, f"the equations returned {len(centers)} centers, of at least {least}: {expected}")
         if self.equations.kind == "asynchronous":
             messages = ~self.joins & (self.trace["event"] != EVENTS.index("pull"))
             must(self.trace["accepted"][messages].sum() == self.result["updates"], "how many updates there were")

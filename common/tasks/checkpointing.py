@@ -210,8 +210,7 @@ class Saver:
         lost = is_refusal(error) or (is_absence(error) and not is_late(error))
         if not (self.reported_failure or lost):
             self.reported_failure = True
-            why = first_line(error) or type(error).__name__
-            self.report(event="warning", message=f"no checkpoint of {which}: {why}", **version)
+            self.report(event="warning", message=f"no checkpoint of {which}: {first_line(error)}", **version)
 
 
 def identity(plan: Plan, initial: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:
