@@ -76,6 +76,13 @@ def test_every_command_has_help_that_fits_the_terminal(command, columns, monkeyp
     assert all(len(line) <= columns for line in shown.splitlines() if not line.startswith(("  --", "usage: ")))
 
 
+def test_the_help_of_an_option_that_must_be_given_has_no_default(capsys):
+    for arguments in (["simulate", "downpour", "--parameters", "1M", "--help"], ["timeline", "--help"]):
+        with contextlib.suppress(SystemExit):
+            cli.dispatch(arguments)
+        assert "MISSING" not in capsys.readouterr().out
+
+
 def test_flags_may_come_before_the_algorithm(monkeypatch):
     received = []
     monkeypatch.setattr(cli, "run_algorithm", lambda scheme, rest: received.append((scheme.name, rest)) or 0)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,23 +51,24 @@ def explanation(arguments: list[str]) -> int:
     return 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """The options of `evaluate`."""
+
+    run_dir: Path
+    """Run directory of the chief, or latest; the run may be in progress."""
+    wait_seconds: float = 600.0
+    """Seconds to wait for the next checkpoint."""
+    model: str | None = None
+    """The model, as file.py:function, if the run has it from a file."""
+    data: str | None = None
+    """The data, as file.py:function, if the run has them from a file."""
+
+
 def evaluate(arguments: list[str]) -> int:
     """Evaluate the checkpoints of a run as they appear; return the exit code."""
     about = "Measure the checkpoints of a run as they appear."
-    parser = Parser("run.sh evaluate", about, usage="run.sh evaluate run_dir [options]")
-    parser.add_argument(
-        "run_dir", type=flags.plain(Path), help="run directory of the chief, or latest; the run may be in progress"
-    )
-    parser.add_argument(
-        "--wait-seconds",
-        type=flags.plain(float),
-        default=600.0,
-        metavar="X",
-        help="seconds to wait for the next checkpoint (default: 600)",
-    )
-    parser.add_argument("--model", metavar="FILE:FUNCTION", help="the model, if the run has it from a file")
-    parser.add_argument("--data", metavar="FILE:FUNCTION", help="the data, if the run has them from a file")
-    options = parser.values(arguments)
+    (options,) = flags.read("run.sh evaluate", about, arguments, {"options": Evaluate}, positional="run_dir")
     positive(wait_seconds=options.wait_seconds)
 
     run_dir = named(options.run_dir)
@@ -183,21 +185,26 @@ def _in_words(verdict: Verdict) -> str:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """The options of `timeline`."""
+
+    run_dir: tuple[Path, ...]
+    """Folder of a run that has ended, or latest; or two folders."""
+    output: Path | None = None
+    """Path of the trace, compressed if it ends in .json.gz. Default: trace.json in the first folder."""
+    picture: Path | None = None
+    """Path of an image to draw, too: .png or .svg."""
+    begin: float = 0.0
+    """Seconds since the begin of the run; earlier rounds are left out."""
+    end: float | None = None
+    """Seconds since the begin of the run; later rounds are left out."""
+
+
 def timeline(arguments: list[str]) -> int:
     """Write the trace, and with --picture an image; print their paths and notes on missing data."""
     about = "Write a trace of when workers computed, waited, pushed and pulled, for Perfetto or chrome://tracing."
-    parser = Parser("run.sh timeline", about, usage="run.sh timeline run_dir [run_dir] [options]")
-    parser.add_argument("run_dir", nargs="+", type=plain(Path), help="folder of a run that has ended, or latest")
-    parser.add_argument(
-        "--output",
-        type=plain(Path),
-        metavar="FILE",
-        help="path of the trace (default: trace.json in the first folder); compressed if it ends in .json.gz",
-    )
-    parser.add_argument("--picture", type=plain(Path), metavar="FILE", help="also draw an image: .png or .svg")
-    parser.add_argument("--begin", type=plain(float), default=0.0, metavar="SECONDS", help="leave out earlier rounds")
-    parser.add_argument("--end", type=plain(float), metavar="SECONDS", help="leave out later rounds")
-    options = parser.values(arguments)
+    (options,) = flags.read("run.sh timeline", about, arguments, {"options": Timeline}, positional="run_dir")
     if len(options.run_dir) > 2:
         raise UserError(f"timeline takes one run, or two to compare. Received: {len(options.run_dir)} folders")
     not_negative(begin=options.begin)

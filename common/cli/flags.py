@@ -66,15 +66,14 @@ def parser_of(
         description: the description of the command in its help.
         kinds: dataclasses by the title of their flags in the help.
         groups: names of fields to show under another title, by title; the name of a dataclass stands for its fields.
-        positional: the field, a tuple of texts, that takes the arguments without a flag.
-        usage: the first line of the help, if it has more than options.
+        positional: the field that takes the arguments without a flag, several if it is a tuple.
+        usage: the first line of the help, if it has more than these and options.
         folded: titles of which `--help` shows only the names of the flags, and `--help-all` everything.
 
     Raises:
         UserError: two dataclasses have a field of the same name.
     """
-    usage = usage or (f"{prog} [{positional} ...] [options]" if positional else f"{prog} [options]")
-    parser = Parser(prog, description, usage=usage, add_help=False)
+    parser = Parser(prog, description, usage=usage or f"{prog} [options]", add_help=False)
     titles = {name: title for title, names in (groups or {}).items() for name in names}
     sections = {title: parser.add_argument_group(title) for title in [*kinds, *(groups or {})]}
     for_help, parser.folded = sections[list(kinds)[-1]], folded
@@ -92,7 +91,7 @@ def parser_of(
             section = sections[next((titles[name] for name in option.path if name in titles), title)]
             help = (option.meaning + _default(option.default)).replace("%", "%%")
             if option.name == positional:
-                section.add_argument(option.name, nargs="*", help=help)
+                parser.usage = f"{parser.prog} {_add_positional(section, option, help)} [options]"
             else:
                 _add(section, option.name, option.kind, option.default, help)
     return parser
@@ -220,7 +219,19 @@ def shown(value: object) -> str:
 
 
 def _default(value: object) -> str:
-    return "" if value is None or value in ("", ()) or isinstance(value, bool) else f" (default: {shown(value)})"
+    unsaid = isinstance(value, bool) or value in (None, "", (), dataclasses.MISSING)
+    return "" if unsaid else f" (default: {shown(value)})"
+
+
+def _add_positional(section: Any, option: Option, help: str) -> str:
+    """Add the arguments without a flag; return them as the usage shows them."""
+    name, several = option.name, typing.get_origin(option.kind) is tuple
+    convert, _ = _reader(name, typing.get_args(option.kind)[0] if several else option.kind)
+    if option.default is dataclasses.MISSING:
+        section.add_argument(name, nargs="+" if several else None, type=convert, help=help)
+        return f"{name} [{name} ...]" if several else name
+    section.add_argument(name, nargs="*" if several else "?", type=convert, default=option.default, help=help)
+    return f"[{name} ...]" if several else f"[{name}]"
 
 
 def _add(section: Any, name: str, kind: Any, default: Any, help: str) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.markup import escape
 from rich.table import Table
@@ -17,31 +17,49 @@ from ..files import dumps
 from ..record.display import Page
 from ..record.latest import ROOT, named
 from ..record.metrics import shown
-from ..record.plot import AXES, check_format, save
+from ..record.plot import check_format, save
 from ..record.saved_runs import COLUMNS, SavedRun, chosen, differences, picture, printable, read_run, runs_in
 from ..record.summary import summary_rows
 from ..record.tables import columns, formatted
-from .flags import Parser, one_of, plain
+from . import flags
 
 WIDTH = 200  # columns of a table that is not as wide as the terminal
 
 NOT_COMPARED = {"advice", "run", "plot"}  # rows of a summary
 
 
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The options of `runs`."""
+
+    folder: Path = ROOT
+    """Folder of runs."""
+    filter: tuple[str, ...] = ()
+    """Settings, hyperparameters or results that a run must have, such as algorithm=downpour workers=4."""
+    json: bool = False
+    """Print a line of JSON for each run, instead of the table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """The options of `compare` and `plot`."""
+
+    run_dir: tuple[Path, ...]
+    """Folder of a run, or latest, or downpour/latest."""
+    x: Literal["seconds", "updates", "examples", "bytes"] = "seconds"
+    """Horizontal axis of the plot."""
+    output: Path | None = None
+    """Path of the plot, .png or .svg. Default: plot-X.png in the folder of the run; compare-X.png, if several."""
+
+    def __post_init__(self):
+        if self.output:
+            check_format("--output", self.output)
+
+
 def list_runs(arguments: list[str]) -> int:
     """Print the runs in a folder, the newest last; return the exit code."""
-    usage = "run.sh runs [folder] [options]"
-    parser = Parser("run.sh runs", "List the runs in a folder, the newest last.", usage=usage)
-    parser.add_argument("folder", nargs="?", type=plain(Path), default=ROOT, help="folder of runs (default: runs)")
-    parser.add_argument(
-        "--filter",
-        nargs="+",
-        default=[],
-        metavar="NAME=VALUE",
-        help="setting, hyperparameter or result that a run must have, such as algorithm=downpour workers=4",
-    )
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each run, instead of the table")
-    options = parser.values(arguments)
+    about = "List the runs in a folder, the newest last."
+    (options,) = flags.read("run.sh runs", about, arguments, {"options": Listing}, positional="folder")
     runs, notes = runs_in(options.folder)
     runs = chosen(runs, options.filter)
     if options.json:
@@ -91,30 +109,12 @@ def plot(arguments: list[str]) -> int:
     return _save(picture(runs, options.x), runs, options)
 
 
-def _options(command: str, about: str, arguments: list[str]) -> Namespace:
+def _options(command: str, about: str, arguments: list[str]) -> Curves:
     """Read the arguments of a command that plots runs."""
-    parser = Parser(f"run.sh {command}", about, usage=f"run.sh {command} run_dir [run_dir ...] [options]")
-    parser.add_argument("run_dir", nargs="+", type=plain(Path), help="folder of a run, or latest, or downpour/latest")
-    parser.add_argument(
-        "--x",
-        type=one_of(AXES),
-        default="seconds",
-        metavar="{" + ",".join(AXES) + "}",
-        help="horizontal axis of the plot (default: seconds)",
-    )
-    parser.add_argument(
-        "--output",
-        type=plain(Path),
-        metavar="FILE",
-        help="path of the plot, .png or .svg (default: plot-X.png in the folder of the run; compare-X.png, if several)",
-    )
-    options = parser.values(arguments)
-    if options.output:
-        check_format("--output", options.output)
-    return options
+    return flags.read(f"run.sh {command}", about, arguments, {"options": Curves}, positional="run_dir")[0]
 
 
-def _named(options: Namespace) -> list[SavedRun]:
+def _named(options: Curves) -> list[SavedRun]:
     """Read the runs that the arguments name, each once."""
     return [read_run(folder) for folder in dict.fromkeys(map(named, options.run_dir))]
 
@@ -145,7 +145,7 @@ def _results(run: SavedRun) -> dict[str, str]:
         ) from None
 
 
-def _save(figure: Any, runs: Sequence[SavedRun], options: Namespace) -> int:
+def _save(figure: Any, runs: Sequence[SavedRun], options: Curves) -> int:
     """Write the plot and print its path; return the exit code."""
     output = options.output or runs[0].folder / f"{'plot' if len(runs) == 1 else 'compare'}-{options.x}.png"
     save(figure, output)
