@@ -2,15 +2,18 @@
 
 import ast
 import importlib
-from dataclasses import fields
+import json
+from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from distsgd.algorithms import SCHEMES, AsyncSGD, LocalSGD
 from distsgd.common import Cluster, UserError, train
-from distsgd.common.cli import flags
-from distsgd.common.cli.catalogue import aliases, without_alias
+from distsgd.common.cli import flags, simulate
+from distsgd.common.cli import train as train_command
+from distsgd.common.cli.catalogue import aliases, meant_by
 from distsgd.common.cli.flag_groups import parse_flags
 from distsgd.common.cli.main import dispatch
 from distsgd.common.data.models import ModelRecipe
@@ -56,9 +59,8 @@ def test_bad_hyperparameters_are_refused(name):
 @pytest.mark.parametrize(("alias", "command"), aliases().items())
 def test_another_name_is_an_algorithm_with_options(alias, command, capsys):
     assert alias not in SCHEMES
-    assert without_alias([alias, "--ps", "2"]) == [*command, "--ps", "2"]
-    assert without_alias(["simulate", alias]) == ["simulate", *command]
-    assert capsys.readouterr().err == 2 * f"{alias} is {' '.join(command)}\n"
+    assert meant_by(alias) == command
+    assert capsys.readouterr().err == f"{alias} is {' '.join(command)}\n"
     name, *options = command
     parse_flags(SCHEMES[name], options)
     assert dispatch(["explain", alias]) == 0
@@ -83,9 +85,56 @@ def test_an_installed_package_names_its_own_command(monkeypatch, capsys):
 def test_each_name_has_one_meaning():
     texts = [text.split()[0] for scheme in SCHEMES.values() for text in scheme.aliases]
     assert len(texts) == len(aliases())
-    assert without_alias(["evaluate", "fedavg"]) == ["evaluate", "fedavg"]
-    assert without_alias(["sweep", "snoo", "--seeds", "2"]) == ["sweep", "diloco", "--workers", "1", "--seeds", "2"]
-    assert without_alias(["list"]) == ["list"]
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The runs that commands start, as algorithm and workers; none is executed."""
+    runs = []
+
+    def run(scheme, options, *_, **more):
+        runs.append((scheme, options.workers))
+        return SimpleNamespace(rows=[]), {"exit_code": 2}, UserError("not executed")
+
+    for module in (train_command, simulate):
+        monkeypatch.setattr(module, "perform", run)
+    return runs
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "FedAdam",
+        "simulate fedadam",
+        "simulate --workers 2 fedadam",
+        "simulate --compare fedadam",
+        "train --config toml",
+    ],
+)
+def test_each_command_that_takes_an_algorithm_takes_its_other_names(command, started, tmp_path):
+    (tmp_path / "toml").write_text('algorithm = "fedadam"\nlearning_rate = 0.01\n')
+    dispatch(command.replace("toml", str(tmp_path / "toml")).split())
+    ((scheme, workers),) = started
+    assert (scheme.name, scheme.server_optimizer, workers) == ("fedopt", "adam", 2)
+
+
+def test_bandwidth_takes_other_names_and_options_besides(capsys):
+    assert dispatch(["bandwidth", "muloco:communication_period=60", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["muloco:communication_period=60"]
+    assert simulate.scheme_of("muloco:momentum=0.5") == replace(simulate.scheme_of("muloco"), momentum=0.5)
+    with pytest.raises(UserError, match="unknown option --workers of diloco"):
+        simulate.scheme_of("snoo")  # means an option of a run
+
+
+def test_sweep_takes_other_names_with_their_options(capsys):
+    assert dispatch(["sweep", "snoo", "--seeds", "2", "--dry-run"]) == 0
+    assert capsys.readouterr().err == "snoo is diloco --workers 1\n"
+
+
+def test_a_file_with_an_unknown_algorithm_is_named(tmp_path):
+    (tmp_path / "my.toml").write_text('algorithm = "fedavgg"')
+    with pytest.raises(UserError, match=r"my.toml: unknown algorithm 'fedavgg'. Did you mean fedavg"):
+        dispatch(["train", "--config", str(tmp_path / "my.toml")])
 
 
 @pytest.mark.parametrize(("own", "base", "meant"), [("mine", LocalSGD, "local_sgd"), ("fedavg", AsyncSGD, "fedavg")])
@@ -94,7 +143,7 @@ def test_an_imported_algorithm_takes_over_no_other_name_and_keeps_its_own(own, b
         name = own
 
     monkeypatch.setitem(SCHEMES, own, Mine)
-    assert without_alias(["fedavg"]) == [meant]
+    assert meant_by("fedavg") == [meant]
 
 
 @pytest.mark.parametrize("name", SCHEMES)

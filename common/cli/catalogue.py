@@ -11,9 +11,10 @@ import sys
 from rich.text import Text
 
 from ...algorithms import SCHEMES
-from ..arguments import spelt
+from ..arguments import nearest, spelt
 from ..contract.hyperparameters import meanings
 from ..contract.scheme import Scheme
+from ..errors import UserError
 from ..record.display import Page
 from ..record.tables import columns
 from . import flags
@@ -42,15 +43,23 @@ def aliases() -> dict[str, list[str]]:
     return {alias: [name, *options] for name, alias, *options in words if alias not in SCHEMES}
 
 
-def without_alias(arguments: list[str]) -> list[str]:
-    """Replace another name of an algorithm, and say so: `snoo` by `diloco --workers 1`; to explain one, only say so."""
-    place = int(arguments[0] in ("explain", "simulate", "sweep"))
-    alias = spelt("".join(arguments[place : place + 1]), aliases())
-    if alias is None:
-        return arguments
-    meant = aliases()[alias]
-    print(f"{alias} is {shlex.join(meant)}", file=sys.stderr)  # noqa: T201
-    return arguments if arguments[0] == "explain" else [*arguments[:place], *meant, *arguments[place + 1 :]]
+def known_names() -> list[str]:
+    """Return all names of algorithms."""
+    return [*SCHEMES, *aliases()]
+
+
+def meant_by(word: str, where: str = "") -> list[str]:
+    """Return the algorithm with this name, and the options of another name; say what that means.
+
+    Raises:
+        UserError: there is none; the message begins with `where`.
+    """
+    if (name := spelt(word, known_names())) is None:
+        raise UserError(f"{where}unknown algorithm {word!r}. {nearest(word, known_names())}")
+    if (meant := aliases().get(name)) is None:
+        return [name]
+    print(f"{name} is {shlex.join(meant)}", file=sys.stderr)  # noqa: T201
+    return meant
 
 
 def timing(scheme: type[Scheme]) -> str:

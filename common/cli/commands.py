@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from ...algorithms import SCHEMES
-from ..arguments import nearest, not_negative, positive, spelt
+from ..arguments import not_negative, positive, spelt
 from ..errors import UserError
 from ..files import replacing
 from ..lazy import require_tensorflow
@@ -32,7 +32,7 @@ from ..timeline.lanes import read_lanes
 from ..timeline.picture import draw
 from ..timeline.trace_export import write_trace
 from . import flags
-from .catalogue import aliases, explain
+from .catalogue import aliases, explain, meant_by
 from .flags import Parser, plain
 from .imports import import_tensorflow, use_tensorflow_here
 from .own import problem_of_run
@@ -45,9 +45,7 @@ def explanation(arguments: list[str]) -> int:
     parser = Parser("run.sh explain", "Equations, origin, departures, limits and hyperparameters of an algorithm.")
     parser.add_argument("algorithm", help=", ".join(SCHEMES))
     word = parser.values(arguments).algorithm
-    if (name := spelt(word, [*SCHEMES, *aliases()])) is None:
-        raise UserError(f"unknown algorithm {word!r}. {nearest(word, [*SCHEMES, *aliases()])}")
-    explain(SCHEMES[aliases().get(name, [name])[0]], name)
+    explain(SCHEMES[meant_by(word)[0]], spelt(word, aliases()) or "")
     return 0
 
 

@@ -13,7 +13,7 @@ from argcomplete.shell_integration import shellcode
 
 from ...algorithms import SCHEMES
 from ..arguments import spelt
-from .catalogue import aliases, without_alias
+from .catalogue import known_names, meant_by
 from .flag_groups import flag_parser
 from .flags import Parser, plain
 
@@ -59,15 +59,15 @@ def complete(commands: Sequence[str], **options: Any) -> None:
     words = split_line(os.environ["COMP_LINE"], int(os.environ["COMP_POINT"]))[3]
     behind_bash = len(words) > 1 and words[1].endswith(SCRIPT)  # `bash run.sh ...`
     words = words[behind_bash:]
-    place = next((i for i, word in enumerate(words[1:], 1) if spelt(word, [*SCHEMES, *aliases()])), 0)
+    place = next((i for i, word in enumerate(words[1:], 1) if spelt(word, known_names())), 0)
     os.environ[ACTIVE] = str(
         int(os.environ[ACTIVE]) + behind_bash + (place or len(words) - 1)
     )  # a parser reads the words after it
     if place:
-        name, *_ = without_alias([words[place]])
-        parser = flag_parser(f"run.sh {name}", SCHEMES[spelt(name, SCHEMES) or name])
+        name, *_ = meant_by(words[place])
+        parser = flag_parser(f"run.sh {name}", SCHEMES[name])
     else:
         parser = argparse.ArgumentParser(add_help=False)
-        known = [*commands, *SCHEMES, *aliases()] if len(words) == 1 else SCHEMES
+        known = [*commands, *known_names()] if len(words) == 1 else SCHEMES
         parser.add_argument("command", type=plain(str), choices=[*known])
     argcomplete.autocomplete(parser, **options)

@@ -15,6 +15,7 @@ from ..record.latest import named
 from ..record_format import CONFIG, checked, read_json, read_text
 from ..virtual_time.platform import Platform
 from . import flags
+from .catalogue import meant_by
 
 FLAG = "--config"
 
@@ -83,12 +84,17 @@ def read_config_file(path: Path) -> dict[str, Any]:
             raise UserError(f"{path} is of a script: start it with launch, which has its options as flags")
         return content
     try:
-        return tomllib.loads(read_text(path))
+        content = tomllib.loads(read_text(path))
     except (OSError, ValueError) as error:
         raise UserError(
             f"cannot read {path} as TOML: {getattr(error, 'strerror', None) or error}. Give the config.json of a run, "
             f"or a TOML file with lines such as learning_rate = 0.1"
         ) from None
+    if "algorithm" not in content:
+        return content
+    name, *meant = meant_by(str(content["algorithm"]), f"{path}: ")
+    pairs = zip(map(flags.field_of, meant[::2]), meant[1::2], strict=True)
+    return {**dict(pairs), **content, "algorithm": name}
 
 
 def settings(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from ..arguments import nearest, spelt
 from ..errors import DistsgdError, Interrupted, UserError
 from ..record.display import Page
 from . import advise, bandwidth, completion, doctor, flags, launching, runs, simulate, sweep
-from .catalogue import aliases, catalogue, without_alias
+from .catalogue import catalogue, known_names, meant_by
 from .commands import docs, evaluate, explanation, measure, mutants, replay_run, test, timeline
 from .flag_groups import Options
 from .imports import import_file
@@ -117,13 +117,14 @@ def dispatch(arguments: list[str]) -> int:
     if arguments[0] in ("-V", "--version", "version"):
         print(f"distsgd {version('distsgd')}")  # noqa: T201
         return 0
-    known = [*SCHEMES, *COMMANDS, *aliases()]
-    word, *rest = without_alias(name_first(arguments, known))
+    known = [*known_names(), *COMMANDS]
+    word, *rest = name_first(arguments, known)
     command = spelt(word, known) or ""
     if run := COMMANDS.get(command):
         return measure(run, rest) if isinstance(run, str) else run(rest)
-    if command in SCHEMES:
-        return run_algorithm(SCHEMES[command], rest)
+    if command:
+        name, *options = meant_by(command)
+        return run_algorithm(SCHEMES[name], [*options, *rest])
     otherwise = "See --help"
     if flag := spelt(word, flags.names(Options)):
         otherwise = f"It is an option, as in: downpour {flags.flag_of(flag)} ..."

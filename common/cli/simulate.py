@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich.console import Console
@@ -15,7 +15,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from ...algorithms import SCHEMES
-from ..arguments import nearest, spelt
+from ..arguments import spelt
 from ..cluster.cluster import BackendName
 from ..contract.checks import fitted
 from ..contract.hyperparameters import Count, Natural, check_fields
@@ -31,6 +31,7 @@ from ..tasks.job import checked
 from ..virtual_time.forecast import Forecast, forecast
 from ..virtual_time.platform import Platform
 from . import flags
+from .catalogue import known_names, meant_by
 from .flag_groups import GROUPS, Options, find_cluster, parse_flags
 from .machines import number_of_parameters, with_machines
 from .train import perform, run_command, with_data
@@ -61,13 +62,12 @@ class SimulationOptions(Options):
 
 def main(arguments: list[str]) -> int:
     """Simulate one algorithm, or compare several; return the exit code."""
-    named = {name: word for word in arguments if (name := spelt(word, SCHEMES))}
-    if len(named) == 1 and not any(word.partition("=")[0] == "--compare" for word in arguments):
-        ((name, word),), rest = named.items(), ["--backend", "simulation", *arguments]
-        rest.remove(word)
-        if any(each.partition("=")[0] == "--parameters" for each in arguments):
-            return time_alone(SCHEMES[name], [each for each in arguments if each != word])
-        return run_command(*_simulated(*parse_flags(SCHEMES[name], rest)))
+    named, given = [word for word in arguments if spelt(word, known_names())], set(map(flags.field_of, arguments))
+    if len(named) == 1 and "compare" not in given:
+        (name, *meant), rest = meant_by(*named), [word for word in arguments if word not in named]
+        if "parameters" in given:
+            return time_alone(SCHEMES[name], [*meant, *rest])
+        return run_command(*_simulated(*parse_flags(SCHEMES[name], ["--backend", "simulation", *meant, *rest])))
     (options,) = flags.read(
         "run.sh simulate",
         ABOUT,
@@ -78,10 +78,8 @@ def main(arguments: list[str]) -> int:
         folded=GROUPS.keys() - {"simulated machines"},
     )
     if options.algorithm:
-        name = options.algorithm[0]
-        if spelt(name, SCHEMES):
-            raise UserError("give one algorithm, or several to --compare. Received: " + " ".join(options.algorithm))
-        raise UserError(f"unknown algorithm {name!r}. {nearest(name, SCHEMES)}")
+        meant_by(options.algorithm[0])
+        raise UserError("give one algorithm, or several to --compare. Received: " + " ".join(options.algorithm))
     if not options.compare:
         raise UserError("which algorithm? As in: simulate downpour --workers 1000, or simulate --compare agn,sync_sgd")
     return compare(options)
@@ -126,9 +124,10 @@ def compare(options: SimulationOptions) -> int:
 
 def scheme_of(text: str) -> Scheme:
     """Build an algorithm with hyperparameters from text such as `sync_sgd:backup_workers=2`."""
-    name, *options = text.split(":", 1)
-    name, given = parse("algorithm", ":".join([spelt(name, SCHEMES) or name, *options]), SCHEMES)
-    return SCHEMES[name](**given)
+    word, _, options = text.partition(":")
+    name, *meant = meant_by(word)
+    (scheme,) = flags.read(f"run.sh {name}", "", meant, {"hyperparameters": SCHEMES[name]})
+    return replace(scheme, **parse("algorithm", f"{name}:{options}", SCHEMES)[1])
 
 
 def table(names: Sequence[str], results: Sequence[dict[str, Any]]) -> Table:

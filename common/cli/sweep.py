@@ -15,7 +15,6 @@ from typing import Any
 from rich.console import Console
 
 from ...algorithms import SCHEMES
-from ..arguments import nearest, spelt
 from ..cluster.cluster import Cluster
 from ..cluster.fingerprint import class_digest
 from ..contract.hyperparameters import Natural, check_fields
@@ -32,6 +31,7 @@ from ..record_format import read_json
 from ..tasks.job import checked
 from ..virtual_time.platform import Platform
 from . import flags
+from .catalogue import meant_by
 from .config_file import expanded
 from .flag_groups import OUTPUT, Options, TaskFlags, find_cluster, options_of, read_flags
 from .imports import words_of_imports
@@ -64,9 +64,8 @@ def main(arguments: list[str]) -> int:
     if not arguments or (arguments[0].startswith("-") and not {"-h", "--help"} & set(arguments)):
         raise UserError(f"sweep needs the algorithm first, {HOW}")
     word, *words = ["downpour", *arguments] if arguments[0].startswith("-") else arguments
-    if (name := spelt(word, SCHEMES)) is None:
-        raise UserError(f"unknown algorithm {word!r}. {nearest(word, SCHEMES)}")
-    trials, how, options = _trials(SCHEMES[name], words)
+    name, *meant = meant_by(word)
+    trials, how, options = _trials(SCHEMES[name], [*meant, *words])
     if options.dry_run:
         for trial in trials:
             print(f"{trial.in_words()}: {'finished' if trial.result else 'to be trained'} ({trial.run_dir})")  # noqa: T201

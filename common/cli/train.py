@@ -11,7 +11,6 @@ from typing import Any
 from rich.console import Console
 
 from ...algorithms import SCHEMES
-from ..arguments import nearest
 from ..cluster.fingerprint import flat, model_digest
 from ..contract.rounding import codec_of
 from ..contract.schedules import shaped
@@ -101,8 +100,6 @@ def train_by_file(arguments: list[str]) -> int:
         raise UserError(
             f'{path} names no algorithm: add a line such as algorithm = "downpour", or type: downpour {FLAG} ...'
         )
-    if name not in SCHEMES:
-        raise UserError(f"{path}: unknown algorithm {name!r}. {nearest(str(name), SCHEMES)}")
     scheme_type = SCHEMES[name]
     return run_algorithm(scheme_type, with_settings(scheme_type, options_of(scheme_type), path, content, rest))
 
