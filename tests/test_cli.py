@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
@@ -43,6 +44,27 @@ def test_the_default_run_reaches_its_accuracy_and_prints_json(tmp_path):
         assert noise not in done.stdout + done.stderr
     assert "test accuracy" in done.stdout
     assert "plot.png" in done.stdout
+
+
+def without_reader():
+    """Return a pipe that nothing reads."""
+    end, pipe = os.pipe()
+    os.close(end)
+    return pipe
+
+
+def test_a_run_whose_display_has_no_reader_continues(tmp_path):
+    command = [Path(sys.executable).with_name("distsgd"), "serial", "--steps=5", "--backend=threads", "--run-dir=run"]
+    pipe = without_reader()
+    assert subprocess.run(command, stdout=pipe, stderr=pipe, timeout=200, cwd=tmp_path).returncode == 0
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["outcome"] == "completed"
+
+
+@pytest.mark.parametrize("word", ["list", "--version"])
+def test_a_command_whose_output_has_no_reader_ends_in_silence(word, tmp_path):
+    command = [Path(sys.executable).with_name("distsgd"), word]
+    done = subprocess.run(command, stdout=without_reader(), stderr=subprocess.PIPE, timeout=200, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("list",)])

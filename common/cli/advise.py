@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
@@ -21,7 +22,6 @@ from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..contract.stability import largest_rate, rate_of
 from ..errors import UserError
-from ..record.display import Page
 from ..record.tables import columns
 from ..virtual_time.forecast import Forecast, forecast
 from ..virtual_time.platform import NETWORKS, Machines, Platform
@@ -147,7 +147,7 @@ def main(arguments: list[str]) -> int:
     )
     machines, size = fitted(question.like, platform, question.size)
     rows = predict(replace(question, parameters=str(size or PARAMETERS)), machines)
-    page = Page(highlight=False)
+    page = Console(highlight=False)
     page.print(_table(rows))
     page.print(
         "\nPredicted in virtual time, not measured. computing: fraction of the workers' time; bytes/s: of a worker, "

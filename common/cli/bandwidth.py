@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from ..arguments import below_one, positive
@@ -17,7 +18,6 @@ from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..files import dumps
-from ..record.display import Page
 from ..record.plot import bare, check_format, figure_class, lines_of, save
 from ..record.tables import columns
 from ..virtual_time.layers import Exchange, LayeredStep, Pattern, exchange_of, needed_rate, utilisation
@@ -154,7 +154,7 @@ def main(arguments: list[str]) -> int:
         rows = {text: dict(zip(names, rates, strict=True)) for text, rates in finite.items()}
         print(dumps(rows), flush=True)  # noqa: T201
     else:
-        page = Page(highlight=False)
+        page = Console(highlight=False)
         page.print(_table(question, found))
         page.print(_notes(question, exchanges))
     if question.plot is not None:

@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 
+from rich.console import Console
 from rich.text import Text
 
 from ...algorithms import SCHEMES
@@ -15,7 +16,6 @@ from ..arguments import nearest, spelt
 from ..contract.hyperparameters import meanings
 from ..contract.scheme import Scheme
 from ..errors import UserError
-from ..record.display import Page
 from ..record.tables import columns
 from . import flags
 from .flags import Parser, shown
@@ -27,7 +27,7 @@ def catalogue(arguments: list[str]) -> int:
     table = columns("algorithm", "", "idea", "paper")
     for name, scheme in SCHEMES.items():
         table.add_row(name, timing(scheme), scheme.idea, scheme.paper)
-    page = Page(highlight=False)
+    page = Console(highlight=False)
     page.print(table)
     known = ", ".join(f"{alias} is {shlex.join(command)}" for alias, command in aliases().items())
     page.print(f"\nOther names: {known}.")
@@ -69,7 +69,7 @@ def timing(scheme: type[Scheme]) -> str:
 
 def explain(scheme: type[Scheme], alias: str = "") -> None:
     """Print the docstring of the algorithm's module (or of its class), its hyperparameters, and the command."""
-    console = Page(highlight=False)
+    console = Console(highlight=False)
     text = Text((sys.modules[scheme.__module__].__doc__ or scheme.__doc__ or scheme.idea).strip())
     text.highlight_regex(r"\A[^\n]*", "bold")
     text.highlight_regex(r"(?m)^(Use|Reference|Departures|Limits|Defaults|Memory):", "bold")

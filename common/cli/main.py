@@ -14,13 +14,13 @@ from importlib.metadata import version
 from types import FrameType
 from typing import NoReturn
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ...algorithms import SCHEMES
 from ..arguments import nearest, spelt
 from ..errors import DistsgdError, Interrupted, UserError
-from ..record.display import Page
 from . import advise, bandwidth, completion, doctor, flags, launching, runs, simulate, sweep
 from .catalogue import catalogue, known_names, meant_by
 from .commands import docs, evaluate, explanation, measure, mutants, replay_run, test, timeline
@@ -145,7 +145,7 @@ def name_first(arguments: list[str], known: list[str]) -> list[str]:
 
 def overview() -> int:
     """Print all commands, in groups, and the names of the algorithms; return the exit code."""
-    console = Page(highlight=False)
+    console = Console(highlight=False)
     console.print("Distributed SGD algorithms on TensorFlow, on real processes.\n")
     console.print(f"Usage: {flags.PROGRAM} <algorithm or command> ...")
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2))

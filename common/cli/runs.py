@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from ..errors import UserError
 from ..files import dumps
-from ..record.display import Page
 from ..record.latest import ROOT, named
 from ..record.metrics import shown
 from ..record.plot import check_format, save
@@ -67,7 +67,7 @@ def list_runs(arguments: list[str]) -> int:
             row = {"run_dir": str(run.folder), **{name: run.values.get(name) for name in COLUMNS}}
             print(dumps(row))  # noqa: T201
     else:
-        Page(highlight=False, width=WIDTH).print(_listed(runs, options.folder))  # a terminal wraps longer lines
+        Console(highlight=False, width=WIDTH).print(_listed(runs, options.folder))  # a terminal wraps longer lines
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)  # noqa: T201
     return 0
@@ -98,7 +98,7 @@ def compare(arguments: list[str]) -> int:
     if len(runs) < 2:
         raise UserError(f"compare takes two runs or more. Received: {', '.join(map(str, options.run_dir))}")
     figure = picture(runs, options.x)
-    Page(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(_beside(runs))
+    Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(_beside(runs))
     return _save(figure, runs, options)
 
 

@@ -23,7 +23,6 @@ from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..files import dumps
 from ..launch.client import keep_warm
-from ..record.display import Page
 from ..record.metrics import shown
 from ..record.tables import columns, figures, formatted
 from ..spec import parse
@@ -190,7 +189,7 @@ def time_alone(scheme_type: type[Scheme], arguments: Sequence[str]) -> int:
     if timing.json:
         print(dumps(asdict(found)), flush=True)  # noqa: T201
     else:
-        Page(highlight=False).print(_of_time(scheme, timing, found))
+        Console(highlight=False).print(_of_time(scheme, timing, found))
     return 0
 
 

@@ -132,16 +132,6 @@ def native_output(file: Path) -> Iterator[None]:
         yield
 
 
-class Page(Console):
-    """A console whose reader may stop early, as `| head` does, which is no error."""
-
-    def on_broken_pipe(self) -> None:
-        """Exit with status 0: the reader has closed the pipe."""
-        with contextlib.suppress(SystemExit):
-            super().on_broken_pipe()
-        raise SystemExit(0)
-
-
 class Display:
     """A live display on a terminal, a line that is rewritten in a notebook, a plain line now and then elsewhere.
 
