@@ -124,7 +124,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     chosen = [diff for diff in MUTATIONS if not options.names or any(part in diff.stem for part in options.names)]
     if not chosen:
-        parser.error(f"no mutation has such a name. Received: {' '.join(options.names)}. See --list")
+        print(f"error: no mutation has such a name. Received: {' '.join(options.names)}. See --list", file=sys.stderr)
+        return 2
     if options.list:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--list | head` is no error
         for diff in chosen:

@@ -4,13 +4,18 @@ import shutil
 
 import pytest
 
-from mutants import MUTATIONS, ROOT, apply, named_tests
+from mutants import MUTATIONS, ROOT, apply, main, named_tests
 
 MOST = 45
 
 
 def test_mutations_are_few():
     assert 0 < len(MUTATIONS) <= MOST
+
+
+def test_an_unknown_mutation_is_refused_in_one_line(capsys):
+    assert main(["no-such-fault"]) == 2
+    assert capsys.readouterr() == ("", "error: no mutation has such a name. Received: no-such-fault. See --list\n")
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git applies the mutations")

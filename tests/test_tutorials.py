@@ -128,6 +128,15 @@ def test_missing_packages_are_installed_in_pinned_versions(monkeypatch):
     assert start[1:3] == ["-m", "jupyterlab"]
 
 
+@pytest.mark.filterwarnings("ignore")  # of the client's
+def test_the_kernel_of_an_execution_opens_no_port_and_warns_of_none(tmp_path, capfd):
+    source = "import pathlib, sys; print('tcp' in pathlib.Path(sys.argv[2]).read_text())"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]), tmp_path / "a.ipynb")
+    (cell,) = code_cells(execute(tmp_path / "a.ipynb"))
+    assert [output["text"] for output in cell.outputs] == ["False\n"]
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_notebook_is_saved_without_foreign_metadata(tmp_path):
     path = tmp_path / "01-a.ipynb"
     saved = nbformat.read(NOTEBOOKS[0], as_version=4)

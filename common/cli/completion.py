@@ -40,9 +40,7 @@ complete -o nospace -o default -o bashdefault -F _distsgd_of_checkout bash run.s
 
 def main(arguments: list[str]) -> int:
     """Print the code by which a shell completes `distsgd`, and bash also `bash run.sh`; return the exit code."""
-    parser = Parser(
-        "run.sh completion", "Print the code by which a shell completes distsgd, and bash also bash run.sh."
-    )
+    parser = Parser("run.sh completion", "Print the code by which a shell completes distsgd, and bash also run.sh.")
     parser.add_argument("shell", choices=SHELLS, help='as in: eval "$(bash run.sh completion bash)"')
     shell = parser.values(arguments).shell
     print(shellcode(["distsgd"], shell=shell) + OF_CHECKOUT * (shell == "bash"))  # noqa: T201

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from importlib.metadata import requires
 from pathlib import Path
@@ -94,11 +95,14 @@ def execute(path: Path, times: int = 1) -> Any:
     notebook = nbformat.read(path, as_version=4)
     where = {"metadata": {"path": str(path.parent)}}
     client = NotebookClient(notebook, timeout=CELL_SECONDS, resources=where, record_timing=False)
-    with client.setup_kernel():
-        for _ in range(times):
-            client.code_cells_executed = 0
-            for number, cell in enumerate(notebook.cells):
-                client.execute_cell(cell, number)
+    kernel = client.create_kernel_manager()
+    with tempfile.TemporaryDirectory(prefix="distsgd-kernel-") as folder:
+        kernel.transport, kernel.connection_file = "ipc", f"{folder}/kernel.json"  # by TCP others could connect
+        with client.setup_kernel():
+            for _ in range(times):
+                client.code_cells_executed = 0
+                for number, cell in enumerate(notebook.cells):
+                    client.execute_cell(cell, number)
     for number, cell in enumerate(cell for cell in notebook.cells if cell.cell_type == "code"):
         cell.execution_count = number + 1
     return notebook
