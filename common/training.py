@@ -215,6 +215,11 @@ def try_on_a_batch(job: Job, model: Any) -> None:
             job.train, job.test, job.options.batch_size // job.devices_per_worker, job.cluster.workers
         )
         job.recipe = try_out(job.recipe, model, *batches)
+        if job.regions and job.recipe.statistics:  # it would travel to the global server in each round
+            raise UserError(
+                f"servers of {job.regions} regions with a ps task each keep no state beside the parameters, such as "
+                f"that of batch normalisation: choose a model without, or leave ps out. Received: ps={job.ps}"
+            )
 
 
 def _check_kinds(scheme: Any, cluster: Any, callbacks: Any) -> None:

@@ -1,16 +1,29 @@
 """`halos` with servers of regions on ps tasks of their own: what is merged, where messages travel, what is refused."""
 
+import json
+from dataclasses import dataclass
+
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from distsgd import Cluster, train
 from distsgd.algorithms.halos import HALoS
+from distsgd.common.cli.flag_groups import Options, parse_flags
+from distsgd.common.contract import Rate
+from distsgd.common.contract.schedules import shaped
 from distsgd.common.errors import UserError
 from distsgd.common.record.round_log import load_rounds
 from distsgd.common.record_format import EVENTS
 from distsgd.common.replay.comparison import judge
 from distsgd.common.server.trace import ROUND
+from distsgd.common.sync.asynchronous import Unlocked
+from distsgd.common.tasks.calls import ObserverCalls, RegionCalls
 from distsgd.common.tasks.graph import TaskGraph
+from distsgd.common.tasks.job import describe
 from distsgd.common.tasks.options import Recovery
+from distsgd.common.tasks.progress import Progress
 from machines import Run, machines_with_servers
 from runs import DIGITS, job_of, record
 
@@ -42,8 +55,12 @@ def test_regions_with_servers_of_their_own_follow_the_equations(tmp_path, delay)
     check_run(record(scheme, tmp_path, workers=3, ps=1 + REGIONS, backend="threads", steps=600))
 
 
-def test_a_run_is_stopped_early_and_all_its_messages_are_in_the_record(tmp_path):
+def test_a_run_is_stopped_early_and_all_its_messages_are_in_the_record(tmp_path, monkeypatch):
+    more = []  # rounds that a worker does not know of when it is stopped; it has made those that its region has to tell
+    note = Progress.stopped
+    monkeypatch.setattr(Progress, "stopped", lambda own, n: (more.append(n - own.rounds), note(own, n)))
     run = record(SCHEME, tmp_path, workers=3, ps=1 + REGIONS, backend="threads", steps=30000, stop_at_version=30)
+    assert min(more) >= 0
     assert 30 <= run.result["updates"] < 30000 / SCHEME.communication_period
     check_run(run)
 
@@ -88,6 +105,80 @@ def test_what_servers_of_regions_cannot_do_is_refused_in_one_line(how):
     with pytest.raises(UserError, match="region") as refused:
         job_of(SCHEME, workers, ps=1 + REGIONS, **how)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"region_variables": ()},
+        {"messages_per_update": 2},
+        {"sync": Unlocked()},
+        {"events": frozenset({"push", "pull", "exchange"})},
+        {"accepts": lambda self, staleness: staleness < 3},
+        {"sparse": True},
+        {"keeps_pulled_centers": True},
+        {"worker_numbers": lambda self: {"late": 0.0}},
+        {"worker_rows": lambda self, center: {"last": center}},
+    ],
+    ids=lambda own: next(iter(own)),
+)
+def test_a_scheme_whose_messages_need_more_than_a_region_has_is_refused(own):
+    scheme = dataclass(frozen=True, kw_only=True)(type("Other", (HALoS,), own))()
+    with pytest.raises(UserError, match="choose another number of ps tasks"):
+        job_of(scheme, 2, ps=1 + REGIONS)
+    job_of(HALoS(), 2, ps=1 + REGIONS)
+
+
+def test_a_model_with_state_is_refused_before_the_run_starts(tmp_path):
+    layers = [keras.Input((64,)), keras.layers.BatchNormalization(), keras.layers.Dense(10, "softmax")]
+    model = keras.Sequential(layers)
+    model.compile(loss="sparse_categorical_crossentropy")
+    with pytest.raises(UserError, match="batch normalisation") as refused:
+        train(model, DIGITS.train, SCHEME, cluster=Cluster.local(workers=2, ps=1 + REGIONS), run_dir=tmp_path / "run")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_requests_of_regions_are_built_before_the_first_message():
+    graph = TaskGraph(job_of(SCHEME, 2, ps=1 + REGIONS, backend="threads"), [0, 1])
+    built = len(graph.graph.get_operations())
+    for r in range(REGIONS):
+        assert None not in (graph.operations[f"serve_{r}"], graph.operations[f"tell_{r}"])
+    assert len(graph.graph.get_operations()) == built
+
+
+def test_the_rates_of_a_region_follow_a_schedule_in_both_rules():
+    @dataclass(frozen=True, kw_only=True)
+    class Falling(HALoS):
+        down_learning_rate: Rate = 0.25
+
+        def down(self, server, when=True):
+            model = server.row("models", server.sender)
+            model.assign(self.down_learning_rate * server.row("transit", server.sender))
+
+    job = job_of(Falling(), 2, ps=1 + REGIONS, backend="threads")
+    job.scheme = shaped(job.scheme, "linear", 100)
+    assert TaskGraph(job).operations["serve_0"]
+
+
+def test_a_lost_message_between_servers_ends_the_run_at_once(tmp_path, monkeypatch):
+    """It may have been taken from the region, so it is not repeated."""
+
+    def serve(self, request, *values):
+        raise tf.errors.AbortedError(None, None, "request was received twice")
+
+    monkeypatch.setattr(RegionCalls, "make", serve)
+    monkeypatch.setattr(ObserverCalls, "reconnect", lambda *_: pytest.fail("the evaluator tries again"))
+    with pytest.raises(tf.errors.AbortedError):
+        record(SCHEME, tmp_path, workers=2, ps=1 + REGIONS, backend="threads", steps=30000)
+
+
+def test_the_settings_of_a_run_repeat_it(tmp_path):
+    config = describe(job_of(SCHEME, 4, ps=1 + REGIONS), "digits", "mlp")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    scheme, options = parse_flags(HALoS, ["--config", str(tmp_path)])
+    assert (scheme, options.workers, options.ps) == (SCHEME, 4, 1 + REGIONS)
+    assert options.platform == Options().platform
 
 
 def exchanges(run_dir):

@@ -21,6 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..contract.scheme import Scheme
 from ..contract.views import Server
 from ..messages.cut import TIMES
 from ..messages.message import returned, sent_by
@@ -84,7 +85,7 @@ class Region:
         self.number, self.device, self.scheme, self.share = number, device, center.scheme, share
         self.center, self.journal, self.transactions = center, journal, journal.transactions
         (self.part,) = center.slices
-        _, self.moves, self.delay = self.scheme.regions or (0, 0, 0)
+        self.count, self.moves, self.delay = self.scheme.regions or (0, 0, 0)
         self.way = copy.copy(center)  # of messages of its workers: as to the center, and from it
         self.way.slices = [SimpleNamespace(index=0, device=device)]  # pyright: ignore[reportAttributeAccessIssue]
         zero = tf.constant(0, tf.int64)
@@ -139,10 +140,12 @@ class Region:
         """Apply the scheme's rule to a message of a worker; returns the reply."""
         sent = sent_by(self.scheme.scalars, message.scalars)
         view = self._view({"sender": slot.index, "sent": sent}, self.own)
-        # The region knows no version of the center: R times its own messages are about as many.
-        scheme = self.center.scheme_at(self.messages.read_value() * (self.scheme.regions or (1,))[0])
-        reply = scheme.server_update(view, message.vector, tf.cast(staleness, tf.float32))
-        return tf.convert_to_tensor(returned(scheme.name, "server_update", reply))
+        reply = self._scheme().server_update(view, message.vector, tf.cast(staleness, tf.float32))
+        return tf.convert_to_tensor(returned(self.scheme.name, "server_update", reply))
+
+    def _scheme(self) -> Scheme:
+        """Return the scheme with its schedules at this time, about: the region knows no version of the center."""
+        return self.center.scheme_at(self.messages.read_value() * self.count)
 
     def close(self) -> Any:
         """Refuse all messages from now on; returns the operation."""
@@ -209,7 +212,7 @@ class Region:
 
         def merge() -> None:
             with tf.control_dependencies([self._record("down", self.number, 0, False)]):
-                self.scheme.down(self._view({"sender": self.number, "sent": None}, self.own))
+                self._scheme().down(self._view({"sender": self.number, "sent": None}, self.own))
             self.since.assign(tf.constant(0, tf.int64))
             self.answered.assign(False)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..errors import UserError
 from .asynchronous import Async
 from .store import Message, Store, Tensor, WorkerSlot
 
@@ -23,10 +22,3 @@ class InRegions(Async):
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Lock the region, update its model, read the reply, unlock."""
         return ps.regions[slot.index % len(ps.regions)].exchange(slot, message)
-
-    def share_state(self, ps: Store, slot: WorkerSlot, state: Tensor) -> Tensor:
-        """Refuse state beside the parameters: it would travel to the global server in each round."""
-        raise UserError(
-            "servers of regions with ps tasks of their own keep no state beside the parameters, such as that of batch "
-            f"normalisation: choose a model without, or leave ps out. Received: a state of {state.shape[0]} numbers"
-        )

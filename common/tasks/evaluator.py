@@ -71,6 +71,7 @@ class Evaluator:
 
     def _follow(self, stopped: Callable[[], bool]) -> None:
         while not stopped():
+            self.uplinks.check()  # not repeated: a message that was interrupted is lost
             try:
                 workers = self.calls.worker_flags()
                 if self.failing:
@@ -80,7 +81,6 @@ class Evaluator:
                     return self.ending.finish(self.observer.observe(last=True))
                 if not self.observer.observe_if_due() and self.reader.late:
                     self.reader.drain()  # raises the error that stops the reader's thread
-                self.uplinks.check()
                 self._look_for_the_silent()
                 self.ending.stop_if_wanted()
                 self.failing, self.unrestored, self.chief_is_late = None, None, False

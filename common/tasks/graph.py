@@ -81,8 +81,8 @@ class TaskGraph:
             self.identity = index, self.ps.transactions.incarnation
             lazily = partial(LazyOperations, self.graph, threading.RLock())
             asked = (*OF_PS, GraceRequests) if self.sync.grace else OF_PS
-            builds = operations_of(asked, self.ps, first, self.sees_waiting)
-            self.operations: Any = lazily({**builds, **regions_of(self.ps, self.sees_waiting)})
+            builds, of_regions = operations_of(asked, self.ps, first, self.sees_waiting), regions_of(self.ps)
+            self.operations: Any = lazily(builds, of_regions)
             fed = isinstance(self.model, Parameters)
             gradient = None if fed else tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
             self.of_workers: dict[int, Any] = {k: lazily(*self._of_worker(job, k, gradient)) for k in workers}

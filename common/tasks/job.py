@@ -34,6 +34,7 @@ from ..record.run_directory import is_complete, new_run_dir
 from ..record_format import read_config
 from ..server.traffic import Traffic
 from ..spec import hostile_workers
+from ..sync.asynchronous import Async
 from ..sync.in_regions import InRegions
 from ..virtual_time.platform import Machines, Platform
 from ..virtual_time.schedule import check
@@ -271,7 +272,7 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
     if scheme.regions and cluster.simulated is not None:
         scheme = scheme.but(servers_apart=True)
     elif scheme.regions and cluster.ps == 1 + scheme.regions[0]:
-        _check_regions(scheme.regions[0], cluster.workers, options)
+        _check_regions(scheme, scheme.regions[0], cluster.workers, options)
         scheme = scheme.but(servers_apart=True, sync=InRegions())
     if scheme.sync.in_pairs:
         why = f"{scheme.name} has no time at which all its workers stand still, leave out a round or have made as many"
@@ -322,8 +323,17 @@ def _must_be(defaults: Mapping[str, Any], options: RunOptions, why: str) -> None
             raise UserError(f"{why}: leave {name} out. Received: {name}={value}")
 
 
-def _check_regions(regions: int, workers: int, options: RunOptions) -> None:
+def _check_regions(scheme: Scheme, regions: int, workers: int, options: RunOptions) -> None:
     """Raise `UserError` for what servers of regions on ps tasks of their own cannot do."""
+    rules, kind = ("worker_rows", "worker_numbers", "accepts"), type(scheme)
+    own = any(getattr(kind, rule) is not getattr(Scheme, rule) for rule in rules)
+    plain = scheme.events == {"exchange"} and scheme.messages_per_update == 1 and type(scheme.sync) is Async
+    if own or not plain or scheme.keeps_pulled_centers or scheme.sparse or "transit" not in scheme.region_variables:
+        raise UserError(
+            f"{scheme.name}: servers of regions with a ps task each need asynchronous exchanges, each of which counts, "
+            "a variable transit among region_variables, and nothing that is kept for each worker: choose another "
+            f"number of ps tasks. Received: ps={1 + regions}"
+        )
     if workers < regions:
         raise UserError(f"each of {regions} regions needs a worker. Received: workers={workers}")
     defaults = {own.name: own.default for own in fields(Recovery)} | {"ema_decay": None, "schedule": ()}

@@ -387,12 +387,12 @@ def rounds_of(worker: Any, batch_size: int, counts: set[int]) -> dict[str, Opera
     return operations
 
 
-def regions_of(ps: Any, sees_waiting: bool) -> Builds:
-    """Return functions that build the requests to each region, each named by `name_of_carrier`."""
+def regions_of(ps: Any) -> dict[str, Operation]:
+    """Build the requests to each region, each named by `name_of_carrier`; messages shall not wait for that later."""
     return {
-        name_of_carrier(name, r): build
+        name_of_carrier(name, r): own.operation(region, region.device)
         for r, region in enumerate(ps.regions)
-        for name, build in operations_of((RegionRequests,), region, region.device, sees_waiting).items()
+        for name, own in requests_of(RegionRequests).items()
     }
 
 

@@ -224,7 +224,8 @@ class WorkerRecovery:
         """Return True if a call was refused because the run ends now; the logged rounds then count as done."""
         if not self.calls.stopping():
             return False
-        self.progress.stopped(int(self.calls.rounds_applied()[self.index]))
+        least = self.progress.rounds if self.calls.graph.sync.in_regions else 0  # regions bring their records later
+        self.progress.stopped(max(least, int(self.calls.rounds_applied()[self.index])))
         return True
 
     def _was_not_finite(self) -> bool:
