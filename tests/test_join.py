@@ -203,6 +203,14 @@ with distsgd.join(eval(words[0]), w) as worker:
         else:
             worker.step(gradient)
 """
+# Worker k makes as many steps as the word k + 1 says; with those before the run was resumed.
+UNEQUAL = """
+w = np.ones(3, np.float32)
+with distsgd.join(eval(words[0]), w) as worker:
+    while worker.steps_done < int(words[1 + worker.index]):
+        worker.step(w - worker.index)
+np.savez(folder / f"{worker.index}.npz", w=w)
+"""
 ENDLESS = """
 with distsgd.join(eval(words[0]), np.ones(3, np.float32)) as worker:
     with distsgd.join(AsyncSGD(), np.ones(2, np.float32), name="other") as other:
@@ -243,6 +251,7 @@ def center_of(run_dir):
         ("SyncSGD(learning_rate=0.1)", {}, []),
         ("DiLoCo(communication_period=5)", {"ps": 2, "codec": "bf16"}, ["--ps", "2", "--codec", "bf16"]),
         ("AllReduce(learning_rate=0.1)", {}, []),
+        ("DPSGD(learning_rate=0.1)", {}, []),
     ],
 )
 def test_a_script_has_the_center_of_a_group(launch, tmp_path, text, options, flags):
@@ -323,6 +332,9 @@ def test_a_script_that_ends_in_a_round_exchanges_its_steps_and_leaves_a_record(l
         pytest.param("EFSGD()", (), marks=pytest.mark.thorough),
         pytest.param("DiLoCo(communication_period=5)", (), marks=pytest.mark.thorough),
         pytest.param("AEASGD(communication_period=4)", (), marks=pytest.mark.thorough),
+        ("DPSGD()", ()),
+        pytest.param("NoLoCo(communication_period=5)", (), marks=pytest.mark.thorough),
+        pytest.param("ADPSGD()", (), marks=pytest.mark.slow),
     ],
 )
 def test_replay_executes_the_recorded_gradients_of_a_script(launch, tmp_path, capsys, scheme, words):
@@ -342,6 +354,41 @@ def test_replay_executes_the_recorded_gradients_of_a_script(launch, tmp_path, ca
     path.write_bytes(content[:-4])
     with pytest.raises(UserError, match=r"gradients-1\.bin, which is damaged"):
         dispatch(["replay", str(run_dir)])
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (("14", "13", "14"), "for worker 1, which has left its loop"),
+        pytest.param(("13", "14", "14"), "for worker 1, worker 2", marks=pytest.mark.slow),
+    ],
+)
+def test_gossip_with_unequal_numbers_of_steps_ends_in_one_line(launch, steps, said):
+    code, result = launch(UNEQUAL, "DPSGD()", *steps, flags=["--workers", "3", "--wait-seconds", "6"])
+    assert code == 5
+    assert f" s {said}: without a parameter server all workers must make as many steps" in result["message"]
+
+
+@pytest.mark.slow
+def test_the_workers_of_pairs_may_make_unequal_numbers_of_steps(launch, tmp_path):
+    code, result = launch(UNEQUAL, "ADPSGD(learning_rate=0.1)", "12", "17", "14", flags=["--workers", "3"])
+    assert (code, result["updates"]) == (0, 43)
+    for k in range(3):
+        with np.load(tmp_path / f"{k}.npz") as own:
+            np.testing.assert_array_equal(own["w"], center_of(tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_gossip_of_a_script_is_resumed_after_its_last_round(launch, tmp_path):
+    flags = ["--checkpoint-steps", "5", "--record", "gradients"]
+    for steps in ("13", "36"):
+        code, result = launch(UNEQUAL, "DPSGD()", steps, steps, flags=flags)
+        assert (code, result["updates"]) == (0, int(steps)), result
+    assert result["recovery"]["resumed_from"] == 13
+    assert dispatch(["replay", str(tmp_path / "run")]) == 0
+    code, result = launch(UNEQUAL, "DPSGD()", "3", "3", flags=["--min-workers", "1"], folder="other")
+    assert code == 2
+    assert "d_psgd needs all its workers to run a script: leave --min-workers out" in result["message"]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from ..record.run_directory import check_resumed
 from ..reports import Report
 from ..tasks.graph import TaskGraph
 from ..tasks.job import CHIEF, Job, Script
+from ..tasks.results import write_graph
 from ..tasks.script_loop import LOOK_SECONDS, Handoff, ScriptLoop
 from ..waiting import POLL_SECONDS, reachable
 from .sessions import connect_worker
@@ -79,6 +80,7 @@ class Launched:
             if not place.exists():
                 with writing(job.run_dir):
                     own_folder(job.run_dir)
+                    write_graph(job.run_dir, getattr(job.scheme.sync, "topology", ""), job.cluster.workers)
                     (job.run_dir / STOP).unlink(missing_ok=True)  # of the run that is resumed
                 with replacing(place) as file:
                     pickle.dump(agreed, file)

@@ -52,8 +52,8 @@ class Terms:
                 f"{scheme.name} cannot be joined with a delay: the loop of a script may end within a round. Give "
                 f"delay=0, or use train. Received: delay={scheme.overlap}"
             )
-        if scheme.sync.gossips:
-            raise UserError(f"{scheme.name} cannot run a script: its center is collected in rounds known in advance")
+        if scheme.sync.gossips and job.options.recovery.min_workers is not None:
+            raise UserError(f"{scheme.name} needs all its workers to run a script: leave --min-workers out")
         check_update(scheme, in_process=False)
         parameters = Parameters(self.shapes, self.initial, **how)
         job = replace(job, scheme=scheme, recipe=parameters, cluster=cluster, prefix=name, run_dir=job.run_dir / name)

@@ -73,13 +73,13 @@ class Channels:
         self._notes(self.me, self.me).enqueue(row)
 
     def hand_over(self, to: int, vector: Any) -> None:
-        """Send a vector to worker `to`, and all rows of this worker."""
-        self.send(to, vector)
+        """Send a vector to worker `to`, and all rows of this worker; not in the queue of messages, as for replies."""
+        self.send(to, vector, is_reply=True)
         self._notes(self.me, to).enqueue_many(self._own_notes())
 
     def collected(self, of: int, size: int, number: Any) -> tuple[Any, Any, Any]:
         """Receive what worker `of` has handed over: vector [size], [number] rows; True unless the worker is lost."""
-        return self.receive(of, size), self.notes(of, number), tf.constant(True)
+        return self.receive(of, size, is_reply=True), self.notes(of, number), tf.constant(True)
 
     def _own_notes(self) -> Any:
         own = self._notes(self.me, self.me)

@@ -102,7 +102,7 @@ class Journal:
                 return tf.raw_ops.ResourceScatterAdd(resource=counts, indices=slot.index, updates=one)
 
     def record_rounds(self, version: Any, times: Any, present: Any) -> None:
-        """Append rounds of all workers, which begin with the update after `version`, round by round; without a ps.
+        """Append rounds of all workers, none or more from the update after `version` on, in their order; without a ps.
 
         Args:
             version: updates of the center before the first of these rounds.
@@ -111,7 +111,7 @@ class Journal:
         """
         with tf.device(self.device):
             number, workers = tf.shape(times)[1], self.transactions.num_workers
-            released = tf.concat([self.released[:, None], times[:, :-1, TIMES]], 1)
+            released = tf.concat([self.released[:, None], times[:, :, TIMES]], 1)  # before the first, and of each
             versions = version + tf.range(tf.cast(number, tf.int64))
             now = clock() if self.transactions.now is None else self.transactions.now
             fixed = tf.stack([0, 1, now, EVENTS.index("exchange")])  # staleness, accepted, time, event
@@ -120,13 +120,13 @@ class Journal:
                     tf.tile(versions[:, None, None], [1, workers, 1]),
                     tf.tile(tf.range(workers, dtype=tf.int64)[None, :, None], [number, 1, 1]),
                     tf.tile(fixed[None, None], [number, workers, 1]),
-                    tf.transpose(released)[:, :, None],
+                    tf.transpose(released[:, :-1])[:, :, None],
                     tf.transpose(times[:, :, :TIMES], [1, 0, 2]),
                 ],
                 2,
             )
             self.records.enqueue_many(tf.reshape(tf.boolean_mask(rows, present, axis=1), [-1, len(ROW)]))
-            self.released.assign(tf.where(present, times[:, -1, TIMES], self.released))
+            self.released.assign(tf.where(present, released[:, -1], self.released))
             self.rounds_applied.assign_add(tf.cast(present, tf.int64) * tf.cast(number, tf.int64))
 
     def record_of_region(self, rows: Any, version: Any) -> Any:

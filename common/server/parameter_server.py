@@ -37,7 +37,8 @@ class ParameterServer:
     Args:
         center: the center.
         state_size: S, the length of the model's non-trainable float state (batch normalisation), as one vector.
-        last_version: rounds of the worker with the most, after which a barrier ends the run; None if they are scripted.
+        last_version: rounds of the worker with the most, after which a barrier ends the run; None if a schedule
+            or a script decides.
         in_process: True if all workers are threads of this process.
         min_workers: number of workers with which a synchronization rule continues if the others do not join; default W.
         multiples: versions of the center of which snapshots are taken; none if not given.

@@ -163,21 +163,20 @@ class Gossip(Collective):
         """Return the number of rounds between two collections.
 
         Args:
-            last: number of rounds of the run; None if it is not known: then every round is collected.
+            last: number of rounds of the run; None if it is not known: then every tenth is collected.
             snapshots: rounds between two snapshots, and their number, if any are taken; else a hundredth of the run.
         """
-        if last is None or snapshots is None:
-            return max(1, (last or 1) // 100)
-        return snapshots[0]
+        return max(1, (last or 1000) // 100) if snapshots is None else snapshots[0]
 
-    def collect(self, ps: Store, slot: WorkerSlot, vectors: Tensor, state: Tensor) -> None:
-        """Send this worker's vectors [n] and state [S] to worker 0 if that is due after this round.
+    def collect(self, ps: Store, slot: WorkerSlot, vectors: Tensor, state: Tensor, due: Any = None) -> None:
+        """Send this worker's vectors [n] and state [S] to worker 0 if that is `due`; by default after some rounds.
 
         Worker 0 then writes their mean into the center, the consensus distance, and the record. The vectors are the
         parameters [P], then their moving average [P] if the run has one.
         """
         done, every = slot.round + 1, self.every(ps.last_version, ps.multiples)
-        due = tf.equal(done % every, 0) | tf.equal(done, ps.last_version or -1)
+        if due is None:
+            due = tf.equal(done % every, 0) | tf.equal(done, ps.last_version or -1)
         send = self._gather if slot.index == 0 else self._hand_over
         ps.when(due, lambda: send(ps, slot, vectors, state, done))
 

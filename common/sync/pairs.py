@@ -63,8 +63,8 @@ class Pairs(Synchronization):
         return begin, begin
 
     def every(self, last: int | None) -> int:
-        """Return the number of rounds of worker 0 between two reads of all copies: a hundredth of its rounds."""
-        return max(1, (last or 1) // 100)
+        """Return the number of rounds of worker 0 between two reads of all copies: a hundredth of its rounds, or 10."""
+        return max(1, (last or 1000) // 100)
 
     # The operations of a worker.
 
@@ -109,11 +109,9 @@ class Pairs(Synchronization):
             with tf.control_dependencies([ps.record(number, slot, staleness, accepted=True)]):
                 ps.write(ps.pulled, slot, number + 1)
 
-    def read_copies(self, ps: Store, slot: WorkerSlot) -> Tensor:
+    def read_copies(self, ps: Store, slot: WorkerSlot) -> None:
         """Read all copies on worker 0: their mean is the center, and its version the number of recorded rounds."""
         copies, found = slot.mail, []
-        if slot.index != 0:
-            return super().read_copies(ps, slot)
         for k in range(ps.num_workers):
             with tf.device(copies[k].device):
                 found.append(copies.moved(copies[k].read_value(), copies[slot.index].device))
@@ -123,4 +121,3 @@ class Pairs(Synchronization):
             ps.slices[0].center.assign(center)
             ps.variables.consensus.assign(consensus(workers))
             ps.count_updates(tf.reduce_sum(ps.rounds_applied.read_value()) - ps.read_version())
-        return tf.constant(True)

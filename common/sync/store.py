@@ -6,7 +6,7 @@ slice in `each_slice`.
 
     num_workers         W
     min_workers         the number of workers with which a rule continues if the others do not join
-    last_version        rounds of the worker with the most, after which a barrier ends the run; None if scripted
+    last_version        rounds of the worker with the most, after which a barrier ends the run; None if not known
     in_process          True if all workers are threads of this process
     can_lose            True if this run may continue without some of its workers, and there is no ps
     multiples           versions of the center of which snapshots are taken, `every` and `number`; None if none are

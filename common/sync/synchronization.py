@@ -182,10 +182,6 @@ class Synchronization:
         ps.store_state(slot, state)
         return state
 
-    def read_copies(self, ps: Store, slot: WorkerSlot) -> Tensor:
-        """Bring the center up to date after the last round of all workers, on worker 0. Default: it is."""
-        return tf.constant(True)
-
     # Waiting workers, and workers that join and leave.
 
     def arrived(self, ps: Store) -> Tensor | None:

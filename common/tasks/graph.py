@@ -110,7 +110,7 @@ class TaskGraph:
         takes_some = job.test is not None and not (self.sync.in_pairs or job.regions)
         multiples = job.plan.multiples(self.model.size + self.model.state_size) if takes_some else None
         self.multiples = multiples and Multiples(*multiples)
-        last = None if job.options.schedule else max(map(len, job.plan.all_rounds))
+        last = None if job.options.schedule or job.plan.is_endless else max(map(len, job.plan.all_rounds))
         if isinstance(self.sync, Gossip):
             self.rounds_collected = self.sync.every(last, self.multiples)
         place = job.cluster.placement

@@ -241,7 +241,6 @@ class WorkerRequests:
     """Requests that each worker has of its own."""
 
     _refuse = answer(bool, lambda own: own.ps.refuse(own.slot), traced=True)
-    read_copies = answer(bool, lambda own: own.scheme.sync.read_copies(own.ps, own.slot), traced=True, waits=SLOW)
     _local = answer(dict, lambda own: tf.nest.map_structure(lambda v: v.read_value(), own.local()), waits=SLOW)
 
     @request(inputs=lambda own: own.fed)
@@ -257,6 +256,13 @@ class WorkerRequests:
         """Set the clock of learning-rate schedules to this number of local `steps`."""
         with tf.device(own.device):
             return own.clock.assign(steps).op if hasattr(own, "clock") else tf.no_op()
+
+    @request(traced=True, waits=SLOW)
+    def collect(own: Any, rounds: int) -> bool:
+        """Bring the mean of workers that gossip up to date after the last round; this worker has made so many."""
+        if own.scheme.sync.gossips:
+            own.collect(rounds)
+        return tf.constant(True)
 
     @request()
     def set_finished(own: Any, computed: int, replied: int) -> None:

@@ -21,7 +21,7 @@ from ..errors import Interrupted, WaitTimeout
 from ..lazy import tf
 from .progress import Progress
 from .worker_calls import Done
-from .worker_loop import WorkerLoop
+from .worker_loop import AS_MANY, WorkerLoop
 from .worker_recovery import is_done
 
 LOOK_SECONDS = 0.5  # between two looks at the workers that have left
@@ -198,7 +198,6 @@ class ScriptLoop(WorkerLoop):
             late = late + LOOK_SECONDS if len(left) and self.handoff.idle else 0.0
             if late > self.calls.wait_seconds:
                 raise WaitTimeout(
-                    f"worker {self.index} waited {late:.0f} s for worker {left[0]}, which has left its loop: without a "
-                    "parameter server all workers must make as many steps"
+                    f"worker {self.index} waited {late:.0f} s for worker {left[0]}, which has left its loop{AS_MANY}"
                 )
         return done.result()

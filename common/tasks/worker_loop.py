@@ -34,6 +34,8 @@ LONG_ROUND_SECONDS = 0.05  # of CPU time: to put several longer rounds in a call
 
 LATE_ROUND_SECONDS = 0.25  # of elapsed time, waits included: longer rounds would make a call of several take long
 
+AS_MANY = ": without a parameter server all workers must make as many steps"
+
 
 class WorkerLoop:
     """Runs the rounds of one worker in a session.
@@ -177,15 +179,18 @@ class WorkerLoop:
         self.recovery.join(recorded=False)
 
     def _await_last_rounds(self) -> None:
-        """Block until the other workers have done their rounds: they average with each other until then."""
+        """Block until the others have done their rounds: pairs average until then, others have sent their vectors."""
 
         def finished() -> np.ndarray:
             flags = self.calls.worker_flags().finished
             flags[CHIEF] = True  # this worker
             return flags
 
+        why = "" if self.calls.graph.sync.in_pairs else AS_MANY
         self._await(
-            lambda: bool(finished().all()), lambda: self.calls.rounds_applied().tolist(), lambda: absent(finished())
+            lambda: bool(finished().all()),
+            lambda: self.calls.rounds_applied().tolist(),
+            lambda: absent(finished()) + why,
         )
 
     def _await(self, is_over: Callable[[], bool], position: Callable[[], Any], missing: Callable[[], str]) -> None:
@@ -197,13 +202,15 @@ class WorkerLoop:
 
         while not is_over():
             seen = position()
-            wait_until(may_continue, self.calls.wait_seconds, missing)
+            wait_until(may_continue, round(self.calls.patience), missing)
 
     def _finish(self) -> None:
         """Report that all rounds are done: the others no longer wait for this worker."""
-        if self.calls.graph.sync.in_pairs and self.index == CHIEF:
-            self._await_last_rounds()
-            self.calls.read_copies()
+        sync = self.calls.graph.sync
+        if sync.in_pairs or (sync.gossips and self.plan.is_endless):
+            if self.index == CHIEF:
+                self._await_last_rounds()
+            self.calls.collect(self.progress.rounds)
         self.local.end()
         self.calls.set_finished(*self.progress.end)
         if self.calls.graph.sees_waiting and not self.plan.options.schedule and not self.progress.stopping:

@@ -70,6 +70,14 @@ class FedWorker(DenseWorker):
         stepped = when(more, lambda: self._step(gradients))
         return loss, gradients, [stepped & more]
 
+    def message(self, scheme: Any, begun: Any, total: Any = None) -> Any:
+        """Build the message, which with gossip waits for the last gradient: the script may leave in place of it.
+
+        Otherwise parameters from before that step could reach neighbours, for a round that this worker never makes.
+        """
+        with tf.control_dependencies([total] if scheme.sync.gossips else []):
+            return super().message(scheme, begun, total)
+
     def _end_steps(self, first: Any, made: Any) -> None:
         super()._end_steps(first, made)
         self.replica.may_end = tf.constant(False)

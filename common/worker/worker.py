@@ -218,11 +218,23 @@ class DenseWorker(WorkerRules):
             rule: Any = scheme.sync  # a `Gossip`
             # Collect after the timestamp of the reply, for which the identities wait. Otherwise the collection could
             # run before it, and count as part of this round.
-            kept = *(view.params for view in self.views), *self.averages
-            parts = [joined([vector.read_value() for vector in kept]), self.replica.state.read_value()]
+            parts = self._collected()
             with tf.control_dependencies([timer.replied]):
                 rule.collect(self.ps, slot, *map(tf.identity, parts))
         return total, adopted
+
+    def _collected(self) -> list[Any]:
+        """Read what worker 0 collects: the parameters with their average, if there is one, and the state."""
+        kept = *(view.params for view in self.views), *self.averages
+        return [joined([vector.read_value() for vector in kept]), self.replica.state.read_value()]
+
+    def collect(self, rounds: Any) -> None:
+        """Build the last collection of workers that gossip, after so many rounds of this worker."""
+        rule: Any = self.scheme.sync
+        if not rule.in_pairs:
+            rule.collect(self.ps, replace(self.slot, round=rounds - 1), *self._collected(), tf.constant(True))
+        elif self.slot.index == 0:
+            rule.read_copies(self.ps, self.slot)
 
     def _round_in_pairs(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any) -> Any:
         """Build a round that ends with an average with a peer; a message that is not finite is refused."""
