@@ -122,6 +122,10 @@ class CarriedChannels(Channels):
         """Put the mark behind all that worker `of` has sent."""
         return self._inbox(of).enqueue([tf.zeros([0]), tf.zeros([0, TIMES + 1], tf.int64)])
 
+    def close(self, of: int) -> Any:
+        """Let the round fail that waits for a message of worker `of`: no more are carried."""
+        return self._inbox(of).close()
+
     def _opened(self, handle: Any) -> Any:
         if not isinstance(self.transport, SharedMemory):
             return tf.zeros([0])

@@ -34,7 +34,12 @@ class Carriers:
         plan: rounds of each worker.
         report: receives events.
         silent: workers of which nothing was heard for long: a set that grows; None if one launcher kills such workers.
+
+    Attributes:
+        too_few: the error that ends the run on several machines if too few workers are left; then a round fails.
     """
+
+    too_few: TaskLost | None = None
 
     def __init__(self, calls: WorkerCalls, plan: Plan, report: Report, silent: Collection[int] | None = None):
         self.calls, self.plan, self.report, self.silent = calls, plan, report, silent
@@ -91,6 +96,11 @@ class Carriers:
                 self.report(event="evicted", worker=of)
             if continues:
                 self._run("mark_lost", of)
+            elif self.silent is not None and not self.calls.worker_flags().finished[self.index]:
+                lost = ", ".join(f"worker {k}" for k in sorted(self.left_out))
+                least = self.plan.options.recovery.min_workers
+                self.too_few = TaskLost(f"{lost} lost: fewer workers are left than min_workers={least}")
+                self._run("close", of)
 
     def begin(self, rounds: int, count: int) -> int:
         """Announce the next rounds after so many; return how many of them the next call may make.

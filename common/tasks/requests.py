@@ -409,7 +409,7 @@ def carriers_of(worker: Any, workers: int) -> dict[str, Operation]:
     for k in range(workers):
         if k != worker.slot.index:
             operations[name_of_carrier("open", k)] = Operation(mail.open(k, number), number)
-            for action in (mail.carry, mail.leave_out, mail.mark_lost):
+            for action in (mail.carry, mail.leave_out, mail.mark_lost, mail.close):
                 operations[name_of_carrier(action.__name__, k)] = Operation(action(k))
     return operations
 

@@ -116,6 +116,8 @@ class WorkerLoop:
                     if not over:  # the state was restored, which undid some rounds
                         self.recovery.join()
                 except (tf.errors.OpError, WaitTimeout) as error:
+                    if self.carriers is not None and self.carriers.too_few is not None:
+                        raise self.carriers.too_few from None
                     self.recovery.recover(error)
             self._depart()
 
