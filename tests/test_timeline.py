@@ -328,6 +328,18 @@ def test_a_trace_without_rounds_shows_arrivals_alone(tmp_path):
     assert [event["ts"] for event in chosen(events, "i")] == [0, 900, 1_400, 1_900]
 
 
+def test_a_message_between_servers_is_of_a_region_and_no_worker(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, more in ("plain", []), ("apart", [(2, 1, 0, 0, 3_200, EVENTS.index("up"))]):
+        save(tmp_path / name, [*TRACE, *more])
+        assert dispatch(["timeline", name, "--picture", f"{name}.svg"]) == 0
+    (up,) = chosen(traced(read_lanes(tmp_path / "apart")), "i", name="up")
+    assert up["args"]["region"] == 1
+    assert "worker" not in up["args"]
+    plain, apart = ((tmp_path / f"{name}.svg").read_text().count('id="patch') for name in ("plain", "apart"))
+    assert plain == apart
+
+
 def test_a_part_of_a_run_has_whole_rounds_and_arrows(tmp_path):
     folder = many(tmp_path / "run", 4, 50, waits=False)
     whole, part = traced(read_lanes(folder)), traced(read_lanes(folder, 0.1, 0.2))

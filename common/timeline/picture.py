@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..record.plot import figure_class
+from ..record_format import BETWEEN_SERVERS
 from .lanes import TIMES, Tracks
 
 # Viridis (van der Walt & Smith 2015, CC0) at 17 points, without its darkest and palest ends.
@@ -82,7 +83,7 @@ def _lanes(axes: Any, run: Tracks, colour_of: Any) -> None:
         _bars(axes, worker, start, end, 0.2, TRANSFER)
     axes.scatter(arrived, np.full(len(arrived), -1.0), c=colours, s=9, zorder=3, linewidths=0)
     if len(worker) <= FEW:
-        for row in np.flatnonzero(~np.isnan(arrived)):
+        for row in np.flatnonzero(~np.isnan(arrived) & (columns["event"] < BETWEEN_SERVERS)):
             style = {"arrowstyle": "-|>", "lw": 0.7, "mutation_scale": 5, "shrinkA": 0, "shrinkB": 0}
             axes.annotate(
                 "", (arrived[row], -0.9), (sent[row], worker[row] - 0.34), arrowprops={"color": colours[row], **style}

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..record_format import EVENTS
+from ..record_format import BETWEEN_SERVERS, EVENTS
 from ..server.trace import UNKNOWN
 from .lanes import COLUMNS, PARTS, Tracks
 
@@ -87,7 +87,7 @@ def _arrival(row: RoundRow, pid: int) -> Iterator[Json]:
     arrow = {"name": "message", "cat": "message", "id": row.arrow}
     if sent:
         yield {"ph": "s", "ts": row.ready, "tid": worker} | arrow
-    args = {"worker": row.worker} | _args(row)
+    args = {"region" if row.event >= BETWEEN_SERVERS else "worker": row.worker} | _args(row)
     yield {"ph": "i", "s": "t", "name": event, "ts": row.arrived, "tid": pid, "args": args}
     if sent:
         yield {"ph": "f", "bp": "e", "ts": row.arrived, "tid": pid} | arrow
