@@ -30,7 +30,7 @@ Versions: the center is Θ. Its version counts all messages of workers, most of 
 servers apart it counts those that the global server knows of, and staleness those of the worker's region.
 Limits: with one region, K = 1, D = 0, α = 1, ε' = N' = 1 and β' = 0 it is `async_diloco` with the outer rate ε W and
 N = W. The moves of a region after its last message do not reach Θ: a run needs many times R K messages. Servers apart
-have no checkpoints and no average, and all tasks have to live.
+have no checkpoints, no average and no model with state, and all tasks have to live.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,8 @@
 """`halos` with servers of regions on ps tasks of their own: what is merged, where messages travel, what is refused."""
 
 import json
+import os
+import signal
 from dataclasses import dataclass
 
 import keras
@@ -13,7 +15,7 @@ from distsgd.algorithms.halos import HALoS
 from distsgd.common.cli.flag_groups import Options, parse_flags
 from distsgd.common.contract import Rate
 from distsgd.common.contract.schedules import shaped
-from distsgd.common.errors import UserError
+from distsgd.common.errors import TaskLost, UserError, WaitTimeout
 from distsgd.common.record.round_log import load_rounds
 from distsgd.common.record_format import EVENTS
 from distsgd.common.replay.comparison import judge
@@ -24,8 +26,8 @@ from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.job import describe
 from distsgd.common.tasks.options import Recovery
 from distsgd.common.tasks.progress import Progress
-from machines import Run, machines_with_servers
-from runs import DIGITS, job_of, record
+from machines import Run, machines_with_servers, task_process
+from runs import DIGITS, LASTING, job_of, patience, record, wait_until
 
 SCHEME = HALoS(
     **{"communication_period": 3, "regional_buffer": 3, "moves_per_merge": 2, "merge_delay": 1, "merge_share": 0.5},
@@ -181,28 +183,55 @@ def test_the_settings_of_a_run_repeat_it(tmp_path):
     assert options.platform == Options().platform
 
 
+@pytest.fixture(scope="module")
+def machines():
+    with machines_with_servers(3 + REGIONS) as machines:
+        yield machines
+
+
 def exchanges(run_dir):
-    """Return the microseconds from message to reply of each round of a run."""
+    """Return the microseconds from message to reply of each round of a run; prints them, and their share of a round."""
     rounds = load_rounds(run_dir)
-    return rounds[:, ROUND.index("replied")] - rounds[:, ROUND.index("ready")]
+    begun, ready, replied = (rounds[:, ROUND.index(name)] for name in ("begun", "ready", "replied"))
+    times, share = replied - ready, (replied - ready).sum() / (replied - begun).sum()
+    print(f"{run_dir.name} ps: exchange {np.median(times) / 1e3:.2f} ms in the median, {share:.1%} of the rounds")  # noqa: T201
+    return times
 
 
 @pytest.mark.thorough
-def test_workers_wait_for_no_link_between_regions(tmp_path):
+def test_workers_wait_for_no_link_between_regions(machines, tmp_path):
     """Each task has a machine of its own, and that of the first ps is far away."""
-    delay = 0.1
-    scheme = HALoS(regional_servers=1, moves_per_merge=2, communication_period=2)
-    with machines_with_servers(4) as machines:
-        if not machines.real:
-            pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
-        with machines.slow_link(0, delay=delay, jitter=0.0, loss=0.0) as link:
-            if link.refusal:
-                pytest.skip(f"this machine allows no link in user space: {link.refusal}")
-            for ps, steps in ((1, 20), (2, 10000)):
-                tasks = Run(machines, tmp_path / str(ps), ps=ps, workers=2).start_all(scheme, steps=steps)
-                assert [task.end() for task in tasks.values()] == [None] * (ps + 2)
+    if not machines.real:
+        pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
+    delay, scheme = 0.1, SCHEME.but(communication_period=10, learning_rate=0.01)
+    with machines.slow_link(0, delay=delay, jitter=0.0, loss=0.0) as link:
+        if link.refusal:
+            pytest.skip(f"this machine allows no link in user space: {link.refusal}")
+        for ps, steps in ((1, 200), (1 + REGIONS, 20000)):
+            tasks = Run(machines, tmp_path / str(ps), ps=ps, workers=2).start_all(scheme, steps=steps)
+            assert [task.end() for task in tasks.values()] == [None] * (ps + 2)
     run = tasks["worker", 0].recorded()
     assert judge(run).agrees
     assert number_of(run, "down") > 2
     assert exchanges(tmp_path / "1").min() > 2e6 * delay
-    assert np.percentile(exchanges(tmp_path / "2"), 95) < 1e6 * delay
+    assert np.percentile(exchanges(tmp_path / "3"), 95) < 1e6 * delay
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "victim",
+    [("ps", 1), *(pytest.param(task, marks=pytest.mark.thorough) for task in [("ps", 0), ("worker", 1)])],
+    ids=lambda task: "{}-{}".format(*task),
+)
+def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(victim, machines, tmp_path):
+    """Of the first ps, which no worker calls, only the silence is noticed; the loss of the others at once."""
+    cluster = Run(machines, tmp_path, ps=1 + REGIONS, workers=2)
+    seconds = patience(10) if victim == ("ps", 0) else 10**3
+    tasks = cluster.start_all(SCHEME, **LASTING, wait_seconds=seconds)
+    wait_until(cluster.trains)
+    os.kill(task_process(tmp_path, "{}-{}".format(*victim)), signal.SIGKILL)
+    for task in tasks.keys() - {victim}:
+        error = tasks[task].end()
+        assert isinstance(error, TaskLost | WaitTimeout), error
+        assert "{} {}".format(*victim) in str(error)
+    assert "{}-{} was killed by SIGKILL".format(*victim) in str(tasks[victim].end())
