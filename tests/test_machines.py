@@ -9,12 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from resting import CutDPSGD, Resting, RestingDPSGD, RestingTogether
+from resting import CutDPSGD, Resting, RestingDPSGD, RestingTogether, RestingUntil
 
 from distsgd.algorithms import SCHEMES, AllReduce, AsyncSGD, Downpour, SyncSGD
 from distsgd.common import Cluster, train
@@ -121,10 +122,10 @@ def test_tasks_that_are_missing_are_named_with_their_addresses(machines, tmp_pat
 def test_a_run_continues_after_bad_input_and_foreign_tasks(machines, tmp_path):
     """Garbage, a task with other hyperparameters, one of another cluster, second workers 0 and 1; then a replay."""
     cluster = Run(machines, tmp_path)
-    steps, scheme = 480, Resting(milliseconds=100)
+    steps, scheme = 1000, RestingUntil(file=str(tmp_path / "over"))
     cluster.options = {"steps": steps, "recovery": AGAIN}
     good = [cluster.start(scheme, "ps", 0), cluster.start(scheme, "worker", 0)]
-    other = Resting(milliseconds=100, learning_rate=0.123)
+    other = replace(scheme, learning_rate=0.123)
     different = cluster.start(other, "worker", 1, seed=7)
     error = different.end()
     assert isinstance(error, UserError), error
@@ -156,6 +157,7 @@ def test_a_run_continues_after_bad_input_and_foreign_tasks(machines, tmp_path):
     assert isinstance(error, UserError), error
     assert ("is running already" if machines.real else "cannot listen") in str(error)
     assert good[1].thread.is_alive(), "the run was over before the bad input"
+    (tmp_path / "over").touch()
 
     assert [task.end() for task in good] == [None] * 3
     assert good[1].recorded().error() < TOLERANCE
