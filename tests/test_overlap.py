@@ -1,7 +1,6 @@
 """Schemes whose workers compute between a message and its reply."""
 
-import os
-import time
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,12 +14,14 @@ from distsgd.common import Cluster, Group, UserError, train
 from distsgd.common.contract import Async, Barrier, Collective, Count, Gossip, Period, Quorum, Scheme, Synchronization
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.contract.stability import largest_rate
+from distsgd.common.errors import WaitTimeout
 from distsgd.common.record.round_log import load_rounds
 from distsgd.common.server.traffic import Traffic
 from distsgd.common.virtual_time.forecast import forecast
 from distsgd.common.virtual_time.layers import exchange_of
 from distsgd.common.virtual_time.platform import Platform
 from distsgd.common.virtual_time.schedule import EventLoop
+from distsgd.common.waiting import wait_until
 from runs import ONES
 
 
@@ -53,9 +54,8 @@ class Meeting(Scheme):
 
     def _comes(self, step):
         """Return True once the step of worker 0 is made; False after a minute."""
-        ends = time.monotonic() + 60
-        while not self._file(step).exists() and time.monotonic() < ends:
-            os.sched_yield()
+        with contextlib.suppress(WaitTimeout):
+            wait_until(self._file(step).exists, 60, str)
         return self._file(step).exists()
 
     def server_update(self, server, message, staleness):
