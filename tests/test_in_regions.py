@@ -15,7 +15,7 @@ from distsgd.algorithms.halos import HALoS
 from distsgd.common.cli.flag_groups import Options, parse_flags
 from distsgd.common.contract import Rate
 from distsgd.common.contract.schedules import shaped
-from distsgd.common.errors import TaskLost, UserError, WaitTimeout
+from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
 from distsgd.common.record.round_log import load_rounds
 from distsgd.common.record_format import EVENTS
 from distsgd.common.replay.comparison import judge
@@ -27,7 +27,7 @@ from distsgd.common.tasks.job import describe
 from distsgd.common.tasks.options import Recovery
 from distsgd.common.tasks.progress import Progress
 from machines import Run, machines_with_servers, task_process
-from runs import DIGITS, LASTING, job_of, patience, record, wait_until
+from runs import DIGITS, LASTING, job_of, patience, record, spoiled, wait_until
 
 SCHEME = HALoS(
     **{"communication_period": 3, "regional_buffer": 3, "moves_per_merge": 2, "merge_delay": 1, "merge_share": 0.5},
@@ -161,6 +161,12 @@ def test_the_rates_of_a_region_follow_a_schedule_in_both_rules():
     job = job_of(Falling(), 2, ps=1 + REGIONS, backend="threads")
     job.scheme = shaped(job.scheme, "linear", 100)
     assert TaskGraph(job).operations["serve_0"]
+
+
+def test_a_message_that_is_not_finite_ends_the_run_without_advice_that_would_be_refused(tmp_path):
+    with pytest.raises(Diverged, match="not finite") as refused:
+        record(SCHEME, tmp_path, workers=2, ps=1 + REGIONS, backend="threads", data=spoiled, batch_size=8, steps=300)
+    assert "on-nan" not in str(refused.value)
 
 
 def test_a_lost_message_between_servers_ends_the_run_at_once(tmp_path, monkeypatch):

@@ -233,9 +233,10 @@ class WorkerRecovery:
         if not self.calls.is_owner():
             return False
         if self.progress.on_nan == "stop":
+            drop = "" if self.calls.graph.sync.in_regions else ", or --on-nan drop"  # servers in regions refuse that
             raise Diverged(
                 f"worker {self.index} sent a message that is not finite, at version {self.calls.version()} of the "
-                "center, which refused it: check the loss, try a smaller learning rate or period, or --on-nan drop"
+                f"center, which refused it: check the loss, try a smaller learning rate or period{drop}"
             )
         if self.calls.refuse():  # otherwise the slot was taken over, and the next message is refused for that
             self.report(event="refused", worker=self.index)
