@@ -131,10 +131,14 @@ def test_sweep_takes_other_names_with_their_options(capsys):
     assert capsys.readouterr().err == "snoo is diloco --workers 1\n"
 
 
-def test_a_file_with_an_unknown_algorithm_is_named(tmp_path):
-    (tmp_path / "my.toml").write_text('algorithm = "fedavgg"')
-    with pytest.raises(UserError, match=r"my.toml: unknown algorithm 'fedavgg'. Did you mean fedavg"):
-        dispatch(["train", "--config", str(tmp_path / "my.toml")])
+@pytest.mark.parametrize(
+    ("name", "text"), [("my.toml", 'algorithm = "fedavgg"'), ("my.json", '{"algorithm": "fedavgg"}')]
+)
+def test_a_file_with_an_unknown_algorithm_is_named(name, text, tmp_path):
+    """As that of a run whose algorithm no `--import` brings."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=rf"{name}: unknown algorithm 'fedavgg'. Did you mean fedavg"):
+        dispatch(["train", "--config", str(tmp_path / name)])
 
 
 @pytest.mark.parametrize(("own", "base", "meant"), [("mine", LocalSGD, "local_sgd"), ("fedavg", AsyncSGD, "fedavg")])

@@ -93,8 +93,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
     if "algorithm" not in content:
         return content
     name, *meant = meant_by(str(content["algorithm"]), f"{path}: ")
-    pairs = zip(map(flags.field_of, meant[::2]), meant[1::2], strict=True)
-    return {**dict(pairs), **content, "algorithm": name}
+    return dict(zip(map(flags.field_of, meant[::2]), meant[1::2], strict=True)) | content | {"algorithm": name}
 
 
 def settings(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from ..record.summary import summary
 from ..record.tables import aligned
 from ..tasks.job import Job, describe, make_job
 from ..training import try_on_a_batch
+from .catalogue import meant_by
 from .config_file import FLAG, read_config_file, split_config, with_settings
 from .dry_run import expected, size_table, sizes
 from .flag_groups import RUN, Options, Output, commands, find_cluster, options_of, parse_flags
@@ -100,7 +101,7 @@ def train_by_file(arguments: list[str]) -> int:
         raise UserError(
             f'{path} names no algorithm: add a line such as algorithm = "downpour", or type: downpour {FLAG} ...'
         )
-    scheme_type = SCHEMES[name]
+    scheme_type = SCHEMES[meant_by(str(name), f"{path}: ")[0]]
     return run_algorithm(scheme_type, with_settings(scheme_type, options_of(scheme_type), path, content, rest))
 
 
