@@ -86,8 +86,8 @@ class Region:
         self.center, self.journal, self.transactions = center, journal, journal.transactions
         (self.part,) = center.slices
         self.count, self.moves, self.delay = self.scheme.regions or (0, 0, 0)
-        self.way = copy.copy(center)  # of messages of its workers: as to the center, and from it
-        self.way.slices = [SimpleNamespace(index=0, device=device)]  # pyright: ignore[reportAttributeAccessIssue]
+        self.channel = copy.copy(center)  # receives messages and sends replies as the center does
+        self.channel.slices = [SimpleNamespace(index=0, device=device)]  # pyright: ignore[reportAttributeAccessIssue]
         zero = tf.constant(0, tf.int64)
         with tf.device(device):
             self.own = {
@@ -115,7 +115,7 @@ class Region:
 
     def exchange(self, slot: WorkerSlot, message: Message) -> Any:
         """Push a message of a worker of this region; returns the reply, [P]."""
-        slot, (arrived,) = self.way.receive(slot, message)
+        slot, (arrived,) = self.channel.receive(slot, message)
         with tf.device(self.device):
             finite, times = is_finite(arrived), tf.identity(slot.times)
 
@@ -134,7 +134,7 @@ class Region:
             self.news.enqueue_many([tf.ones([tf.cast(due, tf.int32)], tf.bool)])
             # Copy the reply under the lock, as `Async.exchange` does.
             reply = self.share(reply)
-        return self.way.reply([reply])
+        return self.channel.reply([reply])
 
     def _merge(self, slot: WorkerSlot, message: Message, staleness: Any) -> Any:
         """Apply the scheme's rule to a message of a worker; returns the reply."""
