@@ -11,7 +11,7 @@ from typing import Any
 
 from sleeping import rested
 
-from distsgd.algorithms import DPSGD, EFSGD, SGP, AsyncSGD, DecoupledDiLoCo, DSGDTracking, NoLoCo, SyncSGD
+from distsgd.algorithms import DPSGD, EFSGD, SGP, AsyncSGD, DecoupledDiLoCo, DSGDTracking, HALoS, NoLoCo, SyncSGD
 from distsgd.common.contract import tf
 from distsgd.common.tasks import state_manager
 from distsgd.common.tasks.carriers import Carriers
@@ -44,6 +44,11 @@ class RestingUntil(AsyncSGD):
         again = tf.strings.as_string(worker.round)  # a pattern that never changes would be looked up once
         there = tf.size(tf.io.matching_files(tf.stack([self.file, self.file + again]))) > 0
         return rested(super().message(worker), tf.where(there, tf.constant(0, tf.int64), 200))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestingHALoS(Rests, HALoS):
+    """The same of servers in regions."""
 
 
 @dataclass(frozen=True, kw_only=True)
