@@ -16,14 +16,17 @@ find_python() {  # the first installed Python that TensorFlow supports
     exit 2
 }
 
-install() {  # from pinned versions; the stamp is written last, so an interrupted set-up is done again
+# Install pinned versions. The stamp is written last, so an interrupted set-up is done again. Compiled here, as by pip:
+# importing TensorFlow takes twice as long otherwise, each time where PYTHONDONTWRITEBYTECODE is set.
+install() {
     echo "Setting up .venv (once; TensorFlow is large, 3 GB in all) ..." >&2
     show_growth &
     disown
     trap "kill $! 2>/dev/null || true; [[ ! -t 2 ]] || printf '\\r\\033[K' >&2" EXIT
     if command -v uv >/dev/null; then
         uv venv --quiet --allow-existing --python "$1" .venv
-        uv pip install --quiet --python .venv/bin/python --constraint constraints.txt --editable . --group dev
+        uv pip install --quiet --compile-bytecode --python .venv/bin/python \
+            --constraint constraints.txt --editable . --group dev
     else
         "$1" -m venv .venv
         .venv/bin/python -m pip install -qq --disable-pip-version-check --upgrade "pip>=25.1"

@@ -192,7 +192,7 @@ def test_programs_started_together_set_the_environment_up_once(tmp_path):
         shutil.copy(ROOT / name, tmp_path)
     uv = tmp_path / "uv"  # stands for the one that may be here
     uv.write_text(
-        "#!/bin/bash\necho $$ $1 began >>log\nsleep 0.2\nmkdir -p .venv/bin\n"
+        "#!/bin/bash\necho $* >>asked\necho $$ $1 began >>log\nsleep 0.2\nmkdir -p .venv/bin\n"
         "printf '#!/bin/bash\\necho starts' >.venv/bin/distsgd\nchmod 755 .venv/bin/distsgd\necho $$ $1 ended >>log\n"
     )
     uv.chmod(0o755)
@@ -203,6 +203,7 @@ def test_programs_started_together_set_the_environment_up_once(tmp_path):
     assert [program.communicate()[0].strip() for program in programs] == ["starts"] * 4
     steps = [line.split()[1:] for line in (tmp_path / "log").read_text().splitlines()]
     assert steps == [["venv", "began"], ["venv", "ended"], ["pip", "began"], ["pip", "ended"]]
+    assert "--compile-bytecode" in (tmp_path / "asked").read_text()
 
 
 def test_the_dockerfile_copies_existing_files_and_starts_the_command():

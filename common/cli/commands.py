@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import os
 import subprocess
 import sys
 import time
@@ -89,7 +90,9 @@ def evaluate(arguments: list[str]) -> int:
 
 def test(arguments: list[str]) -> int:
     """Run the test suite of the checkout; return its exit code."""
-    return subprocess.call([sys.executable, "-m", "pytest", *arguments], cwd=_checkout())
+    environment = os.environ.copy()
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile the same modules again
+    return subprocess.call([sys.executable, "-m", "pytest", *arguments], cwd=_checkout(), env=environment)
 
 
 def mutants(arguments: list[str]) -> int:
