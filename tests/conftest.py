@@ -11,7 +11,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a suite in the backg
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
-from code_lines import budget, lines_of_common
 
 from distsgd.algorithms import SCHEMES, OneBitAdam, one_bit_adam
 from distsgd.common import keep_warm
@@ -38,10 +37,6 @@ def collected(request) -> list[str]:
     if any("::" in argument for argument in request.config.args):
         pytest.skip("only parts of files were read")
     return request.config.stash[COLLECTED]
-
-
-def pytest_terminal_summary(terminalreporter):
-    terminalreporter.write_line(f"common/ has {lines_of_common():,} lines of code, of {budget():,} at most")
 
 
 def children() -> set[int]:
