@@ -17,6 +17,7 @@ from typing import Any
 from ..algorithms import SCHEMES
 from ..common.cli.catalogue import hyperparameters, timing
 from ..common.contract.scheme import Scheme
+from ..common.sources import docstring
 from . import reproduced, tables
 from .algorithm_pictures import WORKERS, curve, for_the_picture, timeline
 from .claims_catalogue import CLAIMS
@@ -86,7 +87,7 @@ def _section(title: str, text: str) -> list[str]:
 
 def described(kind: type[Scheme]) -> Iterator[str]:
     """Yield the sections of the docstring of the algorithm's module: equations as tables, the rest as it is."""
-    about, _, rest = (sys.modules[kind.__module__].__doc__ or "").strip().partition("\n")
+    about, _, rest = docstring(sys.modules[kind.__module__]).partition("\n")
     yield "## Equations"
     yield about
     for paragraph in re.split(r"\n\n+", rest.strip("\n")):

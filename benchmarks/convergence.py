@@ -24,10 +24,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..algorithms import SCHEMES
-from ..common.arguments import at_least, check_known
+from ..common.arguments import at_least, check_known, with_tuples
 from ..common.cli import flags
 from ..common.errors import DistsgdError
-from ..common.files import with_tuples
 from .experiments import Experiment
 from .grids import beyond, candidates
 from .outcome_files import merged, write

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import json
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -28,6 +29,7 @@ from ..common.data.named import load
 from ..common.errors import UserError
 from ..common.launch.run import run
 from ..common.record.callbacks import Callback
+from ..common.sources import docstring
 from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import RunOptions
 from .many_workers import descriptors, parent_of, private_bytes
@@ -42,7 +44,7 @@ MODEL = "mlp:hidden=16"
 
 def main(arguments: list[str]) -> int:
     """Run the command line; 0 if no process grows."""
-    parser = Parser("run.sh endurance", (__doc__ or "").splitlines()[0])
+    parser = Parser("run.sh endurance", docstring(sys.modules[__name__]).partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0, metavar="N", help="how long (default: 10)")
     parser.add_argument("--scheme", default="async_sgd", metavar="NAME", help="the algorithm (default: async_sgd)")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="worker tasks (default: 2)")

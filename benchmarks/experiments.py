@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..common.files import with_tuples
+from ..common.arguments import with_tuples
 from .outcome_files import sources, write
 from .virtual import SYNTHETIC, UNEVEN, LearningCurve, simulated
 

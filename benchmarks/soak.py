@@ -36,6 +36,7 @@ from ..common.launch.client import keep_warm
 from ..common.launch.run import run as train_job
 from ..common.record.callbacks import Callback
 from ..common.replay.replay import replay
+from ..common.sources import docstring
 from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import Recovery, RunOptions
 from ..common.waiting import wait_until
@@ -53,7 +54,7 @@ SLOW = {"delay": 0.003, "jitter": 0.002, "loss": 0.005}  # seconds, seconds, a s
 
 def main(arguments: list[str]) -> int:
     """Run the command line of the soak; 0 if every run ended right."""
-    parser = Parser("run.sh soak", (__doc__ or "").splitlines()[0])
+    parser = Parser("run.sh soak", docstring(sys.modules[__name__]).partition("\n")[0])
     parser.add_argument("--minutes", type=plain(float), default=5.0, help="how long, about (default: 5)")
     parser.add_argument("--seed", type=plain(int), default=0, help="of runs and faults (default: 0)")
     parser.add_argument("--machines", action="store_true", help="each task on a machine of its own (Linux)")

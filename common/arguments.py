@@ -169,6 +169,11 @@ def _edits(one: str, other: str) -> int:
     return row[-1]
 
 
+def with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return hyperparameters with tuples in place of lists: JSON, like a command line, turns tuples into lists."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
 def check_call(function: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any]) -> None:
     """Raise `UserError` for arguments that a function or class does not take; the message has the nearest names."""
     signature = inspect.signature(function)

@@ -169,11 +169,6 @@ def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
         file.write((dumps(value, indent=indent) + "\n").encode())
 
 
-def with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return hyperparameters with tuples in place of lists: JSON, like a command line, turns tuples into lists."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-
-
 def cannot_write_into(run_dir: Path, error: OSError) -> UserError:
     """Return the error to raise if a run directory cannot be written."""
     place = f" ({Path(error.filename).name})" if error.filename and Path(error.filename) != run_dir else ""

@@ -1,11 +1,15 @@
-"""TensorFlow and Keras, imported when one of their attributes is first read: commands without them start quickly."""
+"""What is imported at its first use: TensorFlow, Keras, and the classes of a catalogue. So commands start quickly."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, MutableMapping
+from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from .errors import UserError
+
+Kind = TypeVar("Kind")
 
 WITHOUT = "list, explain, advise, replay, timeline, doctor"
 
@@ -33,6 +37,43 @@ class _Lazy:
 
 tf: Any = _Lazy("tf", "tensorflow")
 keras: Any = _Lazy("keras", "keras")
+
+
+class Catalogue(MutableMapping[str, Kind], Generic[Kind]):
+    """Classes by the names of their modules in a package; reading one imports its module. Others can be added.
+
+    Args:
+        package: name of the package.
+        names: name of the class in each module, by name of the module.
+    """
+
+    def __init__(self, package: str, names: Mapping[str, str]):
+        self.package, self.names = package, names
+        self._kinds: dict[str, Kind | None] = dict.fromkeys(names)
+
+    def imported(self, name: str) -> Kind | None:
+        """Return a class if it has been imported or added, else None."""
+        return self._kinds[name]
+
+    def __getitem__(self, name: str) -> Kind:
+        if (kind := self._kinds[name]) is None:
+            kind = self._kinds[name] = getattr(import_module(f"{self.package}.{name}"), self.names[name])
+        return kind
+
+    def __setitem__(self, name: str, kind: Kind) -> None:
+        self._kinds[name] = kind
+
+    def __delitem__(self, name: str) -> None:
+        del self._kinds[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._kinds
 
 
 def require_tensorflow() -> None:

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from distsgd.algorithms import SCHEMES, AsyncSGD, LocalSGD
-from distsgd.common import Cluster, UserError, train
+from distsgd.common import Cluster, UserError, sources, train
 from distsgd.common.cli import flags, simulate
 from distsgd.common.cli import train as train_command
-from distsgd.common.cli.catalogue import aliases, meant_by
+from distsgd.common.cli.catalogue import Card, _card_from_source, aliases, card, meant_by
 from distsgd.common.cli.flag_groups import parse_flags
 from distsgd.common.cli.main import dispatch
 from distsgd.common.data.models import ModelRecipe
@@ -47,6 +47,32 @@ def test_every_module_is_in_the_index():
     assert modules == set(SCHEMES)
     for name, scheme in SCHEMES.items():
         assert scheme.__module__ == f"distsgd.algorithms.{name}"
+
+
+def test_the_catalogue_in_the_source_is_that_of_the_classes(monkeypatch):
+    monkeypatch.setattr(SCHEMES, "imported", lambda name: None)
+    for name, kind in SCHEMES.items():
+        assert card(name) == Card(kind().sync.label, kind.idea, kind.paper, vars(kind).get("aliases", ()))
+        assert f"from .{name} import {kind.__name__} as" in (ROOT / "algorithms" / "__init__.pyi").read_text()
+
+
+def test_an_algorithm_whose_source_says_it_in_another_way_is_imported(monkeypatch):
+    monkeypatch.setattr(SCHEMES, "imported", lambda name: None)
+    for text in ("", "from distsgd.common.contract import Scheme\nclass AGN(Scheme):\n    paper = str(1)"):
+        tree = ast.parse(text)
+        monkeypatch.setattr(
+            sources, "tree", lambda name, of=sources.tree, tree=tree: of(name) if "agn" not in name else tree
+        )
+        _card_from_source.cache_clear()
+        assert card("agn") == Card("asynchronous", SCHEMES["agn"].idea, SCHEMES["agn"].paper, ())
+
+
+def test_the_package_of_algorithms_has_their_classes():
+    package = importlib.import_module("distsgd.algorithms")
+    assert {kind.__name__ for kind in SCHEMES.values()} | {"SCHEMES", "Scheme"} == set(package.__all__)
+    assert all(getattr(package, kind.__name__) is kind for kind in SCHEMES.values())
+    with pytest.raises(AttributeError, match="has no attribute 'Downpouring'"):
+        package.Downpouring  # noqa: B018
 
 
 @pytest.mark.parametrize("name", SCHEMES)

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -15,11 +16,12 @@ import pytest
 from distsgd.algorithms import SCHEMES, AsyncSGD
 from distsgd.common.arguments import MEANINGS, SYNONYMS
 from distsgd.common.cli import main as cli
+from distsgd.common.cli import train
 from distsgd.common.cli.flag_groups import Options, parse_flags
 from distsgd.common.cli.flags import names
 from distsgd.common.cli.simulate import scheme_of
 
-MEASUREMENTS = [name for name, run in cli.COMMANDS.items() if isinstance(run, str)]
+MEASUREMENTS = [name for name, place in cli.COMMANDS.items() if ":" not in place]
 
 
 def test_the_default_run_reaches_its_accuracy_and_prints_json(tmp_path):
@@ -77,10 +79,10 @@ def test_the_overview_lists_every_algorithm(arguments, capsys):
 
 
 def test_the_overview_names_each_command_in_one_group():
-    from distsgd.common.cli.main import COMMANDS, GROUPS
-
-    rows = [usage.split()[0] for rows in GROUPS.values() for usage, _, run in rows if run is not None]
-    assert sorted(rows) == sorted(COMMANDS)
+    words = [word for rows in cli.GROUPS.values() for word in {usage.split()[0] for usage, _ in rows}]
+    assert sorted(words) == sorted([*cli.COMMANDS, "<algorithm>", "--import"])
+    for place in cli.COMMANDS.values():
+        assert callable(cli.function(place)) if ":" in place else find_spec(f"distsgd.benchmarks.{place}")
 
 
 @pytest.mark.parametrize(
@@ -107,14 +109,14 @@ def test_the_help_of_an_option_that_must_be_given_has_no_default(capsys):
 
 def test_flags_may_come_before_the_algorithm(monkeypatch):
     received = []
-    monkeypatch.setattr(cli, "run_algorithm", lambda scheme, rest: received.append((scheme.name, rest)) or 0)
+    monkeypatch.setattr(train, "run_algorithm", lambda scheme, rest: received.append((scheme.name, rest)) or 0)
     cli.dispatch(["--workers", "4", "downpour", "--json"])
     assert received == [("downpour", ["--workers", "4", "--json"])]
 
 
 def test_names_are_taken_in_another_spelling(monkeypatch, capsys):
     received = []
-    monkeypatch.setattr(cli, "run_algorithm", lambda scheme, rest: received.append(scheme.name) or 0)
+    monkeypatch.setattr(train, "run_algorithm", lambda scheme, rest: received.append(scheme.name) or 0)
     for arguments in (["sync-sgd"], ["Downpour"], ["Downpour()"], ["--workers", "2", "AsyncDiLoCo"]):
         cli.dispatch(arguments)
     assert received == ["sync_sgd", "downpour", "downpour", "async_diloco"]

@@ -223,7 +223,7 @@ def test_gossip_continues_without_a_killed_worker_and_each_part_of_its_record_co
     assert lost["in_center_until"] <= min(lost["missed_from"][1], lost["missed_from"][3]) <= lost["out_from"] < 120
     rounds = np.bincount(outcome.trace["worker"])
     assert rounds.tolist() == [120, 120, lost["in_center_until"], 120]
-    schemes = SCHEMES | {"d_psgd": RestingDPSGD}
+    schemes = {**SCHEMES, "d_psgd": RestingDPSGD}
     assert replay(run.run_dir, schemes).agrees
     for change_ in ({"out_from": 100}, {"missed_from": [None, lost["missed_from"][1] - 9, None, 0]}):
         recovery = outcome.result["recovery"] | {"lost_workers": [lost | change_]}

@@ -14,12 +14,12 @@ import pytest
 from distsgd.algorithms import SCHEMES, AllReduce, AsyncSGD, Downpour, LocalSGD, Scaffold, Serial, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Platform, Recovery, Scheme, UserError, train
 from distsgd.common.arguments import close_to
-from distsgd.common.contract.hyperparameters import meanings
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.data.dataset import shard_rows
 from distsgd.common.replay.reference import asynchronous_rules
 from distsgd.common.replay.reference.gradients import batch, mlp_gradient, skewed_rows
 from distsgd.common.replay.replay import read
+from distsgd.common.sources import meanings
 from distsgd.common.tasks.options import Keywords, RunOptions
 from doubles import PausingAsyncSGD
 from runs import DIGITS, HIDDEN, ONES, quadratic, record

@@ -82,6 +82,51 @@ def test_importing_the_package_imports_nothing_heavy(tmp_path):
     assert done.stdout == "[]\n", done.stderr
 
 
+def test_the_catalogue_and_the_overview_are_printed_without_an_algorithm_or_numpy(tmp_path):
+    code = f"""
+import sys
+from distsgd.common.cli.main import dispatch
+for word in ("list", "--help", "--version"):
+    assert dispatch([word]) == 0
+print(*[name for name in sys.modules if name in {("numpy", *HEAVY)} or name.startswith("distsgd.algorithms.")])
+"""
+    done = python("-c", code, cwd=tmp_path)
+    assert done.stdout.endswith(f"distsgd {version('distsgd')}\n\n"), done.stdout + done.stderr
+
+
+def test_help_and_ideas_do_not_need_the_docstrings_of_a_running_program(tmp_path):
+    """`python -OO` has none. Those of an own algorithm, too, are read from its file."""
+    (tmp_path / "mine.py").write_text(OWN)
+    commands = ["--import mine.py list", "explain mine", "explain diloco", "downpour --help", "soak --help"]
+    code = """
+import sys
+from distsgd.common.cli.main import dispatch
+for text in sys.argv[1:]:
+    try:
+        dispatch(text.split())
+    except SystemExit:
+        pass
+"""
+    done = [python(*flag, "-c", code, *commands, cwd=tmp_path) for flag in ((), ("-OO",))]
+    assert done[1].stdout == done[0].stdout, done[1].stderr
+    for text in ("Local steps between two outer steps", "My idea", "What it is", "tasks are killed"):
+        assert text in done[0].stdout
+
+
+OWN = '''
+"""A module."""
+from dataclasses import dataclass
+from distsgd.common.contract import Scheme
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Scheme):
+    """My idea."""
+    name = "mine"
+    rate: float = 0.1
+    """What it is."""
+'''
+
+
 def test_type_checkers_know_the_names_of_the_package(tmp_path):
     names = [*distsgd.common.__all__, *(kind.__name__ for kind in SCHEMES.values())]
     (tmp_path / "user.py").write_text(f"from distsgd import {', '.join(names)}\nreveal_type(Downpour(ps=2))\n")

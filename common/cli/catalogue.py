@@ -1,36 +1,75 @@
-"""The catalogue as a table, for `run.sh list`, and the explanation of one algorithm."""
+"""The catalogue as a table, for `run.sh list`, and the explanation of one algorithm.
+
+The table needs no algorithm to be imported: it is read from their source.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import inspect
 import os
 import shlex
 import sys
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from ...algorithms import SCHEMES
 from ..arguments import nearest, spelt
-from ..contract.hyperparameters import meanings
-from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..record.tables import columns
+from ..sources import ClassSource, docstring, meanings
 from . import flags
 from .flags import Parser, shown
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """What the catalogue says of an algorithm.
+
+    Attributes:
+        timing: the label of its synchronization rule: synchronous, asynchronous, bounded, one process or a user's own.
+        idea: one line on what it does.
+        paper: authors and year.
+        aliases: its other names, each with the options that it means.
+    """
+
+    timing: str
+    idea: str
+    paper: str
+    aliases: tuple[str, ...]
+
+
+def card(name: str) -> Card:
+    """Return the card of an algorithm: from its source, if that is not imported and says it plainly."""
+    if SCHEMES.imported(name) is None:
+        with contextlib.suppress(LookupError):
+            return _card_from_source(name)
+    scheme = SCHEMES[name]
+    return Card(timing(scheme), scheme.idea, scheme.paper, vars(scheme).get("aliases", ()))
+
+
+@functools.cache
+def _card_from_source(name: str) -> Card:
+    """Raise `LookupError` if the source says something in another way."""
+    source = ClassSource.find(f"{SCHEMES.package}.{name}", SCHEMES.names[name])
+    return Card(source.value("sync").value("label"), source.headline, source.value("paper"), source.value("aliases"))
 
 
 def catalogue(arguments: list[str]) -> int:
     """Print the algorithms as a table; return the exit code."""
     Parser("run.sh list", "Show the catalogue.").values(arguments)
     table = columns("algorithm", "", "idea", "paper")
-    for name, scheme in SCHEMES.items():
-        table.add_row(name, timing(scheme), scheme.idea, scheme.paper)
+    for name in SCHEMES:
+        known = card(name)
+        table.add_row(name, known.timing, known.idea, known.paper)
     page = Console(highlight=False)
     page.print(table)
-    known = ", ".join(f"{alias} is {shlex.join(command)}" for alias, command in aliases().items())
-    page.print(f"\nOther names: {known}.")
+    others = ", ".join(f"{alias} is {shlex.join(command)}" for alias, command in aliases().items())
+    page.print(f"\nOther names: {others}.")
     return 0
 
 
@@ -39,7 +78,7 @@ def aliases() -> dict[str, list[str]]:
 
     An imported algorithm does not inherit other names, and its own name comes before another algorithm's other name.
     """
-    words = [(name, *text.split()) for name, scheme in SCHEMES.items() for text in vars(scheme).get("aliases", ())]
+    words = [(name, *text.split()) for name in SCHEMES for text in card(name).aliases]
     return {alias: [name, *options] for name, alias, *options in words if alias not in SCHEMES}
 
 
@@ -54,23 +93,34 @@ def meant_by(word: str, where: str = "") -> list[str]:
     Raises:
         UserError: there is none; the message begins with `where`.
     """
-    if (name := spelt(word, known_names())) is None:
-        raise UserError(f"{where}unknown algorithm {word!r}. {nearest(word, known_names())}")
-    if (meant := aliases().get(name)) is None:
+    if name := spelt(word, SCHEMES):
         return [name]
+    if (name := spelt(word, aliases())) is None:
+        raise UserError(f"{where}unknown algorithm {word!r}. {nearest(word, known_names())}")
+    meant = aliases()[name]
     print(f"{name} is {shlex.join(meant)}", file=sys.stderr)  # noqa: T201
     return meant
 
 
-def timing(scheme: type[Scheme]) -> str:
+def timing(scheme: type[Any]) -> str:
     """Return the label of the rule: 'synchronous', 'asynchronous', 'bounded', 'one process' or a user's own."""
     return scheme().sync.label
 
 
-def explain(scheme: type[Scheme], alias: str = "") -> None:
+def explanation(arguments: list[str]) -> int:
+    """Explain an algorithm of the catalogue or of an imported file; return the exit code."""
+    parser = Parser("run.sh explain", "Equations, origin, departures, limits and hyperparameters of an algorithm.")
+    parser.add_argument("algorithm", help=", ".join(SCHEMES))
+    word = parser.values(arguments).algorithm
+    name = meant_by(word)[0]
+    explain(SCHEMES[name], "" if name == spelt(word, SCHEMES) else spelt(word, aliases()) or "")
+    return 0
+
+
+def explain(scheme: type[Any], alias: str = "") -> None:
     """Print the docstring of the algorithm's module (or of its class), its hyperparameters, and the command."""
     console = Console(highlight=False)
-    text = Text((sys.modules[scheme.__module__].__doc__ or scheme.__doc__ or scheme.idea).strip())
+    text = Text(docstring(sys.modules[scheme.__module__]) or docstring(scheme) or scheme.idea)
     text.highlight_regex(r"\A[^\n]*", "bold")
     text.highlight_regex(r"(?m)^(Use|Reference|Departures|Limits|Defaults|Memory):", "bold")
     text.highlight_regex(r"(?m)^    .*$", "cyan")
@@ -88,7 +138,7 @@ def explain(scheme: type[Scheme], alias: str = "") -> None:
     console.print(f"\nTo run it: {flags.PROGRAM} {imports}{alias or scheme.name}", soft_wrap=True)
 
 
-def hyperparameters(scheme: type[Scheme]) -> dict[str, tuple[str, str]]:
+def hyperparameters(scheme: type[Any]) -> dict[str, tuple[str, str]]:
     """Return default and meaning of each hyperparameter; the meaning is the string below the field in the class."""
     meant = meanings(scheme)
     return {

@@ -1,4 +1,4 @@
-"""The commands that do not train: explain, evaluate, replay, timeline, test, mutants, docs and the measurements."""
+"""The commands that do not train: evaluate, replay, timeline, test, mutants, docs and the measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from ...algorithms import SCHEMES
-from ..arguments import not_negative, positive, spelt
+from ..arguments import not_negative, positive
 from ..errors import UserError
 from ..files import replacing
 from ..lazy import require_tensorflow
@@ -33,21 +33,11 @@ from ..timeline.lanes import read_lanes
 from ..timeline.picture import draw
 from ..timeline.trace_export import write_trace
 from . import flags
-from .catalogue import aliases, explain, meant_by
 from .flags import Parser, plain
 from .imports import import_tensorflow, use_tensorflow_here
 from .own import problem_of_run
 
 VIEWERS = "Open it in Perfetto (https://ui.perfetto.dev; the file stays on your machine) or in chrome://tracing."
-
-
-def explanation(arguments: list[str]) -> int:
-    """Explain an algorithm of the catalogue or of an imported file; return the exit code."""
-    parser = Parser("run.sh explain", "Equations, origin, departures, limits and hyperparameters of an algorithm.")
-    parser.add_argument("algorithm", help=", ".join(SCHEMES))
-    word = parser.values(arguments).algorithm
-    explain(SCHEMES[meant_by(word)[0]], spelt(word, aliases()) or "")
-    return 0
 
 
 @dataclass(frozen=True, kw_only=True)

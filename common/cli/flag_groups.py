@@ -163,7 +163,7 @@ def _kinds(scheme_type: type[Scheme]) -> dict[str, type]:
 
 def _about(scheme_type: type[Scheme]) -> str:
     paper = f" ({scheme_type.paper})." * (scheme_type.paper != "none")
-    return scheme_type.idea[0].upper() + scheme_type.idea[1:] + paper
+    return scheme_type.idea[:1].upper() + scheme_type.idea[1:] + paper
 
 
 def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:

@@ -17,11 +17,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from ..arguments import nearest
-from ..contract.hyperparameters import meanings
+from ..arguments import nearest, with_tuples
 from ..errors import UserError
-from ..files import with_tuples
-from ..tasks.options import KERAS
+from ..sources import meanings
 
 PROGRAM = "bash run.sh" if (Path(__file__).resolve().parents[2] / "run.sh").is_file() else "distsgd"  # if installed
 
@@ -355,6 +353,8 @@ class Parser(argparse.ArgumentParser):
 
     def _refuse(self, word: str) -> NoReturn:
         """Raise a `UserError` for an argument that the command does not take."""
+        from ..tasks.options import KERAS  # not at the top: help needs no NumPy
+
         if not word.startswith("-"):
             raise UserError(f"{self.command} does not take {word!r}. See {self.command} --help")
         known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]

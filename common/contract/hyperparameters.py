@@ -7,13 +7,7 @@ The command line reads the same annotations to parse its flags.
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import dataclasses
 import functools
-import inspect
-import itertools
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from types import NoneType, UnionType
@@ -103,17 +97,3 @@ def _check_graph(value: Any) -> None:
     if not isinstance(value, str):
         raise UserError(f"topology must be the name of a graph, such as ring. Received: {value!r}")
     Topology(value)
-
-
-@functools.cache  # a sweep reads the flags of the same classes many times
-def meanings(kind: type) -> dict[str, str]:
-    """Return the meaning of each field of a dataclass: the string below it, in its class or in a base class."""
-    found: dict[str, str] = {}
-    for owner in reversed([owner for owner in kind.__mro__ if dataclasses.is_dataclass(owner)]):
-        with contextlib.suppress(OSError, TypeError):  # a class typed into a shell has no source
-            tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-            for lines in itertools.pairwise(tree.body if isinstance(tree, ast.ClassDef) else []):
-                match lines:
-                    case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text)))):
-                        found[name] = " ".join(text.split())
-    return found

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Self
 
 from ..arguments import CheckedCall
 from ..messages.codec import Codec
+from ..sources import docstring, headline
 from ..sync.asynchronous import Async
 from ..sync.synchronization import Synchronization
 from .hyperparameters import check_fields
@@ -42,7 +43,7 @@ class Scheme(CheckedCall):
     """
 
     name: ClassVar[str]  # the command, `bash run.sh <name>`; by default the name of the module
-    idea: ClassVar[str]  # one line for the catalogue: the first of the class' docstring
+    idea: ClassVar[str] = ""  # one line for the catalogue: the first of the class' docstring
     paper: ClassVar[str] = "none"  # authors and year
     aliases: ClassVar[tuple[str, ...]] = ()  # other names, each with the options that it means: "snoo --workers 1"
     sync: ClassVar[Synchronization] = Async()  # the synchronization rule; a property if it depends on a hyperparameter
@@ -87,8 +88,8 @@ class Scheme(CheckedCall):
         package, _, module = cls.__module__.rpartition(".")
         if package and "name" not in vars(cls):
             cls.name = module
-        if cls.__doc__ and "idea" not in vars(cls):
-            cls.idea = cls.__doc__.strip().splitlines()[0].rstrip(".")
+        if "idea" not in vars(cls) and (text := docstring(cls)):
+            cls.idea = headline(text)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -7,14 +7,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ..arguments import nearest
+from ..arguments import nearest, with_tuples
 from ..contract.checks import check_scheme
 from ..contract.scheme import Scheme
 from ..data import named
 from ..data.models import MODELS
 from ..data.recipes import Dataset
 from ..errors import UserError, first_line
-from ..files import with_tuples
 from ..record_format import read_config
 from ..spec import parse
 from ..sync.topology import FILE, GRAPH

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from rich.filesize import decimal
 
-from ..arguments import nearest
+from ..arguments import nearest, with_tuples
 from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..errors import UserError
-from ..files import replacing, with_tuples
+from ..files import replacing
 from ..messages.cut import even_sizes
 from ..record.cpu import CPU
 from ..record.round_log import NUMBER, WORKER

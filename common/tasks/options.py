@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
 from ..arguments import CheckedCall, at_least, at_most, close_to, nearest, positive
-from ..contract.hyperparameters import Count, Fraction, Natural, NotNegative, Positive, check_fields, meanings
+from ..contract.hyperparameters import Count, Fraction, Natural, NotNegative, Positive, check_fields
 from ..contract.rounding import codec_of
 from ..data.examples import USUAL_BATCH
 from ..data.skew import parsed
@@ -18,6 +18,7 @@ from ..errors import UserError
 from ..kernels import Kernels
 from ..record.latest import named, newest
 from ..record.run_directory import RecordMode
+from ..sources import meanings
 from ..spec import hostile_workers
 
 RESTART_CHECKPOINT_SECONDS = 10.0

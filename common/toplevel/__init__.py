@@ -29,18 +29,16 @@ def __getattr__(name: str) -> Any:
     if name in FOLDERS:
         return importlib.import_module(f"distsgd.{name}")
     if not name.startswith("_"):
-        common = importlib.import_module("distsgd.common")
-        if name in common.__all__:
-            return getattr(common, name)
-        if name in (classes := _classes()):
-            return classes[name]
+        for package in map(_names, ("common", "algorithms")):
+            if name in package.__all__:
+                return getattr(package, name)
     raise AttributeError(f"module 'distsgd' has no attribute {name!r}")
 
 
-def _classes() -> dict[str, Any]:
-    """Return the classes of the catalogue by name."""
-    return {kind.__name__: kind for kind in importlib.import_module("distsgd.algorithms").SCHEMES.values()}
+def _names(folder: str) -> Any:
+    return importlib.import_module(f"distsgd.{folder}")
 
 
 def __dir__() -> list[str]:
-    return ["__version__", *FOLDERS, *importlib.import_module("distsgd.common").__all__, *_classes()]
+    names = (name for folder in ("common", "algorithms") for name in _names(folder).__all__)
+    return ["__version__", *FOLDERS, *names]

@@ -1,0 +1,153 @@
+"""The source of modules, as syntax trees: docstrings, and values in class statements, of modules that are not imported.
+
+`python -OO` removes docstrings from a running program, but not from its source.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import inspect
+import itertools
+import sys
+from collections.abc import Iterator
+from importlib.machinery import PathFinder
+from types import ModuleType
+from typing import Any
+
+EMPTY = ast.Module([], [])
+
+
+def tree(module: str) -> ast.Module:
+    """Return the syntax tree of a module, which is not executed; an empty one if there is no source."""
+    with contextlib.suppress(OSError, TypeError, ImportError, AttributeError):
+        if module in sys.modules:
+            return _parsed(inspect.getsource(sys.modules[module]))
+        spec: Any = _spec(module)
+        return _parsed(spec.loader.get_source(module))
+    return EMPTY
+
+
+def _spec(module: str) -> Any:
+    """Return the spec of a module without importing the packages that it is in, as `importlib.util.find_spec` does."""
+    if module in sys.modules:
+        return sys.modules[module].__spec__
+    package = module.rpartition(".")[0]
+    return PathFinder.find_spec(module, _spec(package).submodule_search_locations if package else None)
+
+
+@functools.cache
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+def docstring(thing: type | ModuleType) -> str:
+    """Return the docstring of a class or module without indentation, under `python -OO` too; "" if it has none."""
+    if sys.flags.optimize < 2:
+        return inspect.cleandoc(thing.__doc__ or "")
+    node = class_of(thing) if isinstance(thing, type) else tree(thing.__name__)
+    return (node and ast.get_docstring(node)) or ""
+
+
+def headline(text: str) -> str:
+    """Return the first line of a docstring, without its period."""
+    return text.partition("\n")[0].rstrip(".")
+
+
+def class_of(kind: type) -> ast.ClassDef | None:
+    """Return the statement of a class; None if there is no source."""
+    node: ast.AST | None = tree(kind.__module__)
+    for name in kind.__qualname__.replace("<locals>.", "").split("."):
+        inside = ast.walk(node) if node else ()
+        node = next((one for one in inside if getattr(one, "name", None) == name), None)
+    return node if isinstance(node, ast.ClassDef) else None
+
+
+@functools.cache  # a sweep reads the flags of the same classes many times
+def meanings(kind: type) -> dict[str, str]:
+    """Return the meaning of each field of a dataclass: the string below it, in its class or in a base class."""
+    found: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        node = class_of(owner) if dataclasses.is_dataclass(owner) else None
+        for lines in itertools.pairwise(node.body if node else ()):
+            match lines:
+                case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text)))):
+                    found[name] = " ".join(text.split())
+    return found
+
+
+def _origin(node: ast.ImportFrom, module: str) -> str:
+    """Return the module from which another one imports with this statement."""
+    package = module if _spec(module).submodule_search_locations else module.rpartition(".")[0]
+    return importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassSource:
+    """A class statement, and the module that has it."""
+
+    module: str
+    node: ast.ClassDef
+
+    @classmethod
+    def find(cls, module: str, name: str) -> ClassSource:
+        """Return a class by its name in a module, which may import it from another one.
+
+        Raises:
+            LookupError: there is no such class, or no source.
+        """
+        for node in tree(module).body:
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                return cls(module, node)
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    if name == (alias.asname or alias.name):
+                        return cls.find(_origin(node, module), alias.name)
+        raise LookupError(f"{module}.{name}")
+
+    @property
+    def headline(self) -> str:
+        """The first line of its docstring."""
+        return headline(ast.get_docstring(self.node) or "")
+
+    def lineage(self) -> Iterator[ClassSource]:
+        """Yield this class, then those that it inherits from, as far as there is source."""
+        yield self
+        for base in self.node.bases:
+            with contextlib.suppress(LookupError):
+                yield from self.find(self.module, ast.unparse(base)).lineage()
+
+    def value(self, attribute: str) -> Any:
+        """Return the value of an attribute: a literal, or a `ClassSource` for a class, and for a call of one.
+
+        That of a property is what its last line returns.
+
+        Raises:
+            LookupError: the attribute has another kind of value, or none.
+        """
+        for owner in self.lineage():
+            for statement in owner.node.body:
+                match statement:
+                    case (
+                        ast.Assign(targets=[ast.Name(id=name)], value=value)
+                        | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+                        | ast.FunctionDef(name=name, body=[*_, ast.Return(value=ast.expr() as value)])
+                    ) if name == attribute:
+                        return self._value(value, owner.module)
+        raise LookupError(attribute)
+
+    def _value(self, value: ast.expr, module: str) -> Any:
+        match value:
+            case ast.Call(func=function):
+                return self._value(function, module)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                return self.value(name)
+            case ast.Name(id=name):
+                return self.find(module, name)
+        try:
+            return ast.literal_eval(value)
+        except ValueError:
+            raise LookupError(ast.unparse(value)) from None
