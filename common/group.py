@@ -53,7 +53,7 @@ from .messages.ops import is_finite
 from .messages.stand_in import Row
 from .messages.structure import Structure, check_eager
 from .sync.store import Message
-from .turns import Now, Turns, replies_wait
+from .turns import WHOLE, Now, Turns, now_of, replies_wait
 
 
 class Operations:
@@ -67,6 +67,7 @@ class Operations:
         shapes: shapes of the parameters.
         seed: seed of `worker.uniform`.
         variable: makes a variable of a value and a name.
+        for_xla: True if XLA shall be able to compile the operations.
 
     Attributes:
         given: gradient [P] and loss of the present step.
@@ -84,10 +85,14 @@ class Operations:
         shapes: Sequence[tuple[int, ...]],
         seed: int,
         variable: Callable[[Any, str], Any] = as_variable,
+        for_xla: bool = False,
     ):
         self.scheme, self.sync, self.workers, self.sizes = scheme, scheme.sync, workers, even_sizes(len(center), ps)
         self.known = {"num_workers": workers, "shapes": shapes, "uniform": partial(uniform, seed, len(center))}
         (self.known["fragments"],) = fragments_of([len(center)])
+        self.codec, self.reply_codec = (
+            codec.unpacked() if for_xla else codec for codec in (scheme.codec, scheme.reply_codec)
+        )
         self.begin(center, variable)
         self.given: Any = None
         self.learning_rate: Callable[[], Any] | None = None
@@ -104,7 +109,7 @@ class Operations:
         without = tf.zeros([*rows, self.scheme.message_sizes(self.known["shapes"])[-1]])
         self.reply = variable(center if self.sync.uses_ps else without, "reply")
         self.kept = variable(tf.stack([center] * self.workers), "kept_replies") if replies_wait(self.scheme) else None
-        self.times = variable(tf.zeros([self.workers, len(Now._fields)], tf.int32), "times")  # of messages without a ps
+        self.times = variable(tf.zeros([self.workers, len(Now._fields)], WHOLE), "times")  # of messages without a ps
 
     def scheme_at(self, step: Any) -> Scheme:
         """Return the scheme with its learning rates after so many local steps."""
@@ -199,7 +204,7 @@ class Operations:
     def join_set(self, now: Now) -> None:
         """Add a worker's message to the set, weighed by the scheme, unless the set is complete without it."""
         if self._builds_together:
-            Row(self.times, now.worker).assign(tf.stack([tf.cast(number, tf.int32) for number in now]))
+            Row(self.times, now.worker).assign(tf.stack([tf.cast(number, WHOLE) for number in now]))
             return
         for server, part in zip(self.servers, self._received(now), strict=True):
             weighed = Message(server.call(self.scheme.weighted, part, now, now.worker), part.scalars)
@@ -231,7 +236,7 @@ class Operations:
     def _received(self, now: Now) -> list[Message]:
         """Return a worker's message as the servers receive it: encoded and decoded slices, each with all scalars."""
         nothing: Any = None
-        mean, codec = partial(self.sync.mean, nothing, nothing), self.scheme.codec
+        mean, codec = partial(self.sync.mean, nothing, nothing), self.codec
         message = self.local.message(self.scheme_at(now.first), now, mean)
         check_finite(now, message)
         kept = [SimpleNamespace(**{name: Row(v, now.worker) for name, v in rows.items()}) for rows in self.local.codecs]
@@ -240,12 +245,12 @@ class Operations:
 
     def _reply(self, slices: Sequence[Tensor]) -> None:
         """Keep the slices of a reply as a worker receives them."""
-        codec, parts = self.scheme.reply_codec, zip(slices, self.sizes, strict=True)
+        codec, parts = self.reply_codec, zip(slices, self.sizes, strict=True)
         self.reply.assign(tf.concat([codec.decode(codec.encode(part, None), n) for part, n in parts], 0))
 
     def _messages_without_ps(self) -> list[Message]:
         """Return the messages of all workers, which may take means over the workers where there is no ps."""
-        times = [Now(k, *tf.unstack(Row(self.times, k).read_value())[1:]) for k in range(self.workers)]
+        times = [now_of(Row(self.times, k).read_value())._replace(worker=k) for k in range(self.workers)]
         means: list[Tensor] = []
         while True:
             found = [self.local.message_up_to(means, self.scheme_at(now.first), now) for now in times]

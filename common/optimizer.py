@@ -28,7 +28,7 @@ from .contract.scheme import Scheme
 from .errors import UserError
 from .group import Operations, fitted_in_process
 from .messages.structure import Structure
-from .turns import Now, Order, TurnsAhead, check_order
+from .turns import WHOLE, Now, Order, TurnsAhead, check_order, now_of
 
 AHEAD = 512  # steps that are planned at a time
 ROWS = 6  # rows of the table for each of them; a step, its message and the reply are five operations at most
@@ -45,9 +45,9 @@ class Table:
     def __init__(self, plan: Callable[[int], TurnsAhead], workers: int):
         self.make, self.plan = plan, plan(0)
         with tf.init_scope():
-            self.rows = tf.Variable(np.zeros([ROWS * AHEAD + 4 * workers, 1 + len(Now._fields)], np.int32), False)
-            self.starts = tf.Variable(np.zeros([AHEAD + 1], np.int32), trainable=False)  # the first row of each step
-            self.times = tf.Variable(np.zeros([AHEAD + 1, len(Now._fields)], np.int32), trainable=False)
+            self.rows = tf.Variable(np.zeros([ROWS * AHEAD + 4 * workers, 1 + len(Now._fields)], WHOLE), False)
+            self.starts = tf.Variable(np.zeros([AHEAD + 1], WHOLE), trainable=False)  # the first row of each step
+            self.times = tf.Variable(np.zeros([AHEAD + 1, len(Now._fields)], WHOLE), trainable=False)
             self.first = tf.Variable(np.int64(0), trainable=False)
         self.last = 0  # the steps before this one are in the table
 
@@ -72,19 +72,15 @@ class Table:
             starts.append(len(rows))
         self.starts.assign(starts[: AHEAD + 1])
         self.times.assign(times[: AHEAD + 1])
-        self.rows[: starts[AHEAD]].assign(np.array(rows[: starts[AHEAD]], np.int32))
+        self.rows[: starts[AHEAD]].assign(np.array(rows[: starts[AHEAD]], WHOLE))
         self.first.assign(step)
         self.last = step + AHEAD
 
     def of(self, step: Any) -> tuple[Any, Any, Now]:
         """Return the rows of a step, from the first to that after the last, and the time of the next step's worker."""
         at = tf.cast(step - self.first, tf.int32)
-        starts = self.starts.read_value()
-        return tf.gather(starts, at), tf.gather(starts, at + 1), self.time(at + 1)
-
-    def time(self, at: Any) -> Now:
-        """Return the time of the worker of a step before that step."""
-        return Now(*tf.unstack(tf.gather(self.times.read_value(), at)))
+        begin, end = (tf.gather(self.starts.read_value(), at + i) for i in range(2))
+        return begin, end, now_of(tf.gather(self.times.read_value(), at + 1))
 
 
 @keras.saving.register_keras_serializable(package="distsgd")
@@ -183,7 +179,7 @@ class Optimizer(keras.optimizers.Optimizer):
             self._began_at = self._variable(tf.constant(0, tf.int64), "began_at")  # step at which the run began
             self._first = len(self.variables)  # index of the first variable of the run
             known: dict[str, Any] = {"workers": self.workers, "ps": self.ps, "shapes": shapes, "seed": self.seed}
-            self._operations = Operations(self.scheme, center, **known, variable=self._variable)
+            self._operations = Operations(self.scheme, center, **known, variable=self._variable, for_xla=True)
             self._operations.learning_rate = self._rate if hasattr(self.scheme, "learning_rate") else None
             self._table = Table(partial(TurnsAhead, self.scheme, self.workers, self.order, self.seed), self.workers)
             self._prepare()
@@ -191,6 +187,7 @@ class Optimizer(keras.optimizers.Optimizer):
 
     def _variable(self, value: Any, name: str) -> Any:
         """Make a variable that is saved with the optimizer."""
+        check_type(value.dtype, f"{self.scheme.name}: make its variable {name}")
         name = f"{name}_{len(self.variables)}"
         variable = keras.Variable(value, dtype=value.dtype.name, trainable=False, name=name)
         self._track_variable(variable)
@@ -279,8 +276,8 @@ class Optimizer(keras.optimizers.Optimizer):
         rows = table.rows.read_value()
 
         def do(i: Any) -> list[Any]:
-            kind, *numbers = tf.unstack(tf.gather(rows, i))
-            now = Now(*numbers)
+            row = tf.gather(rows, i)
+            kind, now = tf.cast(row[0], tf.int32), now_of(row[1:])
 
             def branch(name: str) -> Callable[[], Any]:
                 return lambda: operations.do(name, now) or tf.constant(0)  # a branch returns a tensor
@@ -467,6 +464,15 @@ def kind_of(saved: dict[str, Any]) -> type[Scheme]:
             "your own, import its module before you load the model"
         )
     return kind
+
+
+def check_type(kind: Any, make_it: str) -> None:
+    """Raise `UserError` for a variable of workers or servers of a type that TensorFlow does not keep on a GPU."""
+    if kind == tf.int32:
+        raise UserError(
+            f"{make_it} of type int64: TensorFlow keeps those of int32 in the memory of the host, where a fit that is "
+            "compiled for a GPU cannot read them"
+        )
 
 
 def check_variables(variables: Sequence[Any]) -> None:

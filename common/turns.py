@@ -23,6 +23,10 @@ from .sync.store import Event
 
 Order = Literal["round robin", "random"] | Sequence[int]
 
+# Type of the variables that hold times. TensorFlow keeps variables of int32 in the memory of the host, where a function
+# that XLA has compiled for a GPU cannot read them.
+WHOLE = "int64"
+
 
 class Now(NamedTuple):
     """A worker and the time of an operation, in whole numbers, or in scalars of a graph."""
@@ -35,6 +39,11 @@ class Now(NamedTuple):
     staleness: Any  # updates of the center since it last pulled the center
     version: Any  # updates of the center
     completes: Any = 0  # 1 if its message completes an update
+
+
+def now_of(numbers: Any) -> Now:
+    """Return the time in a row [8] of a variable, as scalars of int32."""
+    return Now(*tf.unstack(tf.cast(numbers, tf.int32)))
 
 
 @dataclass

@@ -270,6 +270,7 @@ def _random(worker: Any) -> Tensor:
     return worker.uniform(OF_CODEC, worker.index, worker.round)
 
 
+@dataclass(frozen=True, kw_only=True)
 class OfWholeMessage(Compressor):
     """A codec that compresses the whole message [P]; the result is cut into slices, and sent without loss."""
 
@@ -293,6 +294,30 @@ class OfWholeMessage(Compressor):
     def bytes(self, sizes: Sequence[int]) -> float:
         """Return the bytes of a compressed message."""
         return self.wire.bytes(sizes)
+
+    def unpacked(self) -> Codec:
+        """Return the codec that sends the compressed message as it is."""
+        return Unpacked(memory=self.memory, of=self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpacked(OfWholeMessage):
+    """A codec of whole messages whose slices are sent as they are.
+
+    Args:
+        of: the codec that compresses.
+    """
+
+    of: OfWholeMessage
+
+    @property
+    def wire(self) -> Codec:
+        """The codec of vectors as they are."""
+        return Codec()
+
+    def compressed(self, message: Tensor, worker: Worker) -> Tensor:
+        """Return the compressed message, [P]."""
+        return self.of.compressed(message, worker)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,6 +406,10 @@ class WithMemory(Codec):
     def bytes(self, sizes: Sequence[int]) -> float:
         """Return the bytes of the inner codec."""
         return self.rounding.bytes(sizes)
+
+    def unpacked(self) -> Codec:
+        """Return the inner codec with shapes known in advance, with error feedback."""
+        return replace(self, rounding=self.rounding.unpacked())
 
     def for_model(self, variables: int) -> Codec:
         """Return the inner codec for that model, with error feedback."""

@@ -92,6 +92,13 @@ class Codec:
         """Return the number of bytes of an encoded vector with slices of these sizes."""
         return FLOAT_BYTES * sum(sizes)
 
+    def unpacked(self) -> Codec:
+        """Return the codec whose `decode` returns the same, but whose tensors have shapes known in advance.
+
+        XLA needs such shapes. A message to the same process is not sent, so that its bytes do not matter.
+        """
+        return self
+
     def for_model(self, variables: int) -> Codec:
         """Return this codec for a model of that many variables; for codecs whose `bytes` depend on the number."""
         return self
@@ -106,8 +113,16 @@ class Codec:
         return None
 
 
+class Lossless(Codec):
+    """A codec whose `decode` returns the encoded vector, if that is of its kind; the number of bytes depends on it."""
+
+    def unpacked(self) -> Codec:
+        """Return the codec that sends the vector as it is."""
+        return Codec()
+
+
 @dataclass(frozen=True)
-class Coordinates(Codec):
+class Coordinates(Lossless):
     """Nonzero elements, each with its index: for sparse vectors.
 
     Args:
@@ -145,7 +160,7 @@ class SummedCoordinates(Coordinates):
 
 
 @dataclass(frozen=True)
-class Span(Codec):
+class Span(Lossless):
     """The elements from the first to the last that is not zero: for vectors of which a consecutive part is sent.
 
     Args:
@@ -159,16 +174,12 @@ class Span(Codec):
         size, places = int(vector.shape[0]), tf.range(vector.shape[0])
         there = tf.not_equal(vector, 0)
         begin = tf.reduce_min(tf.where(there, places, size))
-        inside = (places >= begin) & (places <= tf.reduce_max(tf.where(there, places, -1)))
-        # XLA has no slices of unknown length, and no scatter of such.
-        return [begin[None], tf.boolean_mask(vector, inside)]
+        return [begin[None], vector[begin : tf.reduce_max(tf.where(there, places, -1)) + 1]]
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
         """Return a vector [n] with the received elements, and zeros elsewhere."""
         begin, part = wire
-        places = tf.range(size) - begin[0]
-        inside = (places >= 0) & (places < tf.size(part))
-        return tf.gather(tf.concat([[0.0], part], 0), tf.where(inside, places + 1, 0))
+        return tf.ensure_shape(tf.pad(part, [[begin[0], size - begin[0] - tf.size(part)]]), [size])
 
     def bytes(self, sizes: Sequence[int]) -> float:
         """Return the bytes of the elements, and of an index for each slice."""
@@ -212,7 +223,7 @@ class BatchCoordinates(Codec):
 
 
 @dataclass(frozen=True)
-class Signs(Codec):
+class Signs(Lossless):
     """Vectors of -1, 0 and 1: two bits an element, four elements in a byte. Elements that are not finite become NaN."""
 
     def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
@@ -275,7 +286,6 @@ class SignsOrFloats(ScaledSigns):
         signs, begins, sizes = super().encode(vector, variables)
         number = tf.size(signs) + (INDEX_BYTES + FLOAT_BYTES) * tf.size(sizes)
         short = number <= FLOAT_BYTES * int(vector.shape[0])
-        # Masks, not a condition: XLA has no branches that return other shapes.
         either = tf.concat([tf.fill(tf.shape(sizes), short), tf.fill(tf.shape(vector), ~short)], 0)
         parts = [tf.boolean_mask(part, tf.fill(tf.shape(part), short)) for part in (signs, begins)]
         return [*parts, tf.boolean_mask(tf.concat([sizes, vector], 0), either)]
