@@ -12,6 +12,8 @@ from typing import Any
 
 from rich.progress import track
 
+from ..common.system import usable_cores
+
 CACHE = Path(__file__).parent / "cache" / "claims.jsonl"
 
 
@@ -27,7 +29,7 @@ def outcomes(runs: Sequence[Any], about: str) -> list[dict[str, list[float]]]:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of the processes that are started here
         context = multiprocessing.get_context("spawn")
         missing.sort(key=lambda run: -run.weight)
-        with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool, CACHE.open("a") as file:
+        with ProcessPoolExecutor(usable_cores(), mp_context=context) as pool, CACHE.open("a") as file:
             futures = {pool.submit(_execute, run): run.key for run in missing}
             try:
                 for future in track(as_completed(futures), about, total=len(futures), transient=True):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import tempfile
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -30,6 +29,7 @@ from ..common.data.named import load
 from ..common.data.recipes import Dataset
 from ..common.data.sparse_data import sparsity
 from ..common.launch.run import run
+from ..common.system import usable_cores
 from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import RunOptions
 
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
             kind: {key: [r[key] for r in results] for key in results[0]} for kind, results in runs.items()
         }
     content = {
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "tensorflow": version("tensorflow"),
         "batch_size": BATCH,
         "epochs": EPOCHS,

@@ -27,6 +27,7 @@ from ..algorithms import SCHEMES
 from ..common.arguments import at_least, check_known, with_tuples
 from ..common.cli import flags
 from ..common.errors import DistsgdError
+from ..common.system import usable_cores
 from .experiments import Experiment
 from .grids import beyond, candidates
 from .outcome_files import merged, write
@@ -207,7 +208,7 @@ def complete(options: Options, cache: Path, console: Console) -> tuple[list[dict
     failed = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     pool = ProcessPoolExecutor(
-        min(len(studies), options.processes or len(os.sched_getaffinity(0))), get_context("spawn"), initializer=_alone
+        min(len(studies), options.processes or usable_cores()), get_context("spawn"), initializer=_alone
     )
     with pool, Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=len(studies))

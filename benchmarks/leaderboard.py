@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from ..common.cli.imports import import_tensorflow
 from ..common.cluster.fingerprint import class_digest
 from ..common.errors import DistsgdError, UserError
 from ..common.lazy import tf
+from ..common.system import usable_cores
 from ..common.virtual_time.platform import Platform
 from . import tables
 from .grids import settings_of_trials
@@ -152,7 +152,7 @@ class Study:
 
 def measured(studies: Sequence[Study], console: Console) -> Iterator[Entry]:
     """Yield the entries of all studies, measured in processes of their own; studies that fail are reported."""
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(usable_cores(), get_context("spawn")) as pool:
         futures = {pool.submit(_execute, cloudpickle.dumps(study)): study for study in studies}
         try:
             for future in track(as_completed(futures), "workloads", len(futures), console=console, transient=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 from ..algorithms import SCHEMES
 from ..common.cluster.fingerprint import class_digest, source_digest
 from ..common.files import write_json
+from ..common.system import lock
 
 PARTS = "main", "workers", "period"
 DECISIVE = (  # on which the course of a simulated run depends
@@ -73,7 +73,7 @@ def locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        lock(folder, wait=True)
         yield
     finally:
         os.close(folder)  # releases the lock

@@ -9,7 +9,6 @@ predicted from them: delays are drawn by seed and worker, so the first run has t
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -36,6 +35,7 @@ from ..common.launch.run import run
 from ..common.lazy import tf
 from ..common.server.traffic import Traffic
 from ..common.simulation.fit import fit
+from ..common.system import usable_cores
 from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import RunOptions
 from ..common.virtual_time.platform import Machines
@@ -110,7 +110,7 @@ def main(arguments: list[str]) -> int:
                     f"{result['predicted']['milliseconds']:.1f}; test loss {result['loss']:.4f}"
                 )
     asked = {k: v for k, v in asdict(options).items() if k != "backups"}
-    about = {"cores": len(os.sched_getaffinity(0)), "tensorflow": version("tensorflow"), "batch_size": BATCH}
+    about = {"cores": usable_cores(), "tensorflow": version("tensorflow"), "batch_size": BATCH}
     content = about | {"options": asked, "runs": runs}
     write(RESULTS, content)
     plot(content, RESULTS.with_suffix(".png"))

@@ -36,6 +36,7 @@ from ..common.record.round_log import load_rounds
 from ..common.record_format import read_arrays
 from ..common.server.traffic import Traffic
 from ..common.simulation.fit import fit
+from ..common.system import usable_cores
 from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import RunOptions
 from ..common.virtual_time.forecast import figures
@@ -126,7 +127,7 @@ def main(arguments: list[str]) -> int:
         options = replace(options, seconds=options.seconds / 3)
     if options.fresh:
         shutil.rmtree(CACHE, ignore_errors=True)
-    cores, load_before = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    cores, load_before = usable_cores(), os.getloadavg()[0]
     if load_before > IDLE * cores:
         console.print(
             f"warning: the machine is busy (load {load_before:.1f}): what others do is not predicted", style="yellow"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import math
 import numbers
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from .errors import CannotWrite, UserError, first_line
 from .record_format import open_to_read, regular
+from .system import lock, unlock
 
 LOCK = ".lock"
 
@@ -27,16 +28,47 @@ STDERR = 2  # file descriptor, which native code also writes to
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
+SCRATCH = "distsgd-"  # start of the names of temporary folders
+
 PART = ".part"  # end of the name of a file that is being written
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn an `OSError` inside the block into a `CannotWrite` that names `path`, in one line."""
+def writing(path: Path, content: str = "") -> Iterator[None]:
+    """Turn an `OSError` inside the block into a `CannotWrite` that names `path` and its `content`, in one line."""
     try:
         yield
     except OSError as error:
-        raise CannotWrite(f"cannot write {path}: {reason_of(error)}") from None
+        raise cannot_write(path, error, content) from None
+
+
+def cannot_write(path: Path | None, error: OSError, content: str = "") -> CannotWrite:
+    """Return the error to raise if a file cannot be written, or one that is not known (None)."""
+    text = f"cannot write {path or 'a file'}{f' ({content})' if content else ''}: {reason_of(error)}"
+    is_temporary = path is not None and any(
+        part.parent == temporary_folder() and part.name.startswith(SCRATCH) for part in path.absolute().parents
+    )
+    if error.errno == errno.ENOSPC:
+        places = [temporary_folder()] if is_temporary else [path.parent] if path else [temporary_folder(), Path()]
+        began = path.stat().st_size if path is not None and path.is_file() else 0  # is deleted after this
+        text += "".join(f", {free_in(place, began)}" for place in places)
+    if error.errno in NO_ROOM and is_temporary:
+        text += ": set TMPDIR to a folder with room, as in TMPDIR=/scratch"
+    return CannotWrite(text)
+
+
+def free_in(folder: Path, more: int = 0) -> str:
+    """Return the free space of the disk of a folder, and some bytes more, in words."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+    return f"{(shutil.disk_usage(there).free + more) / 1e6:.1f} MB are free in {there}"
+
+
+def temporary_folder() -> Path:
+    """Return the folder for temporary files, by TMPDIR; raises `CannotWrite` if none can be written."""
+    try:
+        return Path(tempfile.gettempdir()).absolute()
+    except FileNotFoundError as error:
+        raise CannotWrite(f"{error.strerror}: set TMPDIR to a folder that can be written, and has room") from None
 
 
 def reason_of(error: OSError) -> str:
@@ -57,7 +89,7 @@ def open_in_place(path: Path, mode: str, **options: Any) -> Any:
 
 def no_link(path: str | Path, flags: int) -> int:
     """Return a descriptor of the file itself, for `open`; raises `OSError` for a symbolic link, a pipe or a device."""
-    return regular(path, flags | os.O_NOFOLLOW)
+    return regular(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 def own_folder(path: Path) -> Path:
@@ -105,7 +137,7 @@ def standard_error_to(path: Path) -> Iterator[None]:
 def in_one_line(error: BaseException) -> BaseException:
     """Return `CannotWrite` in place of an error that a full disk caused; return any other error unchanged."""
     if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return CannotWrite(f"cannot write {error.filename or 'a file'}: {error.strerror}")
+        return cannot_write(Path(error.filename) if error.filename else None, error)
     return error
 
 
@@ -178,6 +210,8 @@ def cannot_write_into(run_dir: Path, error: OSError) -> UserError:
 class Lock:
     """The lock on a run directory for its writer. It ends with `release`, or with this process, however that ends.
 
+    A file system without locks permits two writers at the same time.
+
     The lock file reserves a little space on the disk, so that a run that has filled the disk can write its result.
 
     Raises:
@@ -191,16 +225,14 @@ class Lock:
         except OSError as error:
             raise cannot_write_into(run_dir, error) from None
         try:
-            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self.handle)
         except BlockingIOError:
             os.close(self.handle)
             raise UserError(
                 f"another run is under way in {run_dir}: wait for its end, or choose another run directory"
             ) from None
-        except OSError:
-            pass  # a file system without locks
-        with contextlib.suppress(OSError):
-            os.posix_fallocate(self.handle, 0, RESERVE_BYTES)
+        with contextlib.suppress(OSError):  # random, as some file systems need no space for zeros
+            os.pwrite(self.handle, os.urandom(RESERVE_BYTES), 0)
 
     def make_room(self) -> None:
         """Free the reserved disk space."""
@@ -211,6 +243,6 @@ class Lock:
         """Release the lock, so that another run can use the folder."""
         if self.handle is not None:
             self.make_room()
-            fcntl.flock(self.handle, fcntl.LOCK_UN)  # a child may have a copy of the handle, which would keep the lock
+            unlock(self.handle)
             os.close(self.handle)
             self.handle = None

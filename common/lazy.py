@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import import_module
 from importlib.util import find_spec
@@ -77,11 +78,16 @@ class Catalogue(MutableMapping[str, Kind], Generic[Kind]):
 
 
 def require_tensorflow() -> None:
-    """Check that TensorFlow and Keras are installed, without importing them.
+    """Check that this system can start a run, and that TensorFlow and Keras are installed, without importing them.
 
     Raises:
-        UserError: one of them is not.
+        UserError: the system is Windows, or one of them is not installed.
     """
+    if sys.platform == "win32":
+        raise UserError(
+            "runs need Linux or macOS: on Windows use WSL2, or a container (deploy/Dockerfile). Commands that work "
+            f"without: {WITHOUT}"
+        )
     if missing := [name for name in ("tensorflow", "keras") if find_spec(name) is None]:
         raise UserError(
             f"not installed in this environment: {', '.join(missing)}. To install: pip install {' '.join(missing)}. "

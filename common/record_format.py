@@ -218,7 +218,7 @@ def open_to_read(path: Path) -> Any:
 
 def regular(path: str | Path, flags: int) -> int:
     """Return a descriptor of a file, for `open`; raises `OSError` if it is not a regular file."""
-    found = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)  # to open a pipe would block without O_NONBLOCK
+    found = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)  # without it, to open a pipe would block
     if not stat.S_ISREG(os.fstat(found).st_mode):
         os.close(found)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))

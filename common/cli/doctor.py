@@ -15,8 +15,8 @@ from typing import Any
 
 from ..kernels import LEAST, choose, cpu_name
 from ..messages.segments import allowed, needed
-from ..record.cpu import usable_cores
 from ..record.tables import aligned
+from ..system import usable_cores
 from .flags import Parser
 
 PACKAGES = ("distsgd", "tensorflow", "keras", "numpy")

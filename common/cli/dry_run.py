@@ -17,8 +17,8 @@ from ..data.dataset import leaves
 from ..kernels import set_here
 from ..lazy import tf
 from ..messages.codec import FLOAT_BYTES
-from ..record.cpu import usable_cores
 from ..record.tables import figures
+from ..system import usable_cores
 from ..tasks.job import Job
 from ..worker.flat_model import FlatModel
 from .imports import import_tensorflow

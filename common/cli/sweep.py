@@ -24,10 +24,10 @@ from ..errors import DistsgdError, Interrupted, UserError
 from ..files import dumps
 from ..launch.client import keep_warm
 from ..record import checkpoint
-from ..record.cpu import usable_cores
 from ..record.latest import ROOT
 from ..record.plot import save
 from ..record_format import read_json
+from ..system import usable_cores
 from ..tasks.job import checked
 from ..virtual_time.platform import Platform
 from . import flags

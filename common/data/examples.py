@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import numbers
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..lazy import keras
+from ..system import memory_bytes
 from .dataset import leaves, num_examples
 from .models import plain
 from .trial import described
@@ -166,7 +166,7 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
 
 def _check_amount(name: str, batches: int, memory: int, length: float | None) -> None:
     """Raise `UserError` if data are too many to be read into memory."""
-    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MEMORY_SHARE
+    most = memory_bytes() / MEMORY_SHARE
     if memory > most:
         raise UserError(
             f"{name} take more than a fourth of the memory, {most / 1e9:.0f} GB: give a function that returns a "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import shutil
@@ -21,8 +20,9 @@ from typing import Any
 from ..cluster.cluster import Isolation
 from ..cluster.failure_detector import POLL_SECONDS, FailureDetector
 from ..errors import TaskLost, UserError, WaitTimeout
-from ..files import open_in_place, writing
+from ..files import SCRATCH, open_in_place, temporary_folder, writing
 from ..kernels import Choice
+from ..system import lock
 from .channel import FORK_SERVER, Channel
 
 START_SECONDS = 60.0  # limit of silence while a fork server starts
@@ -33,7 +33,7 @@ END_SECONDS = 5.0  # for the remaining processes of a run to end
 
 LOG_LINES = 8
 
-SCRATCH, OWNER = "distsgd-", "owner"
+OWNER = "owner"
 
 FRESH_SECONDS = 60.0
 
@@ -46,13 +46,15 @@ class Scratch:
     """
 
     def __init__(self):
-        for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        place = temporary_folder()
+        for left in place.glob(f"{SCRATCH}*"):
             with contextlib.suppress(OSError):  # another process owns it, or it is deleted already
                 _sweep(left)
-        self.folder = tempfile.TemporaryDirectory(prefix=SCRATCH)
-        self.name = self.folder.name
-        self.owned = os.open(Path(self.name) / OWNER, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self.owned, fcntl.LOCK_EX)
+        with writing(place / f"{SCRATCH}*"):
+            self.folder = tempfile.TemporaryDirectory(prefix=SCRATCH, dir=place)
+            self.name = self.folder.name
+            self.owned = os.open(Path(self.name) / OWNER, os.O_RDWR | os.O_CREAT, 0o600)
+        lock(self.owned)
 
     def cleanup(self) -> None:
         """Delete the folder."""
@@ -66,8 +68,7 @@ def _sweep(folder: Path) -> None:
     try:
         status = os.fstat(owner)
         fresh = time.time() - status.st_mtime < FRESH_SECONDS  # its owner may not have locked it yet
-        if status.st_uid == folder.lstat().st_uid == os.getuid() and not fresh:
-            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if status.st_uid == folder.lstat().st_uid == os.getuid() and not fresh and lock(owner):
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(owner)

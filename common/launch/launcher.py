@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import tempfile
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from ..data.dataset import is_arrays
+from ..data.dataset import is_arrays, leaves
+from ..data.mapped import Pickler, size_of
 from ..errors import DistsgdError, UserError
 from ..files import own_folder, replacing, standard_error_to, writing
 from ..messages import segments
@@ -111,6 +111,8 @@ def write(job: Job, folder: Path) -> Path:
     module = type(job.scheme).__module__
     module = module if module.split(".")[0] == __name__.split(".")[0] else None
     path = folder / "job.pkl"
-    with path.open("wb") as file:
-        pickle.dump((*arrays, module, cloudpickle.dumps(rest)), file, protocol=5)
+    blob = cloudpickle.dumps(rest)
+    size = len(blob) + size_of(*(leaf for part in arrays if part is not None for leaf in leaves(part)))
+    with writing(path, f"data and model for the tasks, {size / 1e6:.1f} MB"), path.open("wb") as file:
+        Pickler(file, protocol=5).dump((*arrays, module, blob))
     return path

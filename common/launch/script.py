@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import pickle
 import runpy
 import socket
@@ -26,6 +25,7 @@ from ..kernels import choose
 from ..lazy import tf
 from ..record.run_directory import new_run_dir
 from ..reports import Report
+from ..system import usable_cores
 from ..tasks.job import CHIEF, Job, Script, config_before
 from ..tasks.options import RunOptions
 from ..waiting import POLL_SECONDS
@@ -112,9 +112,7 @@ def run_script(launched: Launched) -> None:
         UserError: the script has not joined.
     """
     Launched.current, script = launched, launched.script
-    tf.config.threading.set_intra_op_parallelism_threads(
-        max(1, len(os.sched_getaffinity(0)) // launched.job.cluster.workers_here)
-    )
+    tf.config.threading.set_intra_op_parallelism_threads(max(1, usable_cores() // launched.job.cluster.workers_here))
     sys.argv, sys.path = [str(script.path), *script.arguments], [str(script.path.parent), *sys.path]
     errors: deque[str] = deque(maxlen=LINES)
     echo = Echo(sys.stdout, lambda line: launched.report(event="printed", text=line))

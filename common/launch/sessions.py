@@ -12,6 +12,7 @@ from ..cluster.cluster import Cluster
 from ..cluster.task_spec import Addresses
 from ..errors import UserError, WaitTimeout
 from ..lazy import tf
+from ..system import usable_cores
 from ..tasks.calls import Connect
 from ..tasks.job import Job
 from ..waiting import reachable, wait_until
@@ -36,7 +37,7 @@ def session_config(cluster: Cluster, devices: int, inter_op: int) -> Any:
         devices: number of CPU devices of a worker.
         inter_op: number of operations that may run at once.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     config = tf.compat.v1.ConfigProto(
         device_count={"CPU": devices},
         intra_op_parallelism_threads=max(1, cores // cluster.workers_here),

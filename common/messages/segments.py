@@ -22,10 +22,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import mmap
 import os
-import resource
 import secrets
 import sys
 import threading
@@ -35,6 +33,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ..system import fcntl, resource
 
 GONE = "[segment gone]"
 
@@ -62,7 +62,7 @@ def needed(tasks: int) -> int:
 
 def allowed() -> int:
     """Return the hard limit of descriptors, to which a process can raise its own limit."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[1] & sys.maxsize  # -1 is no limit
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1] & sys.maxsize if resource else sys.maxsize  # -1 is no limit
 
 
 def raise_limit() -> None:

@@ -7,13 +7,13 @@ machine slow each other.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..cluster.failure_detector import cpu_seconds
 from ..record_format import NUMBER, TASKS, Kind, or_null
+from ..system import usable_cores
 
 REPORTS = 4  # of each worker before the count: two of single rounds, then start-up of calls of many rounds
 
@@ -26,11 +26,6 @@ def _is_cpu(value: Any) -> bool:
 
 
 CPU: Mapping[str, Kind] = {"cpu": or_null(("an object of cores, timestamps and seconds", _is_cpu))}  # in result.json
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class CpuRecord:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..cluster.cluster import compute_devices
+from ..data.mapped import loaded
 from ..files import replacing
 from ..lazy import tf
 from ..spec import hostile_workers
@@ -210,7 +211,7 @@ class TaskGraph:
     def initial(self) -> tuple[np.ndarray, np.ndarray]:  # noqa: D102
         if not isinstance(self._initial, Path):
             return self._initial
-        center, state = (np.load(place, mmap_mode="r") for place in _beside(self._initial))
+        center, state = (loaded(place) for place in _beside(self._initial))
         return center, state
 
     def without_workers(self) -> TaskGraph:
