@@ -16,6 +16,7 @@ from distsgd.common.cluster.discovery import (
     expand_nodes,
     from_slurm,
     from_tf_config,
+    has_tf_config,
     task_spec,
 )
 from distsgd.common.cluster.task_spec import Addresses, TaskSpec
@@ -121,6 +122,24 @@ def test_a_wrong_tf_config_is_refused_before_tensorflow_sees_it(config, message)
     with pytest.raises(UserError, match=message.replace("[", r"\[")) as refused:
         from_tf_config(environment={"TF_CONFIG": config})
     assert len(str(refused.value)) < 1000
+    assert str(refused.value).startswith("TF_CONFIG")
+    assert "; for a run on this machine: unset TF_CONFIG" in str(refused.value)
+
+
+@pytest.mark.parametrize("chief", ["chief", "master"])  # of Vertex AI, and of SageMaker
+def test_a_tf_config_that_was_left_behind_is_named_where_it_does_not_fit(chief, run_main, monkeypatch):
+    task = {"type": chief, "index": 0, "trial": "1"}
+    cluster = {chief: ["algo-1:2222"]}
+    config = {"cluster": cluster, "task": task, "environment": "cloud", "job": "{}"}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    code, _, said = run_main("async_sgd")
+    assert code == 2
+    assert said == (
+        "error: async_sgd needs a ps: give --ps_hosts. TF_CONFIG makes this program worker-0 of a cluster; "
+        "for a run on this machine: unset TF_CONFIG. Received: {'worker': ['algo-1:2222']}\n"
+    )
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config | {"cluster": {}}))
+    assert not has_tf_config()
 
 
 def test_slurm_gives_the_first_tasks_to_the_ps():

@@ -85,7 +85,9 @@ def split_hosts(text: str) -> list[str]:
     return [address.strip() for address in text.split(",") if address.strip()]
 
 
-# TF_CONFIG, as TensorFlow, Kubeflow and others write it.
+# TF_CONFIG, as TensorFlow, Kubeflow and others write it. Such systems leave it behind in environments of one machine.
+
+REMEDY = "for a run on this machine: unset TF_CONFIG"
 
 
 def has_tf_config(environment: Mapping[str, str] = os.environ) -> bool:
@@ -100,7 +102,7 @@ def _tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
             raise ValueError("not an object")
     except (ValueError, RecursionError) as error:
         received = _short(repr(environment["TF_CONFIG"]))
-        raise UserError(f"TF_CONFIG is not a JSON object ({error}). Received: {received}") from None
+        raise UserError(f"TF_CONFIG is not a JSON object ({error}); {REMEDY}. Received: {received}") from None
     return config
 
 
@@ -108,37 +110,49 @@ def from_tf_config(separate_evaluator: bool = False, environment: Mapping[str, s
     """Return the task that TF_CONFIG names: the chief is worker 0; the evaluator is not part of TensorFlow's cluster.
 
     Some systems leave the evaluator out of the cluster that they describe: then set `separate_evaluator`.
+
+    Raises:
+        UserError: TF_CONFIG describes no cluster, or a wrong one.
     """
     config = _tf_config(environment)
+    try:
+        here = _task_of(config, separate_evaluator)
+    except UserError as error:
+        raise UserError(f"TF_CONFIG: {error}; {REMEDY}") from None
+    return replace(here, origin=f"TF_CONFIG makes this program {here} of a cluster; {REMEDY}.")
+
+
+def _task_of(config: Mapping[str, Any], separate_evaluator: bool) -> TaskSpec:
+    """Return the task in the content of TF_CONFIG; raises `UserError`."""
     cluster, task = config.get("cluster"), config.get("task")
     if not isinstance(cluster, dict) or not isinstance(task, dict):
         raise UserError(
-            'TF_CONFIG must look like {"cluster": {"chief": ["h:p"], "ps": [...], "worker": [...]}, '
+            'it must look like {"cluster": {"chief": ["h:p"], "ps": [...], "worker": [...]}, '
             f'"task": {{"type": "worker", "index": 0}}}}. Received: {_short(json.dumps(config))}'
         )
     hosts: dict[str, list[str]] = {}
     for job, addresses in cluster.items():
         if job not in ("chief", "master", *JOBS):
-            raise UserError(f"TF_CONFIG: unknown job {job!r} in the cluster. Known: chief, ps, worker, evaluator.")
+            raise UserError(f"unknown job {job!r} in the cluster. Known: chief, ps, worker, evaluator.")
         if not isinstance(addresses, list) or not all(isinstance(address, str) for address in addresses):
             received = _short(repr(addresses))
-            raise UserError(f"TF_CONFIG: the addresses of {job} must be a list of host:port. Received: {received}")
+            raise UserError(f"the addresses of {job} must be a list of host:port. Received: {received}")
         hosts[job] = addresses
     chief = hosts.get("chief", []) + hosts.get("master", [])
     if len(chief) > 1:
-        raise UserError(f"TF_CONFIG: a cluster has one chief. Received: {_short(str(chief))}")
+        raise UserError(f"a cluster has one chief. Received: {_short(str(chief))}")
     job, index = task.get("type"), _whole(str(task.get("index", 0)))
     if not isinstance(job, str) or index is None:
-        raise UserError(f"TF_CONFIG: the task needs a type and an index. Received: {_short(json.dumps(task))}")
+        raise UserError(f"the task needs a type and an index. Received: {_short(json.dumps(task))}")
     if job in ("chief", "master"):
         if not chief:
-            raise UserError(f"TF_CONFIG: this task is the {job}, but the cluster has none")
+            raise UserError(f"this task is the {job}, but the cluster has none")
         if index != 0:
-            raise UserError(f"TF_CONFIG: the index of the {job} must be 0. Received: {index}")
+            raise UserError(f"the index of the {job} must be 0. Received: {index}")
         job = "worker"
     elif job == "worker":
         if index >= len(hosts.get("worker", [])):  # before the chief is counted in
-            raise UserError(f"TF_CONFIG: the cluster has {len(hosts.get('worker', []))} workers. Received: {index}")
+            raise UserError(f"the cluster has {len(hosts.get('worker', []))} workers. Received: {index}")
         index += len(chief)
     workers = chief + hosts.get("worker", [])
     return task_spec(hosts.get("ps", []), workers, job, index, separate_evaluator or bool(hosts.get("evaluator")))

@@ -253,7 +253,8 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
     scheme = fitted(scheme, cluster.workers, cluster.ps if here is None or uses_ps else 1, options.codec)
     if here is not None and bool(here.addresses.ps) != uses_ps:
         need = "needs a ps: give --ps_hosts" if uses_ps else "has no ps: leave --ps_hosts out"
-        raise UserError(f"{scheme.name} {need}. Received: {here.addresses.as_dict()}")
+        origin = f"{here.origin} " if here.origin else ""
+        raise UserError(f"{scheme.name} {need}. {origin}Received: {here.addresses.as_dict()}")
     if wanted is not None and wanted > cluster.workers:
         raise UserError(f"min_workers must be at most the workers, {cluster.workers}. Received: min_workers={wanted}")
     if wanted not in (None, cluster.workers) and (why := _why_all(scheme)) is not None:
