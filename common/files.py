@@ -123,14 +123,21 @@ def standard_error_to(path: Path) -> Iterator[None]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with writing(path):
         there = os.open(path, flags) if str(path) == os.devnull else no_link(path, flags)
-    sys.stderr.flush()
-    before = os.dup(STDERR)
+    if sys.stderr is not None:
+        sys.stderr.flush()
     try:
-        os.dup2(there, STDERR)
+        before = os.dup(STDERR)
+    except OSError:
+        before = None  # it is closed
+    os.dup2(there, STDERR)
+    try:
         yield
     finally:
-        os.dup2(before, STDERR)
-        os.close(before)
+        if before is None:
+            os.close(STDERR)
+        else:
+            os.dup2(before, STDERR)
+            os.close(before)
         os.close(there)
 
 

@@ -5,18 +5,26 @@ import io
 import os
 import pickle
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from distsgd.algorithms import AsyncSGD
 from distsgd.benchmarks.outcome_files import locked
 from distsgd.common import files, system
+from distsgd.common.cli import streams, train
+from distsgd.common.cli.flag_groups import Output
 from distsgd.common.data import mapped
 from distsgd.common.errors import CannotWrite
 from distsgd.common.launch import launcher
 from distsgd.common.launch.client import Scratch
+from distsgd.common.record.display import Display
 from runs import job_of
 
 # File systems without locks.
@@ -146,3 +154,59 @@ def test_an_array_is_read_where_a_file_system_cannot_map_it(tmp_path, monkeypatc
 
     monkeypatch.setattr("mmap.mmap", cannot_map)
     assert mapped.loaded(tmp_path / "x.npy").tolist() == [0, 1, 2, 3]
+
+
+# Standard output and standard error.
+
+
+def shell(command, cwd):
+    """Run a command of the shell, in which `$distsgd` is the program; return its exit code and what it says."""
+    program = f"{shlex.quote(sys.executable)} -m distsgd"
+    done = subprocess.run(
+        ["bash", "-c", command.replace("$distsgd", program)], cwd=cwd, capture_output=True, text=True, timeout=200
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
+    assert shell("$distsgd --version >/dev/full", tmp_path) == (
+        1, "error: cannot write standard output: No space left on device\n",
+    )  # fmt: skip
+
+
+def test_closed_streams_are_opened_so_that_no_file_gets_their_numbers(tmp_path):
+    code = "import os, sys; from distsgd.common.cli.streams import prepare; prepare(); print('out'); "
+    code += "file = open('own', 'w'); os.system('echo child; echo child >&2'); sys.stderr.write('err')"
+    code += "; sys.exit(file.fileno())"
+    for closed in (">&-", "2>&-", ">&- 2>&- <&-"):
+        descriptor, said = shell(f'{shlex.quote(sys.executable)} -c "{code}" {closed}', tmp_path)
+        assert descriptor > 2
+        assert "Traceback" not in said
+        assert (tmp_path / "own").read_text() == ""
+
+
+def test_the_exit_code_of_a_run_is_its_own_where_its_result_cannot_be_printed(monkeypatch, capsys, tmp_path):
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    monkeypatch.setattr(sys, "stdout", streams._opened(descriptor, None))
+    record = SimpleNamespace(task=None, rows=[{}], run_dir=tmp_path)
+    result = {"exit_code": 3, "recovery": {"warnings": []}}
+    assert train.show(record, result, None, Output(quiet=True, json=True)) == 3
+    said = f"error: cannot write standard output: No space left on device. The result is in {tmp_path}\n"
+    assert capsys.readouterr().err == said
+    os.close(descriptor)
+
+
+def test_a_display_on_a_full_disk_ends_no_run():
+    disk = io.FileIO("/dev/full", "w")
+    stream = io.TextIOWrapper(disk, write_through=True)  # as a script of the user has it
+    config = {"algorithm": "x", "workers": 1, "ps": 0, "dataset": "d", "model": "m"}
+    with Display(config, Console(file=stream)) as display:
+        display.say("a warning")
+    disk.close()
+
+
+def test_the_standard_error_of_native_code_is_redirected_where_the_stream_is_closed(tmp_path):
+    code = "import os; from pathlib import Path; from distsgd.common.files import standard_error_to\n"
+    code += "with standard_error_to(Path('log')): os.write(2, b'native')"
+    assert shell(f'{shlex.quote(sys.executable)} -c "{code}" 2>&-', tmp_path) == (0, "")
+    assert (tmp_path / "log").read_text() == "native"

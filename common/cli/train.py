@@ -16,7 +16,7 @@ from ..contract.rounding import codec_of
 from ..contract.schedules import shaped
 from ..contract.scheme import Scheme
 from ..data.sparse_data import sparsity
-from ..errors import DistsgdError, Interrupted, UserError
+from ..errors import CannotWrite, DistsgdError, Interrupted, UserError
 from ..files import dumps
 from ..launch.run import run
 from ..lazy import require_tensorflow
@@ -132,12 +132,14 @@ def show(record: RunRecord, result: dict[str, Any], error: DistsgdError | Interr
     elif output.quiet:
         for warning in result["recovery"]["warnings"]:
             print(f"warning: {warning}", file=sys.stderr)  # noqa: T201
-    elif record.task is None or record.task.evaluates:
-        Console().print(summary(result))
-    else:
-        Console().print(f"{record.task}: {result['outcome']}")
-    if output.json:
-        print(dumps(result), flush=True)  # noqa: T201
+    try:
+        if error is None and not output.quiet:
+            here = record.task is None or record.task.evaluates
+            Console().print(summary(result) if here else f"{record.task}: {result['outcome']}")
+        if output.json:
+            print(dumps(result), flush=True)  # noqa: T201
+    except CannotWrite as problem:  # the run has completed, and its folder has the result
+        print(f"error: {problem}. The result is in {record.run_dir}", file=sys.stderr)  # noqa: T201
     return result["exit_code"]
 
 

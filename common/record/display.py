@@ -57,6 +57,8 @@ REFRESH_SECONDS = 0.5  # between two updates of the line
 
 NOTES = 5  # most lines that stay, such as warnings; the newest are kept
 
+UNWRITABLE = (OSError, ValueError)  # raised by a stream on a full disk, of a terminal that is gone, or closed
+
 LINE = '<pre style="white-space:pre-wrap;margin:0">{}</pre>'
 
 
@@ -158,7 +160,8 @@ class Display:
         if self.notebook is not None:
             self.notebook.__enter__()
         elif self.live:
-            self._live.start(refresh=True)
+            with contextlib.suppress(*UNWRITABLE):
+                self._live.start(refresh=True)
         else:
             self.say(f"{self.headline()}; starting TensorFlow ...")
         return self
@@ -167,7 +170,8 @@ class Display:
         if self.notebook is not None:
             self.notebook.__exit__()
         elif self.live:
-            self._live.stop()
+            with contextlib.suppress(*UNWRITABLE):
+                self._live.stop()
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Update the values to draw, or print a line."""
@@ -222,7 +226,8 @@ class Display:
         """Print a line that stays."""
         if self.notebook is not None:
             return self.notebook.note(text)
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        with contextlib.suppress(*UNWRITABLE):
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def headline(self) -> str:
         """Return algorithm, data set, model and tasks in one line."""

@@ -14,7 +14,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:  # a shell script ignores SIGINT in its background jobs
             signal.signal(number, _end)
-    importlib.import_module("distsgd.common.cli.streams").outlive_readers()
+    importlib.import_module("distsgd.common.cli.streams").prepare()
     importlib.import_module("distsgd.common.cli.main").main()
 
 
