@@ -14,7 +14,9 @@ arXiv:1811.10792, Algorithm 1.
 Departures: no push-sum weight, see above; a graph whose rows do not sum to one is refused. The paper adds Nesterov
 momentum on each worker; the steps here are plain.
 Limits: with one worker it is serial SGD. On the complete graph all workers are equal, and it is `all_reduce`. On equal
-graphs it differs from `d_psgd` in the order: there the average comes first, here the step.
+graphs it differs from `d_psgd` in the order: there the average comes first, here the step. So it is stable for
+η < 2/L on the same loss ½Lx² of all workers, on each graph; `d_psgd` for (1 + λ_min)/L, with λ_min the smallest
+eigenvalue of P: 0.67/L on an even ring, whose λ_min is −1/3.
 """
 
 from dataclasses import dataclass
@@ -28,10 +30,15 @@ class SGP(OnGraph):
 
     paper = "Assran et al. 2019"
     elementwise = True
+    linear_vectors = 1
 
     learning_rate: Rate = 0.2
     """Step size η of each worker."""
     topology: Graph = "one-peer"
+
+    def linear_round(self, mix, vectors, curvature):
+        (params,) = vectors
+        return [mix((1 - curvature) * params)]
 
     def local_step(self, worker, gradient):
         worker.params.assign_sub(self.learning_rate * gradient)

@@ -177,7 +177,7 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (AllReduce(), PowerSGD(learning_rate=0.1, momentum=0.0, rank=100), TOGETHER),  # 0.1: η (d + v), and v = d
         (AllReduce(), SGP(topology="complete"), TOGETHER),
         (AllReduce(), DSGDTracking(topology="complete"), TOGETHER),
-        (DiLoCo(), GASLoC(topology="complete"), TOGETHER),
+        (DiLoCo(), GASLoC(topology="ring"), TOGETHER),
         (
             SlowMo(inner_optimizer="adamw", learning_rate=0.002, slow_momentum=0.5, slow_learning_rate=0.7),
             NoLoCo(topology="complete", communication_period=10),

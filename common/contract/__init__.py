@@ -18,6 +18,7 @@ from ..sync.pairs import Pairs
 from ..sync.synchronization import Synchronization
 from .hyperparameters import Count, Decay, Fraction, Graph, Natural, NotNegative, Period, Positive, Rate, unstable_above
 from .inner import InnerOptimizer, inner
+from .mixing import after_local_steps
 from .on_graph import OnGraph
 from .optimizers import adagrad, adamw, delayed_step, gathered, scaled_signs, sgd, take, top_k
 from .rounding import DCT, BFloat16, Compressor, Int8, WithMemory
@@ -69,6 +70,7 @@ __all__ = [
     "Worker",
     "adagrad",
     "adamw",
+    "after_local_steps",
     "delayed_step",
     "gathered",
     "inner",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..sync.gossip import Gossip
 from ..sync.synchronization import Synchronization
 from .hyperparameters import Graph
+from .mixing import Mix, check_growth, limits
 from .scheme import Scheme
 
 
@@ -17,10 +19,12 @@ class OnGraph(Scheme):
 
     Attributes:
         rule: class of its synchronization rule, `Gossip` or `Pairs`.
+        linear_vectors: number of vectors of a worker in `linear_round`; 0 if the scheme has none.
     """
 
     rule: ClassVar[Any] = Gossip
     sends_params = True
+    linear_vectors: ClassVar[int] = 0
 
     topology: Graph = "ring"
     """Graph of the workers: ring, torus, hypercube, exponential, one-peer, random-matching, complete, or file:PATH with
@@ -30,3 +34,25 @@ class OnGraph(Scheme):
     def sync(self) -> Synchronization:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The rule on this graph."""
         return self.rule(topology=self.topology)
+
+    def linear_round(self, mix: Mix, vectors: Sequence[Any], curvature: Any) -> Sequence[Any]:
+        """Return the vectors of all workers after a round on the loss ½Lx² without noise: the rules of the scheme.
+
+        The factors by which distances between workers grow, and the limits of hyperparameters, follow from it; see
+        `mixing`.
+
+        Args:
+            mix: the weighted sums of what the workers hear, a linear function.
+            vectors: the `linear_vectors` of the workers at the begin of the round, the parameters first.
+            curvature: ηL, 0 for no gradients.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no linear_round")
+
+    def check(self, workers: int) -> None:
+        """Raise `UserError` if the distances between the workers would grow without gradients."""
+        if self.linear_vectors:
+            check_growth(self, workers)
+
+    def limits(self, workers: int) -> Iterable[str]:
+        """Return what follows from the eigenvalues of the graph, in one line."""
+        return limits(self, workers) if self.linear_vectors else []

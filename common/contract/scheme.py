@@ -244,6 +244,10 @@ class Scheme(CheckedCall):
         """
         return []
 
+    def limits(self, workers: int) -> Iterable[str]:
+        """Return limits that are not exceeded, such as those of a graph, a line each; the run prints them."""
+        return []
+
     def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
         """Return the initial values of further variables on the worker, by name; `params` is the initial center."""
         return {}

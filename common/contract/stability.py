@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from .mixing import largest_step
 from .scheme import Scheme
 
 # The step that a message makes, as a multiple of the rate: a function of the algorithm, W, and the staleness.
@@ -36,7 +37,8 @@ def largest_rate(scheme: Scheme, workers: int, staleness: float, curvature: floa
         return _limit(staleness) / (step * curvature)
     if scheme.name in ("aeasgd", "easgd"):
         return _elastic(scheme, workers) / curvature
-    return None
+    step = largest_step(scheme, workers)
+    return step and step / curvature
 
 
 def _limit(late: float) -> float:
@@ -83,14 +85,16 @@ def diverging_rate(scheme: Any, workers: int, curvature: float) -> float | None:
 
     With L = 2 sin(π/(4τ + 2)), which is 2 without staleness, steps along gradients that are τ updates old are stable
     for η h < L. H local steps make x ← (1 − η h)ᴴ x, so that a message with their sum moves the center by
-    1 − (1 − η h)ᴴ of its distance, times the server's rate divided by η: that must be below L. Unlike `largest_rate`,
-    this leaves out algorithms for which the limit is an estimate.
+    1 − (1 − η h)ᴴ of its distance, times the server's rate divided by η: that must be below L. For gossip see `mixing`.
+    Unlike `largest_rate`, this leaves out algorithms for which the limit is an estimate.
 
     Args:
         scheme: the algorithm.
         workers: W, which take turns.
         curvature: h.
     """
+    if step := largest_step(scheme, workers):
+        return step / curvature
     late = staleness_of(scheme, workers)
     limit = _limit(late)
     if getattr(scheme, "inner_optimizer", "sgd") != "sgd" or getattr(scheme, "server_learning_rate", None) is not None:

@@ -101,6 +101,8 @@ class Launched:
             report(event="joined", config=config)
             for warning in job.scheme.warnings(job.cluster.workers):
                 report(event="warning", message=warning)
+            for message in job.scheme.limits(job.cluster.workers):
+                report(event="limits", message=message)
         return report
 
     def _agreed(self, place: Path, name: str) -> dict[str, Any] | None:

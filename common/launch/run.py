@@ -67,6 +67,8 @@ def run(
         with quiet, display if verbose else contextlib.nullcontext(), bus:
             for message in said:
                 bus.publish({"event": "warning", "message": message})
+            for message in job.scheme.limits(job.cluster.workers):
+                bus.publish({"event": "limits", "message": message})
             if job.cluster.task is not None and verbose:
                 display.task(job.cluster.task, job.cluster.wait_seconds)
             if job.cluster.evaluates:

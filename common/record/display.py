@@ -48,6 +48,7 @@ TOLD = {
     "restored": "the state of version {version} has been restored",
     "refused": "a message of worker {worker} was refused: it is not finite",
     "warning": "{message}",
+    "limits": "{message}",
     "printed": "{text}",
 }
 

@@ -387,7 +387,7 @@ TRANSCRIPTIONS = {
     "dsgd_tracking": _in_rounds(gossip_rules.dsgd_tracking, lambda s: True, **GOSSIP),
     "sgp": _in_rounds(gossip_rules.sgp, lambda s: True, **GOSSIP),
     "noloco": _in_rounds(gossip_rules.noloco, lambda s: True, gamma="consensus_rate", **GOSSIP, **OUTER),
-    "gasloc": _in_rounds(gossip_rules.gasloc, lambda s: True, **GOSSIP, **OUTER),
+    "gasloc": _in_rounds(gossip_rules.gasloc, lambda s: True, alpha="consensus_rate", **GOSSIP, **OUTER),
     "sync_sgd_lr": _in_rounds(
         synchronous_rules.sync_sgd_lr,
         etas=lambda run, s: s.learning_rates * (run.workers // len(s.learning_rates)),

@@ -86,7 +86,31 @@ class Topology:
     def cycle(self, workers: int) -> int:
         """Return the number of rounds after which the matrices repeat."""
         at_least(1, workers=workers)
-        return {"random-matching": DRAWN, "one-peer": _distances(workers)}.get(self.text, 1)
+        return DRAWN if self.is_drawn else _distances(workers) if self.text == "one-peer" else 1
+
+    def eigenvalues(self, workers: int) -> np.ndarray | None:
+        """Return the eigenvalues of the matrices of a cycle, complex [cycle, W]; None for random matchings.
+
+        The matrices of a cycle have the same eigenvectors, in the same order; the first is that of equal workers, with
+        the eigenvalue 1. All graphs here but matchings look the same from each worker, so a Fourier transform over the
+        circle, grid or cube of the workers finds them.
+
+        Raises:
+            UserError: as `weights`.
+        """
+        matrices = [self.weights(workers, round) for round in range(1 if self.is_drawn else self.cycle(workers))]
+        if self.is_drawn:
+            return None
+        if self.text.startswith(FILE):
+            found = np.linalg.eigvals(matrices[0]).astype(complex)
+            return found[None, np.argsort(np.abs(found - 1))]
+        shape = {"torus": _grid, "hypercube": _cube}.get(self.text, lambda workers: [workers])(workers)
+        return np.array([np.fft.fftn(matrix[0].reshape(shape)).ravel() for matrix in matrices])
+
+    @property
+    def is_drawn(self) -> bool:
+        """True if the matrices are drawn at random."""
+        return self.text == "random-matching"
 
     def lead(self, workers: int) -> int:
         """Return the most rounds by which a worker can be ahead of worker 0, if each waits for those that it hears."""
@@ -162,14 +186,25 @@ def _ring(workers: int, round: int) -> np.ndarray:
     return _circle(workers, [1, -1])
 
 
-def _torus(workers: int, round: int) -> np.ndarray:
+def _grid(workers: int) -> tuple[int, int]:
+    """Return the rows and columns of a grid of so many workers, as square as possible."""
     rows = next(k for k in range(math.isqrt(workers), 0, -1) if workers % k == 0)
+    return rows, workers // rows
+
+
+def _cube(workers: int) -> list[int]:
+    """Return the sides of a cube of 2^d workers."""
+    return [2] * (workers.bit_length() - 1)
+
+
+def _torus(workers: int, round: int) -> np.ndarray:
+    rows, columns = _grid(workers)
     if rows == 1 < workers:
         raise UserError(
             f"topology torus needs a number of workers that fills a grid of at least two rows and two columns, such as "
             f"4, 6, 8, 9 or 10. Received: workers={workers}"
         )
-    down, right = _circle(rows, [1, -1]), _circle(workers // rows, [1, -1])
+    down, right = _circle(rows, [1, -1]), _circle(columns, [1, -1])
     return np.kron(down, np.eye(len(right), dtype=bool)) | np.kron(np.eye(rows, dtype=bool), right)
 
 

@@ -252,15 +252,16 @@ def gasloc(
     weights: Mixing,
     eta: float,
     epsilon: float,
+    alpha: float,
     mu: float,
     period: int,
     steps: int,
     inner: InnerStep = sgd_step,
     members: Members = ALL,
 ) -> list[np.ndarray]:
-    """Execute x_i ← θ_i; H inner steps; ψ = θ + ε (x − θ);  θ ← W (ψ + μ (ψ − ψ'));  ψ' ← ψ; returns the means of θ.
+    """Execute x_i ← θ_i; H inner steps; ψ = θ + ε (x − θ);  θ ← ψ − α Λ ψ + μ (ψ − ψ');  ψ' ← ψ; return the means of θ.
 
-    `weights` returns W of a round.
+    `weights` returns W of a round, Λ = 1 − W, and μ is the paper's γ.
     """
     theta, path, states = np.tile(start, (workers, 1)), [], no_states(workers)
     before = theta.copy()
@@ -269,7 +270,8 @@ def gasloc(
             theta[k], before[k], states[k] = path[-1], path[-1], {}
         x = _after_steps(theta, states, gradient, t, min(period, steps - t), eta, inner)
         psi = theta + epsilon * (x - theta)
-        theta, before = members.mixing(weights(number), number) @ (psi + mu * (psi - before)), psi
+        laplacian = np.eye(workers) - members.mixing(weights(number), number)
+        theta, before = psi - alpha * (laplacian @ psi) + mu * (psi - before), psi
         path.append(members.mean(theta, number + 1))
     return path
 
