@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any, Generic, TypeVar
 
 from .errors import UserError
+from .packages import INSTALL
 
 Kind = TypeVar("Kind")
 
@@ -90,6 +91,6 @@ def require_tensorflow() -> None:
         )
     if missing := [name for name in ("tensorflow", "keras") if find_spec(name) is None]:
         raise UserError(
-            f"not installed in this environment: {', '.join(missing)}. To install: pip install {' '.join(missing)}. "
+            f"not installed in this environment: {', '.join(missing)}. To install: {INSTALL} {' '.join(missing)}. "
             f"Commands that work without: {WITHOUT}"
         )

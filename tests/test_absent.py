@@ -5,6 +5,7 @@ import sys
 
 from distsgd import AsyncSGD
 from distsgd.common.lazy import WITHOUT
+from distsgd.common.packages import INSTALL
 from runs import record
 
 # Each finder of this process, except that it finds neither TensorFlow nor Keras.
@@ -31,7 +32,7 @@ for text in sys.argv[1:]:
     except UserError as error:
         print(error)
 """
-MISSING = "not installed in this environment: tensorflow, keras. To install: pip install tensorflow keras."
+MISSING = f"not installed in this environment: tensorflow, keras. To install: {INSTALL} tensorflow keras."
 
 
 def python(code, *arguments, cwd):

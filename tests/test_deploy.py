@@ -2,10 +2,8 @@
 
 import json
 import re
-import shutil
 import signal
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -186,31 +184,11 @@ def test_the_slurm_file_starts_every_task_with_its_role(tmp_path):
     assert subprocess.run(["bash", "-n", str(DEPLOY / "slurm.sh")], check=False).returncode == 0
 
 
-def test_programs_started_together_set_the_environment_up_once(tmp_path):
-    """As the tasks of a Slurm job are, on a file system that they share."""
-    for name in ("run.sh", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, tmp_path)
-    uv = tmp_path / "uv"  # stands for the one that may be here
-    uv.write_text(
-        "#!/bin/bash\necho $* >>asked\necho $$ $1 began >>log\nsleep 0.2\nmkdir -p .venv/bin\n"
-        "printf '#!/bin/bash\\necho starts' >.venv/bin/distsgd\nchmod 755 .venv/bin/distsgd\necho $$ $1 ended >>log\n"
-    )
-    uv.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin"}
-    command = ["bash", str(tmp_path / "run.sh"), "list"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    programs = [subprocess.Popen(command, env=environment, **pipes) for _ in range(4)]
-    assert [program.communicate()[0].strip() for program in programs] == ["starts"] * 4
-    steps = [line.split()[1:] for line in (tmp_path / "log").read_text().splitlines()]
-    assert steps == [["venv", "began"], ["venv", "ended"], ["pip", "began"], ["pip", "ended"]]
-    assert "--compile-bytecode" in (tmp_path / "asked").read_text()
-
-
 def test_the_dockerfile_copies_existing_files_and_starts_the_command():
     lines = [line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if line and not line.startswith("#")]
     instructions = [line.split(" ", 1) for line in lines]
     assert {name for name, _ in instructions} <= {
-        "FROM", "WORKDIR", "COPY", "RUN", "USER", "VOLUME", "EXPOSE", "ENTRYPOINT", "CMD",
+        "FROM", "WORKDIR", "COPY", "ARG", "RUN", "USER", "VOLUME", "EXPOSE", "ENTRYPOINT", "CMD",
     }  # fmt: skip
     copied = [source for name, text in instructions if name == "COPY" for source in text.split()[:-1]]
     assert all((ROOT / source).exists() for source in copied)

@@ -19,9 +19,8 @@ from typing import Any, Literal, NoReturn
 
 from ..arguments import nearest, with_tuples
 from ..errors import UserError
+from ..packages import PROGRAM
 from ..sources import meanings
-
-PROGRAM = "bash run.sh" if (Path(__file__).resolve().parents[2] / "run.sh").is_file() else "distsgd"  # if installed
 
 WIDE, NARROW = 100, 60  # columns: the largest width of help; below the second, a meaning starts on a line of its own
 

@@ -22,6 +22,7 @@ from ..contract.scheme import Scheme
 from ..data.named import quiet
 from ..errors import UserError
 from ..lazy import require_tensorflow
+from ..packages import remedy
 from ..replay.adapters import TRANSCRIPTIONS
 from ..replay.recorded import Transcription
 from ..replay.reference import codecs
@@ -133,7 +134,7 @@ def execute(path: Path, flag: str) -> ModuleType:
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise UserError(f"{flag}: {where(path, error)}{type(error).__name__}: {error}") from None
+        raise UserError(f"{flag}: {where(path, error)}{type(error).__name__}: {error}{remedy(error)}") from None
     cloudpickle.register_pickle_by_value(module)
     return module
 

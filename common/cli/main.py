@@ -35,6 +35,7 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("launch my_script.py", "train in a script's own loop, with distsgd.join: --workers 4"),
         ("train --config <file>", "train with the settings of a file: config.json of a run, or TOML"),
         ("sweep <algorithm>", "train with several values: --learning-rate 0.05,0.1 --seeds 3"),
+        ("pip install <package>", "install a package of your own into the environment that runs use"),
     ),
     "Choose": (
         ("list", "show the catalogue"),
@@ -82,6 +83,7 @@ COMMANDS = {
     "launch": "launching:main",
     "train": "train:train_by_file",
     "sweep": "sweep:main",
+    "pip": ".packages:pip",
     "list": "catalogue:catalogue",
     "explain": "catalogue:explanation",
     "advise": "advise:main",

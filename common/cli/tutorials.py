@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..packages import ROOT, pip
 from . import flags
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 FOLDER = ROOT / "tutorials"
 
@@ -76,10 +74,7 @@ def install_what_is_missing(module: str) -> None:
         return
     wanted = [line.partition(";")[0].strip() for line in requires("distsgd") or () if EXTRA in line.replace("'", '"')]
     print(f"Installing {', '.join(wanted)} ...", file=sys.stderr, flush=True)  # noqa: T201
-    uv = shutil.which("uv")
-    pip = [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
-    constraints = ["--constraint", str(ROOT / "constraints.txt")]
-    if subprocess.call([*pip, "--quiet", *constraints, *wanted]):
+    if pip(["install", "--quiet", *wanted]):
         raise UserError("what the notebooks need could not be installed: see above")
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..lazy import keras, tf
+from ..packages import remedy
 from ..spec import parse
 from ..worker.flat_model import FlatModel, _check
 from .dataset import num_examples
@@ -221,7 +222,7 @@ def plain(error: BaseException) -> str:
     text = re.sub(r"\x1b\[[0-9;]*m|\{\{.*?\}\}", "", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     telling = lines[1] if len(lines) > 1 and lines[0].startswith("Exception encountered") else lines[0]
-    return f"{type(error).__name__}: {telling[:300]}"
+    return f"{type(error).__name__}: {telling[:300]}{remedy(error)}"
 
 
 def softmax(shape: tuple[int, ...], classes: int) -> Any:

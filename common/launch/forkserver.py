@@ -220,6 +220,7 @@ def set_up_process(log: Path) -> None:
 def report_error(raised: BaseException, report: Report) -> int:
     """Report the error that ended a task, in its log and to the launcher; returns the exit code."""
     from ..files import in_one_line
+    from ..packages import remedy
     from ..server.failures import is_absence, is_refusal
 
     error = in_one_line(raised) if isinstance(raised, Exception) else raised
@@ -229,7 +230,7 @@ def report_error(raised: BaseException, report: Report) -> int:
     report(
         event="error",
         kind=type(error).__name__,
-        message=(str(error) or type(error).__name__)[:2000],
+        message=(str(error) or type(error).__name__)[:2000] + remedy(error),
         consequence=peer_lost,  # most likely another task ended first
     )
     return error.exit_code if isinstance(error, DistsgdError) else 1

@@ -23,6 +23,7 @@ from ..contract.scheme import Scheme
 from ..errors import DistsgdError, Interrupted, TaskFailed, TaskLost, UserError
 from ..kernels import choose
 from ..lazy import tf
+from ..packages import remedy
 from ..record.run_directory import new_run_dir
 from ..reports import Report
 from ..system import usable_cores
@@ -133,7 +134,7 @@ def run_script(launched: Launched) -> None:
         if end.code:
             raise TaskFailed(f"{name}: {end.code}") from None
     except BaseException as error:
-        raise TaskFailed(f"{name} failed\n{_traceback(error, script)}{of_network(error)}") from error
+        raise TaskFailed(f"{name} failed\n{_traceback(error, script)}{remedy(error)}{of_network(error)}") from error
     finally:
         echo.write("\n" if echo.line else "")  # a last line may have no newline
     if not launched.states:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from ..cluster.fingerprint import flat
 from ..errors import UserError
 from ..files import finite
+from ..packages import INSTALL
 from .callbacks import Callback
 from .metrics import numbers
 
@@ -94,7 +95,7 @@ def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UserError(f"the logger needs the library {name}: pip install {name} ({error})") from None
+        raise UserError(f"the logger needs the library {name}: {INSTALL} {name} ({error})") from None
 
 
 def _metrics(logs: Mapping[str, Any]) -> dict[str, float]:

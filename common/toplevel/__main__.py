@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import sys
 from types import FrameType
 from typing import NoReturn
 
@@ -14,6 +15,8 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:  # a shell script ignores SIGINT in its background jobs
             signal.signal(number, _end)
+    if sys.argv[1:2] == ["pip"]:  # it imports nothing that it may have to repair
+        sys.exit(importlib.import_module("distsgd.common.packages").pip(sys.argv[2:]))
     importlib.import_module("distsgd.common.cli.streams").prepare()
     importlib.import_module("distsgd.common.cli.main").main()
 
