@@ -22,8 +22,9 @@ CONSTRAINTS = ROOT / "constraints.txt"
 
 PROGRAM = "bash run.sh" if (ROOT / "run.sh").is_file() else "distsgd"  # if installed
 
-# The command that installs a package here. That of a checkout installs into its own environment.
-INSTALL = f"{PROGRAM if Path(sys.prefix) in (ROOT / '.venv', ROOT) else 'distsgd'} pip install"
+IS_CHECKOUT = Path(sys.prefix) == ROOT / ".venv"  # the environment is that of `run.sh`
+
+INSTALL = f"{PROGRAM if IS_CHECKOUT else 'distsgd'} pip install"  # the command that installs a package here
 
 LEAST_PIP = 25  # the version after it has `--group`
 

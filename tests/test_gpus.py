@@ -1,12 +1,25 @@
 """GPUs, on a machine without one: what each task is told of them, and where the graph has what."""
 
+import io
+from types import SimpleNamespace
+
 import pytest
+from rich.console import Console
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Serial
 from distsgd.common.cluster.cluster import compute_devices
-from distsgd.common.launch.gpus import gpus, seen_by
+from distsgd.common.launch import gpus as gpus_module
+from distsgd.common.launch.gpus import devices_of, gpus, planned, seen_by, survey, unusable
+from distsgd.common.record.display import Display, on_devices
+from distsgd.common.record.run_directory import RunRecord
 from distsgd.common.tasks.graph import TaskGraph
 from runs import job_of
+
+CONFIG = {
+    "algorithm": "x", "hyperparameters": {}, "backend": "processes", "workers": 1, "ps": 1, "dataset": "d",
+    "model": "m", "batch_size": 1, "ema_decay": None, "seed": 0, "steps_per_worker": 5, "earlier_step_targets": [],
+    "record": "full",
+}  # fmt: skip
 
 
 def test_worker_k_sees_gpu_k_in_turn_and_takes_what_it_needs():
@@ -31,6 +44,84 @@ def test_the_gpus_of_a_machine_are_those_that_the_run_may_use(tmp_path):
     assert gpus({}, tmp_path) == ["0", "1", "2"]
     assert gpus({"CUDA_VISIBLE_DEVICES": "1, GPU-5c3f"}, tmp_path) == ["1", "GPU-5c3f"]
     assert gpus({"CUDA_VISIBLE_DEVICES": "-1"}, tmp_path) == gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
+
+
+@pytest.fixture
+def cards(monkeypatch):
+    """A list of GPUs that TensorFlow has in this process: their models."""
+    import tensorflow as tf
+
+    models: list[str] = []
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: list(models) if kind == "GPU" else [])
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda model: {"device_name": model})
+    return models
+
+
+def test_a_worker_reports_its_devices_by_cudas_number_and_model(cards, monkeypatch):
+    job = SimpleNamespace(devices_per_worker=1)
+    reports = []
+    for before in range(3):
+        gpus_module.report_devices(job, before, lambda **event: reports.append(event), before)
+    assert [report["devices"] for report in reports] == [["CPU"]] * 3
+    cards += ["H100", "L4"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5c3f")
+    assert [devices_of(1, k) for k in range(3)] == [["GPU 3 (H100)"], ["GPU GPU-5c3f (L4)"], ["GPU 3 (H100)"]]
+    assert devices_of(2) == ["GPU 3 (H100)", "GPU GPU-5c3f (L4)"]
+    assert survey() == "GPU 3 (H100), GPU GPU-5c3f (L4); worker k has the one of number k modulo 2"
+    assert on_devices({0: devices_of(1), 1: devices_of(1, 1), 2: devices_of(1)}) == (
+        "workers 0, 2 on GPU 3 (H100); worker 1 on GPU GPU-5c3f (L4)"
+    )
+    assert (planned(1, 1), planned(4, 1), planned(1, 2)) == ("1 GPU", "2 GPUs", "2 GPUs")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert planned(4, 1) == "CPU"
+
+
+def machine(root, *files):
+    for file in files:
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).touch()
+    return root
+
+
+def test_a_driver_that_tensorflow_cannot_use_is_one_line_with_the_reason_and_the_remedy(cards, tmp_path, monkeypatch):
+    assert unusable(tmp_path) == ""  # no driver
+    there = machine(tmp_path, "proc/driver/nvidia/version")
+    said = unusable(there, {})
+    assert said.startswith(
+        "an NVIDIA driver is on this machine, and workers compute on the CPU: the CUDA libraries are"
+    )
+    assert gpus_module.SET_UP in said
+    for meant in ({"DISTSGD_GPU": "0"}, {"CUDA_VISIBLE_DEVICES": "-1"}, {"CUDA_VISIBLE_DEVICES": ""}):
+        assert unusable(there, meant) == ""
+    monkeypatch.setattr(gpus_module, "_is_installed", lambda module: True)
+    assert f"no {there}/dev/nvidia0. To use the GPU, start the container" in unusable(there, {})
+    machine(tmp_path, "dev/nvidia0")
+    assert "compare the driver (nvidia-smi)" in unusable(there, {})
+    monkeypatch.setattr(gpus_module.os, "access", lambda *_: False)
+    assert f"no permission for {there}/dev/nvidia0" in unusable(there, {})
+    assert survey() == "none"
+    cards.append("H100")
+    assert unusable(there, {}) == ""
+
+
+def test_a_run_warns_once_of_a_driver_that_is_not_used_and_its_result_has_the_device_of_each_worker(tmp_path):
+    log, shown = RunRecord(tmp_path, CONFIG | {"workers": 2}), io.StringIO()
+    display = Display(CONFIG | {"workers": 2}, Console(file=shown, width=80), planned="2 GPUs")
+
+    def publish(event):
+        log.on_event(event)
+        display.on_event(event)
+
+    log.publish = publish
+    for worker in range(2):
+        publish({"event": "devices", "worker": worker, "devices": ["CPU"], "unusable": "a driver"})
+    result = log.finish(None, picture=False)
+    assert result["devices"] == {"worker-0": ["CPU"], "worker-1": ["CPU"]}
+    assert result["recovery"]["warnings"] == ["a driver"]
+    assert shown.getvalue() == "a driver\n"
+    assert "workers on 2 GPUs)" in display.headline()
+    publish({"event": "devices", "worker": 1, "devices": ["GPU 1 (L4)"], "unusable": ""})  # started again
+    assert shown.getvalue() == "a driver\n"
 
 
 @pytest.mark.parametrize("scheme", [Serial(), AllReduce()])

@@ -33,6 +33,8 @@ ISOLATION = str(Path(__file__).parent.parent / "launch" / "isolation.py")
 
 PRIVATE_NETWORK = f"import runpy; runpy.run_path({ISOLATION!r})['enter_private_network']()"
 
+SURVEY = "from distsgd.common.launch.gpus import survey; print(survey())"
+
 GPUS = "import tensorflow as tf; print(*(device.name for device in tf.config.list_physical_devices('GPU')))"
 
 
@@ -57,7 +59,7 @@ def look() -> dict[str, Any]:
         "kernels": _kernels(),
         "memory": _memory(),
         "descriptors": _descriptors(),
-        "gpu": gpus_seen(),
+        "gpu": _ask(SURVEY, empty="none"),
         "private network": _ask(PRIVATE_NETWORK, empty="possible"),
         "current folder": _folder(Path.cwd()),
         "temporary folder": _folder(Path(tempfile.gettempdir())),

@@ -23,6 +23,7 @@ from ..simulation.virtual_run import simulate
 from ..tasks.job import Job, checkpoints_of
 from ..tasks.results import write_data, write_graph
 from ..worker.flat_model import FlatModel, unused_optimizer
+from .gpus import planned
 from .launcher import launch
 from .supervisor import OnEvent
 from .threads import run_threads
@@ -56,7 +57,11 @@ def run(
     except BaseException:
         lock.release()
         raise
-    display = SimulationDisplay(config) if job.cluster.simulated else Display(config)
+    if job.cluster.simulated:
+        display = SimulationDisplay(config)
+    else:
+        here = job.cluster.task is None
+        display = Display(config, planned=planned(job.cluster.workers, job.devices_per_worker) if here else "")
     error: BaseException | None = None
     hooks = None
     try:

@@ -23,6 +23,7 @@ from ..tasks.graph import TaskGraph
 from ..tasks.job import CHIEF, Job
 from ..tasks.worker_loop import WorkerLoop
 from ..waiting import reachable, wait_until
+from .gpus import report_devices
 from .launched import INTER_OP, Launched
 from .script import follow_joins, run_script, script_of
 from .sessions import build_seconds, connect_worker, connector, open_session, session_config, start_server
@@ -96,12 +97,14 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
     """Build the graph of one worker, wait for the others, run all rounds."""
     if job.script is not None:
         server = start_server(addresses, "worker", index, _config(job, INTER_OP))
+        report_devices(job, index, report)
         with joined(job, ("worker", index), report) as (report, mine):
             run_script(Launched(job, job.script, addresses, index, server.target, report, mine))
             if mine is not None:
                 mine.post(script_of(index), {"ended": True})
         return
     server = start_server(addresses, "worker", index, _config(job, 2))
+    report_devices(job, index, report)
     with joined(job, ("worker", index), report) as (report, mine):
         graph = _worker_graph(job, index)
         session, connect = connect_worker(job, graph.graph, index, server.target, addresses, inter_op=2)

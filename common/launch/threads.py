@@ -14,6 +14,7 @@ from ..tasks.job import Job
 from ..tasks.worker_loop import WorkerLoop
 from ..waiting import wait_until
 from ..worker.flat_model import FlatModel
+from .gpus import report_devices
 from .sessions import session_config
 
 TURN_SECONDS = 0.0005  # between two polls in a scripted interleaving: a turn takes about a millisecond
@@ -22,6 +23,8 @@ TURN_SECONDS = 0.0005  # between two polls in a scripted interleaving: a turn ta
 def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Evaluator:
     """Run the workers as threads of this process, on one direct session; returns the evaluator at the end."""
     workers = range(job.cluster.workers)
+    for worker in workers:
+        report_devices(job, worker, report, before=worker)
     graph = TaskGraph(job, workers, model)
     config = session_config(job.cluster, job.devices_per_worker, max(2, len(workers)))
     config.graph_options.place_pruned_graph = True  # each call prepares its own part only: a third of the start-up

@@ -139,10 +139,17 @@ class Display:
     """A live display on a terminal, a line that is rewritten in a notebook, a plain line now and then elsewhere.
 
     A thread redraws it; an event only changes the values to draw.
+
+    Args:
+        config: the configuration of the run.
+        console: where to draw; by default standard error.
+        planned: the devices that the workers will have.
     """
 
-    def __init__(self, config: dict[str, Any], console: Console | None = None):
-        self.config, self.console = config, console or Console(stderr=True)
+    def __init__(self, config: dict[str, Any], console: Console | None = None, planned: str = ""):
+        self.config, self.console, self.planned = config, console or Console(stderr=True), planned
+        self.reporting = config["workers"]  # that report their devices here
+        self.devices: dict[int, list[str]] = {}
         each = config.get("steps_per_worker", 0)  # unknown if a script decides when to leave
         self.total: int = sum(config.get("steps_of_workers", [each] * config["workers"]))
         self.center: dict[str, Any] = {}
@@ -179,6 +186,8 @@ class Display:
         kind = event["event"]
         if kind == "network":
             self._network(event["state"])
+        elif kind == "devices":
+            self._devices(event)
         elif kind in TOLD:
             self.say(TOLD[kind].format_map(event))
         with self._changing:
@@ -206,6 +215,7 @@ class Display:
 
     def task(self, task: TaskSpec, wait_seconds: float) -> None:
         """Print the start of one task of several machines; the evaluator also prints which machine has which task."""
+        self.reporting = 1
         if task.origin and task.evaluates:
             self.say(task.origin)
         others = len(task.all_tasks()) - len(task.tasks())
@@ -223,6 +233,13 @@ class Display:
                 "the ports of this run are open to any program that can reach this machine."
             )
 
+    def _devices(self, event: dict[str, Any]) -> None:
+        """Print the devices of the workers when all are known, if there are other ones than CPUs."""
+        before = dict(self.devices)
+        self.devices[event["worker"]] = event["devices"]
+        if len(before) < len(self.devices) == self.reporting and any(own != ["CPU"] for own in self.devices.values()):
+            self.say(on_devices(self.devices))
+
     def say(self, text: str) -> None:
         """Print a line that stays."""
         if self.notebook is not None:
@@ -234,7 +251,8 @@ class Display:
         """Return algorithm, data set, model and tasks in one line."""
         config = self.config
         tasks = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else f"workers: {config['workers']}"
-        return f"{config['algorithm']} on {task_of(config)} ({tasks})"
+        devices = f" on {self.planned}" if self.planned else ""
+        return f"{config['algorithm']} on {task_of(config)} ({tasks}{devices})"
 
     def _pause(self) -> float:
         """Return the seconds between two plain lines, which are longer in longer runs."""
@@ -312,6 +330,14 @@ class Display:
             f"{state}: {', '.join(tasks[:NAMES])}" + (f" and {len(tasks) - NAMES} more" if len(tasks) > NAMES else "")
             for state, tasks in names.items()
         )
+
+
+def on_devices(devices: dict[int, list[str]]) -> str:
+    """Return the devices of workers in words: `workers 0, 2 on GPU 0 (NVIDIA H100); worker 1 on GPU 1 (...)`."""
+    workers: dict[str, list[str]] = defaultdict(list)
+    for worker, own in sorted(devices.items()):
+        workers[" and ".join(own)].append(str(worker))
+    return "; ".join(f"worker{'s' * (len(k) > 1)} {', '.join(k)} on {own}" for own, k in workers.items())
 
 
 def _side_by_side(texts: list[Text]) -> Columns:

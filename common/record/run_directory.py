@@ -121,6 +121,8 @@ class RunRecord:
         self.first_update: float | None = None
         self.network: str | None = None
         self.kernels: dict[str, str] | None = None  # which are used, and why
+        self.devices: dict[int, list[str]] = {}  # of each worker that has reported them here
+        self.unusable = ""  # why workers compute on the CPU, though there is a driver for GPUs
         self.simulated: dict[str, Any] = {}  # only of a run in virtual time: its virtual and real durations
         self.curvature: dict[str, float] | None = None  # of the loss where the run began, and the limit of the rate
         self.too_large = ""  # why the learning rate is above that limit
@@ -215,6 +217,11 @@ class RunRecord:
             self._later_join(event["join"]).on_event({**event, "event": event["its"]})
         elif kind == "network":
             self.network = event["state"]
+        elif kind == "devices":
+            self.devices[event["worker"]] = event["devices"]
+            if event["unusable"] and not self.unusable:
+                self.unusable = event["unusable"]
+                self.publish({"event": "warning", "message": self.unusable})
         elif kind == "kernels":
             self.kernels = {name: event[name] for name in ("used", "why")}
         if "virtual" in event:
@@ -255,6 +262,7 @@ class RunRecord:
         try:
             for join in self.later_joins.values():
                 join.network, join.kernels, join.stopped = self.network, self.kernels, self.stopped
+                join.devices = self.devices
                 join.finish(error, picture)
             write_json(self.run_dir / "result.json", result)
             if picture and any(row["kind"] == "center" for row in self.rows):
@@ -329,6 +337,7 @@ class RunRecord:
             "recovery": self.faults.summary(),
             "network": self.network,
             "kernels": self.kernels,
+            "devices": {f"worker-{worker}": own for worker, own in sorted(self.devices.items())},
             "record": config["record"],
             "run_dir": str(self.run_dir),
         }
