@@ -4,7 +4,8 @@
     server      for each coordinate: sort the W values, drop the ⌊β W⌋ smallest and as many of the largest, a is the
                 mean of the others;  θ ← θ − η a,  then release all workers
 
-With β = 1/2 it is the median: one value is left, or the middle two if their number is even.
+A value that is not finite counts as the largest: up to ⌊β W⌋ workers may send such. With β = 1/2 it is the median: one
+value is left, or the middle two if their number is even.
 
 Use: if some workers may send anything; not on unequal data, where honest workers differ, too.
 Reference: Yin, Chen, Ramchandran, Bartlett, *Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates*,
@@ -12,10 +13,9 @@ ICML 2018, arXiv:1803.01498, Algorithm 1, options I (median) and II (trimmed mea
 Departures: gradients of batches; the paper has whole shards, and projects θ to a bounded set. After the loss
 of a worker W is the number of those left.
 Limits: with β = 0 it is `sync_sgd`. Up to ⌊β W⌋ workers, but fewer than half of all, may send anything; more of them
-move each coordinate wherever they want.
+move each coordinate wherever they want, and the run ends if their messages are not finite.
 The ps keeps the gradient of each worker: W times the model. Workers with unequal data are extreme, too: on skewed
-shards, the dropped gradients bias the center. A worker that sends a number that is not finite ends the run, as with
-every scheme.
+shards, the dropped gradients bias the center.
 """
 
 from dataclasses import dataclass
@@ -40,6 +40,9 @@ class TrimmedMean(Scheme):
         if self.trim > 0.5:
             raise UserError(f"trim must be at most 0.5, the median. Received: trim={self.trim}")
 
+    def most_hostile(self, messages):
+        return max(0, min(int(self.trim * messages + 1e-9), (messages - 1) // 2))  # at least one value is left
+
     def worker_rows(self, center):
         return {"gradients": 0 * center}
 
@@ -54,12 +57,12 @@ class TrimmedMean(Scheme):
     def server_update(self, server, message, staleness):
         present = server.present.read_value()
         number = tf.cast(tf.reduce_sum(present), tf.int32)
-        dropped = tf.gather([self._dropped(n) for n in range(server.num_workers + 1)], number)
-        rows = tf.sort(tf.where(present[:, None] > 0, server.gradients.read_value(), float("inf")), axis=0)
-        sgd(server.center, tf.reduce_mean(rows[dropped : number - dropped], axis=0), self.learning_rate)
+        dropped = tf.gather([self.most_hostile(n) for n in range(server.num_workers + 1)], number)
+        rows = server.gradients.read_value()
+        rows = tf.sort(tf.where((present[:, None] > 0) & tf.math.is_finite(rows), rows, float("inf")), axis=0)
+        kept = rows[dropped : number - dropped]
+        finite = tf.math.is_finite(kept)  # all, unless workers are lost after others have sent what is not
+        count = tf.reduce_sum(tf.cast(finite, tf.float32), axis=0)
+        sgd(server.center, tf.reduce_sum(tf.where(finite, kept, 0.0), 0) / tf.maximum(count, 1.0), self.learning_rate)
         server.present.assign(tf.zeros_like(present))
         return server.center
-
-    def _dropped(self, workers):
-        """Return the number of values that are dropped at either end; at least one is left."""
-        return max(0, min(int(self.trim * workers + 1e-9), (workers - 1) // 2))

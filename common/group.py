@@ -73,6 +73,8 @@ class Operations:
         given: gradient [P] and loss of the present step.
         learning_rate: returns the learning rate, or a schedule, that replaces the scheme's; None to leave it.
         reply: what the servers replied last, a variable [P].
+        tolerated: messages of a set that may not be finite; the rule of the server leaves them out.
+        left_out: number of these in the open set, a variable.
     """
 
     def __init__(
@@ -93,6 +95,8 @@ class Operations:
         self.codec, self.reply_codec = (
             codec.unpacked() if for_xla else codec for codec in (scheme.codec, scheme.reply_codec)
         )
+        messages = self.sync.set_size(workers)
+        self.tolerated = 0 if messages is None else scheme.most_hostile(messages)
         self.begin(center, variable)
         self.given: Any = None
         self.learning_rate: Callable[[], Any] | None = None
@@ -109,6 +113,7 @@ class Operations:
         without = tf.zeros([*rows, self.scheme.message_sizes(self.known["shapes"])[-1]])
         self.reply = variable(center if self.sync.uses_ps else without, "reply")
         self.kept = variable(tf.stack([center] * self.workers), "kept_replies") if replies_wait(self.scheme) else None
+        self.left_out = variable(tf.constant(0.0), "left_out")
         self.times = variable(tf.zeros([self.workers, len(Now._fields)], WHOLE), "times")  # of messages without a ps
 
     def scheme_at(self, step: Any) -> Scheme:
@@ -206,11 +211,21 @@ class Operations:
         if self._builds_together:
             Row(self.times, now.worker).assign(tf.stack([tf.cast(number, WHOLE) for number in now]))
             return
-        for server, part in zip(self.servers, self._received(now), strict=True):
-            weighed = Message(server.call(self.scheme.weighted, part, now, now.worker), part.scalars)
+        parts = self._received(now)
+        fresh = tf.equal(now.staleness, 0) | (self.sync.late == "count")
+        counts = fresh
+        if self.tolerated:
+            counts &= tf.reduce_all([is_finite(part) for part in parts])
+            self.left_out.assign_add(tf.cast(fresh & ~counts, tf.float32))
+        for server, part in zip(self.servers, parts, strict=True):
+
+            def weigh(server: GlobalVariables = server, part: Message = part) -> Tensor:
+                return server.call(self.scheme.weighted, part, now, now.worker)
+
+            weighed = Message(tf.cond(fresh, weigh, lambda part=part: tf.zeros_like(part.vector)), part.scalars)
 
             def add(total: Any, u: Any) -> None:
-                total.assign_add(tf.where(tf.equal(now.staleness, 0) | (self.sync.late == "count"), u, 0.0))
+                total.assign_add(tf.where(counts, u, 0.0))
 
             tf.nest.map_structure(add, server.set, weighed)
 
@@ -221,7 +236,8 @@ class Operations:
                 return self._update([mean_of(self._messages_without_ps())], now, None)
             self.reply.assign(self.sync.replies(now.round, tf.stack([m.vector for m in self._messages_without_ps()])))
             return None
-        number = float(self.sync.set_size(self.workers) or 1)
+        number = tf.maximum(float(self.sync.set_size(self.workers) or 1) - self.left_out, 1.0)
+        self.left_out.assign(0.0)
         means = [tf.nest.map_structure(lambda total: total / number, server.set) for server in self.servers]
         for server in self.servers:
             tf.nest.map_structure(lambda total: total.assign(tf.zeros_like(total)), server.set)
@@ -238,7 +254,8 @@ class Operations:
         nothing: Any = None
         mean, codec = partial(self.sync.mean, nothing, nothing), self.codec
         message = self.local.message(self.scheme_at(now.first), now, mean)
-        check_finite(now, message)
+        if not tf.executing_eagerly() or self.left_out >= self.tolerated:
+            check_finite(now, message)
         kept = [SimpleNamespace(**{name: Row(v, now.worker) for name, v in rows.items()}) for rows in self.local.codecs]
         wires = codec.send(message.vector, self.sizes, kept, self.local.view(now))
         return [Message(codec.decode(wire, n), message.scalars) for wire, n in zip(wires, self.sizes, strict=True)]

@@ -11,7 +11,8 @@ OF_LATER_JOIN = "of_later_join"  # an event of a later join of a script: `join` 
 
 # Events of faults that the run survived, and of the reactions to them.
 FAULTS = (
-    "restarted", "resumed", "restored", "undone", "lost", "rejoined", "refused", "evicted", "checkpoint", "warning",
+    "restarted", "resumed", "restored", "undone", "lost", "rejoined", "refused", "left_out", "evicted", "checkpoint",
+    "warning",
 )  # fmt: skip
 
 

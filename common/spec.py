@@ -34,11 +34,20 @@ def parse(kind: str, text: str, known: Mapping[str, Callable[..., Any]]) -> tupl
     return name, options
 
 
-def hostile_workers(attack: str | None) -> int:
-    """Return how many workers an attack makes hostile, as in `sign-flip:2`; 0 for None."""
-    if attack is not None and not re.fullmatch(r"sign-flip:[1-9]\d{0,6}", attack):
-        raise UserError(f"hostile takes sign-flip and a number of workers, as in sign-flip:2. Received: {attack!r}")
-    return 0 if attack is None else int(attack.partition(":")[2])
+ATTACKS = {"sign-flip": -1.0, "huge": 1e30, "inf": math.inf, "nan": math.nan}  # the factor of a hostile gradient
+
+
+def hostile_workers(attack: str | None) -> tuple[int, float]:
+    """Return how many workers an attack makes hostile, as in `sign-flip:2`, and the factor of their gradients."""
+    if attack is None:
+        return 0, 1.0
+    if not re.fullmatch(rf"({'|'.join(ATTACKS)}):[1-9]\d{{0,6}}", attack):
+        kinds = ", ".join(ATTACKS)
+        raise UserError(
+            f"hostile takes one of {kinds} and a number of workers, as in sign-flip:2. Received: {attack!r}"
+        )
+    kind, _, number = attack.partition(":")
+    return int(number), ATTACKS[kind]
 
 
 def _numbers(what: str, text: str, default: Any) -> Any:

@@ -378,10 +378,13 @@ class WithMemory(Codec):
     Args:
         rounding: the codec that compresses.
         decay: factor of the residual in each message.
+        forgets: True if elements of the residual become zero that are not finite, after a message that was not; the
+            server leaves such a message out, and the next one may be right again.
     """
 
     rounding: Codec
     decay: float = 1.0
+    forgets: bool = False
 
     def local_variables(self, vector: Tensor) -> Mapping[str, Tensor]:
         """Return the initial residual, zero."""
@@ -397,6 +400,9 @@ class WithMemory(Codec):
         wires = self.rounding.send(total, sizes, variables, worker)
         for own, wire, size in zip(variables, wires, sizes, strict=True):
             own.memory.assign_sub(self.rounding.decode(wire, size))
+            if self.forgets:
+                left = own.memory.read_value()
+                own.memory.assign(tf.where(tf.math.is_finite(left), left, 0.0))
         return wires
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
@@ -448,7 +454,8 @@ def rounded(scheme: Scheme, codec: str) -> Scheme:
     if kind.sends_params and not compressor.fits_parameters:
         fitting = ", ".join(name for name, other in CODECS.items() if other.fits_parameters)
         raise UserError(f"{name} sends parameters, for which a codec is one of {fitting}. Received: codec={codec}")
-    messages = WithMemory(compressor) if compressor.memory == "yes" else compressor
+    forgets = kind.most_hostile is not Scheme.most_hostile
+    messages = WithMemory(compressor, forgets=forgets) if compressor.memory == "yes" else compressor
     if compressor.rounds_replies and only_takes_gradients(kind):
         return scheme.but(codec=messages, reply_codec=compressor)
     return scheme.but(codec=messages)

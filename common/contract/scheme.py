@@ -236,6 +236,15 @@ class Scheme(CheckedCall):
         The engine's own checks of synchronization rule, codecs and scalars (`contract.checks`) always run as well.
         """
 
+    def most_hostile(self, messages: int) -> int:
+        """Return how many of so many messages of an update may be hostile, for rules that leave such messages out.
+
+        So many may hold numbers that are not finite: the rule of the server sees them in its worker rows, and leaves
+        them out; the mean that it gets is that of the other messages. One more, and without such a rule (the default,
+        0) each of them, ends the run, or is dropped; see `Recovery.on_nan`. For barriers and quorums.
+        """
+        return 0
+
     def warnings(self, workers: int) -> Iterable[str]:
         """Return warnings for that number of workers, a line each; the run prints them and begins.
 

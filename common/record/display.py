@@ -46,6 +46,7 @@ TOLD = {
     "evicted": "the run continues without worker {worker}",
     "resumed": "the run resumes from version {version}",
     "restored": "the state of version {version} has been restored",
+    "left_out": "{number:,} messages of worker {worker} were not finite, and were left out",
     "refused": "a message of worker {worker} was refused: it is not finite",
     "warning": "{message}",
     "limits": "{message}",

@@ -46,6 +46,8 @@ class Faults:
             self.lost.append(event)
         elif kind == "refused":
             self.refused[f"worker {event['worker']}"] += event.get("number", 1)
+        elif kind == "left_out":  # at the end, of all messages that were not finite
+            self.refused[f"worker {event['worker']}"] = event["number"]
         elif kind == "evicted":
             self.evicted.append(event["worker"])
         elif kind == "result":

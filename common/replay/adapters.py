@@ -209,6 +209,11 @@ def _inner(run: RecordedRun, scheme: Hyperparameters) -> Any:
     return partial(INNER_STEPS[name], **options)
 
 
+def _hostile_share(run: RecordedRun, scheme: Hyperparameters) -> float:
+    """Return the share of hostile workers of `krum`, by default a quarter."""
+    return 0.25 if scheme.hostile_share is None else scheme.hostile_share
+
+
 def _inner_memory(scheme: Hyperparameters) -> bool:
     """Return True if workers keep a state for the inner optimizer."""
     return parse("inner_optimizer", scheme.inner_optimizer, INNER_STEPS)[0] not in ("sgd", "own")
@@ -447,7 +452,7 @@ TRANSCRIPTIONS = {
     "scaffold": _in_rounds(federated_rules.scaffold, lambda s: True, epsilon="server_learning_rate"),
     "fednova": _in_rounds(federated_rules.fednova, work="work"),
     "trimmed_mean": _in_rounds(federated_rules.trimmed_mean, beta="trim"),
-    "krum": _in_rounds(federated_rules.krum, jumps=True, beta="hostile_share", chosen="chosen"),
+    "krum": _in_rounds(federated_rules.krum, jumps=True, beta=_hostile_share, chosen="chosen"),
     "fedprox": _in_rounds(federated_rules.fedprox, mu="proximity"),
     "bmuf": _in_rounds(
         synchronous_rules.bmuf,

@@ -295,8 +295,9 @@ def on_batches(config: Mapping[str, Any], labels: np.ndarray, on_rows: gradients
         from .reference.federated_rules import by_turns  # not at the top: an equation beside the base
 
         gradient = by_turns(gradient, clients, workers, seed, of.get("communication_period", 1))
-    honest = workers - hostile_workers(config.get("hostile"))
-    return gradient if honest == workers else lambda x, k, t: gradient(x, k, t) * (1 if k < honest else -1)
+    hostile, factor = hostile_workers(config.get("hostile"))
+    honest = workers - hostile
+    return gradient if not hostile else lambda x, k, t: gradient(x, k, t) * (1 if k < honest else factor)
 
 
 def recorded_losses(run_dir: Path) -> dict[int, float]:

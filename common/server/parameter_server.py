@@ -6,8 +6,8 @@ parts with one concern each, and has the events that concern several of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,6 +91,7 @@ class ParameterServer:
         self.multiples, self.after_update, self.when, self.clock = multiples, center.after_update, when, clock
         self.record, self.rounds_applied, self.released = journal.record, journal.rounds_applied, journal.released
         self.skip_rounds, self.record_rounds = journal.skip_rounds, journal.record_rounds
+        self.most_hostile, self.count_refused = scheme.most_hostile, journal.count_refused
         self.active, self.finished, self.states = slots.active, slots.finished, slots.states
         self.write, self.close_slots = slots.write, slots.close_slots
         self.store_state, self.only, self.count = slots.store_state, slots.only, slots.count
@@ -114,13 +115,32 @@ class ParameterServer:
         saved |= _of_sync(scheme, vars(self.variables), saved)
         self.persistence = Persistence(saved, self.devices, transactions, journal, slots, self.client)
 
-    def event(self, slot: WorkerSlot, slices: Sequence[Message] = ()) -> Any:
-        """Lock for a worker's request, with a message in `slices` if any; refused if the message cannot be merged."""
+    @contextmanager
+    def event(
+        self, slot: WorkerSlot, slices: Sequence[Message] = (), has_room: Callable[[], Any] | None = None
+    ) -> Iterator[Any]:
+        """Lock for a worker's request, with a message in `slices` if any; refused if the message cannot be merged.
+
+        Args:
+            slot: slot of the worker.
+            slices: the slices of its message.
+            has_room: builds a flag under the lock, True if a message that is not finite can be merged.
+
+        Yields:
+            an object with `released`, see `Transactions.lock`, and `finite`, True if the message is finite.
+        """
         checked = slices and self.scheme.sync.uses_ps  # without a ps, workers check the mean of all messages
         finite = self.center.each_slice(lambda _, u: is_finite(u), slices) if checked else []
         with tf.device(self.devices[0]):  # the times have to arrive before the lock is taken
             arrived = [*slices, *finite] if slot.times is None else [*slices, *finite, tf.identity(slot.times)]
-        return self.transactions.event(slot, arrived, lambda: [~self.scheme.sync.complete(self), *finite])
+
+        def conditions() -> list[Any]:
+            fits = finite if has_room is None else [tf.reduce_all(finite) | has_room()]
+            return [~self.scheme.sync.complete(self), *fits]
+
+        with self.transactions.event(slot, arrived, conditions) as held:
+            held.finite = tf.reduce_all(finite) if finite else tf.constant(True)
+            yield held
 
     def apply(
         self, slot: WorkerSlot, slices: Sequence[Message], event: Event = "exchange", locked: bool = True

@@ -160,10 +160,24 @@ class Arithmetic:
             missing = np.flatnonzero((row >= 0) & ~self.computed[row])
         ready = self.position + int(missing[0]) if len(missing) else end
         spoiled = np.flatnonzero((row >= 0) & ~self.finite[row] & (self.trace["accepted"][row] == 1))
-        if len(spoiled) and self.position + spoiled[0] < ready:
+        spoiled = [i for i in spoiled if self.position + i < ready and not self._is_left_out(row[i])]
+        if spoiled:
             self._do(self.position + int(spoiled[0]))
             raise self._diverged(int(row[spoiled[0]]))
         self._do(ready)
+
+    @property
+    def left_out(self) -> np.ndarray:
+        """Number of messages of each worker so far that were not finite, [W]."""
+        workers = self.trace["worker"][~self.finite & (self.trace["accepted"] == 1)]
+        return np.bincount(workers, minlength=len(self.last))
+
+    def _is_left_out(self, row: int) -> bool:
+        """Return True if the rule leaves out the message of that row, which is not finite."""
+        version, accepted = self.trace["version"], self.trace["accepted"] == 1
+        together = accepted & (version == version[row])  # the messages of its set
+        so_far = int(np.count_nonzero(together[: row + 1] & ~self.finite[: row + 1]))
+        return so_far <= self.scheme.most_hostile(int(np.count_nonzero(together)))
 
     def _diverged(self, row: int) -> Diverged:
         worker, version = (self.trace[name][row] for name in ("worker", "version"))

@@ -346,5 +346,10 @@ class BatchedWorkers:
 
     def share_state(self, workers: Any) -> None:
         """Copy the states of these workers to `shared`, where the evaluator reads them."""
-        if self.model.state_size:
-            Row(self.shared, workers).assign(Row(self.tables["state"], workers).read_value())
+        if not self.model.state_size:
+            return
+        shared, own = Row(self.shared, workers), Row(self.tables["state"], workers)
+        if self.scheme.most_hostile(self.shared.shape[0]):  # as `DenseWorker.round`
+            finite = tf.reduce_all(tf.math.is_finite(own.read_value()), -1, keepdims=True)
+            own.assign(tf.where(finite, own.read_value(), shared.read_value()))
+        shared.assign(own.read_value())

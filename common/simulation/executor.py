@@ -56,7 +56,10 @@ class Merging:
         # The messages of a set are computed between it and the one before, and have one reply.
         in_order = in_sets and not self.counts_late and not scheme.sync.gossips
         self.adopts_later = in_order and self.part.pulled_centers is None and not workers.model.state_size
-        self.adds_at_once = in_order and type(scheme).weighted is Scheme.weighted and type(scheme.codec) is Codec
+        plain = type(scheme).weighted is Scheme.weighted and type(scheme.codec) is Codec
+        self.tolerates = in_sets and scheme.most_hostile(center.num_workers) > 0
+        self.adds_at_once = in_order and plain and not self.tolerates
+        self.left_out = tf.Variable(0.0, name="left_out")  # messages of the open set that are not finite
         places = 0 if self.adds_at_once else places
         self.inbox, self.outbox = (
             tf.nest.map_structure(lambda u, rows=rows: tf.Variable(tf.zeros([*rows, *u.shape])), self.part.no_message)
@@ -164,6 +167,10 @@ class Merging:
             return Row(self.reply, worker).assign(message.vector)
         staleness = center.staleness(center.read_version(), slot) if self.counts_late else 0
         weighed = center.weighted(self.part, message, staleness, slot)
+        if self.tolerates:
+            finite = is_finite(message)
+            self.left_out.assign_add(tf.cast(~finite, tf.float32))
+            weighed = tf.nest.map_structure(lambda u: tf.where(finite, u, tf.zeros_like(u)), weighed)
         tf.nest.map_structure(lambda inbox, u: inbox.assign_add(u), self.inbox, weighed)
 
     def _close(self, messages: Any, now: Any) -> None:
@@ -173,7 +180,9 @@ class Merging:
             self.reply.assign(self.scheme.sync.replies(now[2], self.reply.read_value()))
             center.count_updates(1)
             return
-        mean = tf.nest.map_structure(lambda inbox: inbox / tf.cast(messages, tf.float32), self.inbox)
+        number = tf.maximum(tf.cast(messages, tf.float32) - self.left_out, 1.0)
+        self.left_out.assign(0.0)
+        mean = tf.nest.map_structure(lambda inbox: inbox / number, self.inbox)
         reply = tf.convert_to_tensor(center.merge(self.part, mean, tf.constant(0.0), version))
         self.reply.assign(center.reply([reply]))
         tf.nest.map_structure(lambda inbox: inbox.assign(tf.zeros_like(inbox)), self.inbox)

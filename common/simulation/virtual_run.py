@@ -103,6 +103,8 @@ class SimulatedRun:
                 break
         if reason is not None:
             self.report(event="stopped", reason=reason)
+        for worker in np.flatnonzero(arithmetic.left_out):
+            self.report(event="left_out", worker=int(worker), number=int(arithmetic.left_out[worker]))
 
     def _order(self) -> EventSchedule:
         """Run phase 1: compute and report the order of the events."""

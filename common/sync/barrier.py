@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from ..arguments import at_least, not_negative
@@ -35,9 +36,14 @@ class InSets(Synchronization):
         return 1 if self.late == "drop" else workers / (self.set_size(workers) or 1)
 
     def variables(self, ps: Store) -> Mapping[str, Tensor]:
-        """Return the flags of the workers that have arrived, and when the set had enough of them (us), 0 before."""
-        grace = {"quorum_at": tf.constant(0, tf.int64)} if self.grace else {}
-        return {**super().variables(ps), **grace}
+        """Return the flags of the workers that have arrived, and with a grace when the set was large enough (us), or 0.
+
+        If the scheme leaves out messages that are not finite, there are flags of the workers whose last one was not.
+        """
+        own = {"quorum_at": tf.constant(0, tf.int64)} if self.grace else {}
+        if self._tolerates(ps):
+            own["not_finite"] = tf.zeros([ps.num_workers], tf.bool)
+        return {**super().variables(ps), **own}
 
     def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor | Message]:
         """Return the initial sum of messages and the initial reply of a slice."""
@@ -52,8 +58,8 @@ class InSets(Synchronization):
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Add the message to the set, apply the set if it is complete, wait for the token, read the reply."""
         slot, slices = ps.receive(slot, message)
-        with ps.event(slot, slices) as arrival:
-            reply_variables = self._arrive(ps, slot, slices)
+        with ps.event(slot, slices, (lambda: self._has_room(ps)) if self._tolerates(ps) else None) as arrival:
+            reply_variables = self._arrive(ps, slot, slices, arrival.finite)
         token = slot.sleep(after=[arrival.released])
         # If a set may be complete without this worker, the others may apply the next one while it reads. So it reads
         # under the lock; otherwise its reply could mix two versions.
@@ -62,8 +68,22 @@ class InSets(Synchronization):
             replies = ps.each_slice(lambda _, variable: tf.identity(variable), reply_variables)
         return ps.reply(replies)
 
-    def _arrive(self, ps: Store, slot: WorkerSlot, slices: list[Message]) -> list[Any]:
-        """Add a message to the sums unless it is dropped, and apply them if it completes the set; under the lock.
+    def _tolerates(self, ps: Store) -> bool:
+        """Return True if the scheme leaves out messages that are not finite, see `Scheme.most_hostile`."""
+        return any(self._most_hostile(ps))
+
+    def _most_hostile(self, ps: Store) -> list[int]:
+        """Return how many messages of a set may not be finite, for each number of active workers."""
+        return [ps.most_hostile(self.set_size(number)) for number in range(ps.num_workers + 1)]
+
+    def _has_room(self, ps: Store) -> Tensor:
+        """Return True if one more message of the open set may not be finite; under the lock."""
+        with tf.device(ps.devices[0]):
+            there = ps.count(ps.variables.arrived & ps.variables.not_finite)
+            return there < tf.gather(self._most_hostile(ps), ps.count(ps.active))
+
+    def _arrive(self, ps: Store, slot: WorkerSlot, slices: list[Message], finite: Tensor) -> list[Any]:
+        """Add a message to the sums unless it is left out, and apply them if it completes the set; under the lock.
 
         Returns the same as `_close_set`.
         """
@@ -75,13 +95,22 @@ class InSets(Synchronization):
             # Read `first` before this worker's flag is set. Otherwise no message would ever be the first of its set.
             with tf.control_dependencies([ps.record(version, slot, staleness, accepted=fresh), first]):
                 arrived = ps.write(ps.variables.arrived, slot, fresh)
+            if self._tolerates(ps):
+                ps.count_refused(slot, tf.cast(~finite, tf.int64))
+                with tf.control_dependencies([arrived]):
+                    arrived = ps.write(ps.variables.not_finite, slot, ~finite)
 
         drops = self.late == "drop" and self._has_late(ps)
+        counts = fresh & finite
 
         def arrive_at(part: Any, message: Message) -> Any:
-            message = ps.weighted(part, message, staleness, slot)
-            if drops:
-                message = tf.nest.map_structure(lambda u: tf.where(fresh, u, tf.zeros_like(u)), message)
+            if drops:  # a message that is dropped writes no row of its worker
+                weigh = partial(ps.weighted, part, message, staleness, slot)
+                message = tf.cond(fresh, weigh, lambda: tf.nest.map_structure(tf.zeros_like, message))
+            else:
+                message = ps.weighted(part, message, staleness, slot)
+            if drops or self._tolerates(ps):
+                message = tf.nest.map_structure(lambda u: tf.where(counts, u, tf.zeros_like(u)), message)
 
             def put(combine: Any) -> None:
                 tf.nest.map_structure(lambda inbox, u: inbox.assign(combine(inbox, u)), part.inbox, message)
@@ -120,7 +149,8 @@ class InSets(Synchronization):
             complete = possible & (ps.count(arrived & active) >= needed)
             if self.grace and not grace_is_over:
                 complete = self._unless_in_grace(ps, complete, ps.count(arrived & active) >= ps.count(active))
-            messages = tf.cast(ps.count(arrived), tf.float32)
+            merged = arrived & ~ps.variables.not_finite if self._tolerates(ps) else arrived
+            messages = tf.cast(tf.maximum(ps.count(merged), 1), tf.float32)
 
         reply_variables = [part.reply for part in ps.slices]
 

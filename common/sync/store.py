@@ -20,6 +20,7 @@ slice in `each_slice`.
     rounds_applied      recorded rounds of each worker, [W]
     pulled              the version that each worker has pulled last, [W]
     states              the workers' non-trainable states, [W, S]
+    most_hostile        the scheme's function of that name
     quorums             a queue with a token for each set that has enough messages, if the rule has a time of grace
     released            times at which the rule has released the last message of each worker, [W], if it `waits`
 
@@ -28,10 +29,11 @@ The operations of an event, in the order in which rules use them:
     receive(slot, message)                  the slot with the times of the round, and the message as slices, which have
                                             arrived on the ps tasks; called before the lock, not under it. A rule that
                                             adds up or divides messages does the same to their scalars
-    event(slot, slices)                     context: one atomic event of this worker, which may bring a message. It is
-                                            refused if the message is not finite, comes after the last update, or is not
-                                            from the holder of the slot. `released` of its value is ready once the lock
-                                            is free again
+    event(slot, slices, has_room)           context: one atomic event of this worker, which may bring a message. It is
+                                            refused if the message is not finite, unless `has_room()` is true then,
+                                            comes after the last update, or is not from the holder of the slot. Of its
+                                            value, `released` is ready once the lock is free again, and `finite` tells
+                                            whether the message is
     check(slices)                           refuse a message that is not finite, where no `event` does; returns a tensor
                                             that the update must follow
     exclusive()                             context: one atomic event that is no worker's message
@@ -60,6 +62,7 @@ The record and the workers:
 
     record(version, slot, staleness, accepted, event, locked)       append one event; returns the operation
     record_rounds(version, times, present)  append consecutive rounds of all workers together, see `server.journal`
+    count_refused(slot, number)             count messages of this worker that were not finite
     skip_rounds(number)                     count so many rounds of each worker, [W], as applied without a record
     wake(flags)                             send a token to every worker in `flags` [W]; in an event, these workers are
                                             released at its time

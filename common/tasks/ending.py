@@ -76,6 +76,10 @@ class Ending:
         missing = self._write_results(arrays, rounds_applied, self.calls.ends())
         if not self.at_once:
             self._shut_down()
+        if self.job.scheme.most_hostile(self.job.cluster.workers):
+            for worker, number in enumerate(refused):
+                if number:
+                    self.report(event="left_out", worker=worker, number=int(number))
         self.report(
             event="result",
             **self.observer.figures.steps_made(rounds_applied),

@@ -289,7 +289,7 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
             f"grace must be less than wait_seconds, after which a worker is taken for lost. Received: grace={grace:g}, "
             f"wait_seconds={cluster.wait_seconds:g}"
         )
-    if (hostile := hostile_workers(options.hostile)) >= cluster.workers:
+    if (hostile := hostile_workers(options.hostile)[0]) >= cluster.workers:
         raise UserError(f"hostile workers must be fewer than the workers, {cluster.workers}. Received: {hostile}")
     if options.participation is not None:
         _check_participation(scheme, train, cluster.workers, options)

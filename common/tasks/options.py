@@ -125,7 +125,8 @@ class RunOptions:
     """Share of the clients that take part in a round, as in 0.1: the data belong to workers/0.1 clients, and in each
     round each worker trains on the shard of another one, by a seeded draw (synchronous algorithms)."""
     hostile: str | None = None
-    """Attack on the run, as in sign-flip:2: the last 2 workers compute with the negative of their gradients."""
+    """Attack on the run, as in sign-flip:2: the last 2 workers multiply their gradients by -1; by 1e30 with huge, or by
+    inf or nan."""
     ema_decay: Fraction | None = None
     """Evaluate an exponential moving average of the center, with this decay, instead of the center."""
     codec: str = "float32"

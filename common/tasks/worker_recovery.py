@@ -234,9 +234,12 @@ class WorkerRecovery:
             return False
         if self.progress.on_nan == "stop":
             drop = "" if self.calls.graph.sync.in_regions else ", or --on-nan drop"  # servers in regions refuse that
+            plan = self.progress.plan
+            most = plan.scheme.most_hostile(plan.workers)
+            left_out = f" ({plan.scheme.name} leaves out {most} of {plan.workers} messages)" if most else ""
             raise Diverged(
                 f"worker {self.index} sent a message that is not finite, at version {self.calls.version()} of the "
-                f"center, which refused it: check the loss, try a smaller learning rate or period{drop}"
+                f"center, which refused it{left_out}: check the loss, try a smaller learning rate or period{drop}"
             )
         if self.calls.refuse():  # otherwise the slot was taken over, and the next message is refused for that
             self.report(event="refused", worker=self.index)

@@ -64,7 +64,7 @@ class Replica:
         structure: nested structure of x and y.
         l2: coefficient of a penalty l2/2 ‖x‖² in the loss.
         clip_norm: norm of the whole vector to which gradients are clipped.
-        hostile: number of workers, the last ones, that compute with the negative of their gradients.
+        hostile: number of workers, the last ones, that compute with other gradients, and the factor of these.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Replica:
         structure: Any,
         l2: float = 0.0,
         clip_norm: float | None = None,
-        hostile: int = 0,
+        hostile: tuple[int, float] = (0, 1.0),
     ):
         self.model, self.devices, self.l2, self.clip_norm = model, devices, l2, clip_norm
         self.source, self.structure, self._gradient_function = source, structure, gradient
@@ -106,7 +106,7 @@ class Replica:
     @property
     def needs_vector(self) -> bool:
         """True if `gradient` needs the parameters as one vector."""
-        return bool(self.l2) or self.clip_norm is not None or self.hostile > 0 or len(self.devices) > 1
+        return bool(self.l2) or self.clip_norm is not None or self.hostile[0] > 0 or len(self.devices) > 1
 
     def gradient(self, params: Any, rows: Any) -> tuple[Any, Any]:
         """Return loss and gradient on one batch, the mean over the devices, and update the model's own state.
@@ -133,8 +133,8 @@ class Replica:
             gradient += self.l2 * params
         if self.clip_norm is not None:
             gradient = tf.clip_by_norm(gradient, self.clip_norm)
-        if self.hostile:
-            gradient *= tf.where(self.index < self.num_workers - self.hostile, 1.0, -1.0)
+        if self.hostile[0]:
+            gradient *= tf.where(self.index < self.num_workers - self.hostile[0], 1.0, self.hostile[1])
         if self.model.state_size:
             self.state.assign(state)
         for variable, value in zip(self.seeds, results[0][3], strict=True):

@@ -90,6 +90,7 @@ class DenseWorker(WorkerRules):
             the mean loss of its steps and the number of its steps that were not dropped, [2].
         """
         scheme, ps, state = self._scheme_now(), self.ps, self.replica.state
+        state_before = state.read_value()
         hide(self.views)
         steps = kept = tf.cast(tf.shape(rows)[0], tf.float32)
         show(self.views, steps=steps, round=number, step=first)
@@ -112,6 +113,8 @@ class DenseWorker(WorkerRules):
             total = self.local_steps(rows, timer.begun, first)
             self._meet_server(scheme, event, timer, total)
         if self.replica.model.state_size:
+            if scheme.most_hostile(ps.num_workers):  # a hostile worker's statistics would be part of their mean
+                self.replica.keep_state(tf.reduce_all(tf.math.is_finite(state)), state_before)
             state.assign(scheme.sync.share_state(ps, self.slot, state.read_value()))
         # A worker alone drops single steps, whose losses are not in `total`; others drop the round after its last step.
         return tf.stack([total / (steps if scheme.sync.exchanges else kept), kept])

@@ -116,15 +116,21 @@ def krum(
 ) -> list[np.ndarray]:
     """Execute θ ← θ − η a; a: the mean of the gradients with the least sums of squared distances.
 
-    The sums are over the W − f − 2 nearest other gradients, one at least, with f = ⌊β W⌋.
+    The sums are over the W − f − 2 nearest other gradients, one at least, with f = ⌊β W⌋. A gradient that is not finite
+    is infinitely far from all, and is not chosen. Of equal sums that of the worker with the lower index counts as less.
     """
     theta, path, near = start.copy(), [], max(1, workers - int(beta * workers + 1e-9) - 2)
     for t in range(steps):
         g = np.array([gradient(theta, k, t) for k in range(workers)])
-        scores = [
-            np.sort([np.sum((g[k] - g[j]) ** 2) for j in range(workers) if j != k])[:near].sum() for k in range(workers)
-        ]
-        theta = theta - eta * np.mean(g[np.argsort(scores, kind="stable")[:chosen]], axis=0)
+        finite = [bool(np.isfinite(row).all()) for row in g]
+        far = np.full((workers, workers), np.inf)
+        for j in range(workers):
+            for k in range(j):  # each distance once, so that both ends have the same
+                if finite[j] and finite[k]:
+                    far[j, k] = far[k, j] = np.sum((g[k] - g[j]) ** 2)
+        scores = np.where(finite, np.sort(far, axis=1)[:, :near].sum(axis=1), np.inf)
+        best = np.argsort(scores, kind="stable")[: min(chosen, sum(finite))]
+        theta = theta - eta * np.mean(g[best], axis=0)
         path.append(theta.copy())
     return path
 
@@ -132,10 +138,14 @@ def krum(
 def trimmed_mean(
     start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, beta: float, steps: int
 ) -> list[np.ndarray]:
-    """Execute θ ← θ − η a; a: the median (β = 1/2), or the mean without the ⌊β W⌋ smallest and largest values."""
+    """Execute θ ← θ − η a; a: the median (β = 1/2), or the mean without the ⌊β W⌋ smallest and largest values.
+
+    A value that is not finite counts as the largest.
+    """
     theta, path, b = start.copy(), [], int(beta * workers + 1e-9)
     for t in range(steps):
-        g = np.sort([gradient(theta, k, t) for k in range(workers)], axis=0)
+        g = np.array([gradient(theta, k, t) for k in range(workers)])
+        g = np.sort(np.where(np.isfinite(g), g, np.inf), axis=0)
         theta = theta - eta * (np.median(g, axis=0) if beta == 0.5 else np.mean(g[b : workers - b], axis=0))
         path.append(theta.copy())
     return path

@@ -26,6 +26,8 @@ def whole(vector: np.ndarray) -> np.ndarray:
 def compressing(codec: Codec, workers: int, memory: bool = True) -> Send:
     """Return what arrives of a message u of worker k: q = C(u + e_k);  e_k ← u + e_k − q. Without memory e_k is 0.
 
+    Elements of e_k that are not finite, after a message that was not, become 0.
+
     The function keeps e_k, and counts the messages of each worker, so it serves one run only.
     """
     kept: list[np.ndarray | float] = [0.0] * workers
@@ -36,7 +38,7 @@ def compressing(codec: Codec, workers: int, memory: bool = True) -> Send:
         arrives = codec(wanted, k, sent[k])
         sent[k] += 1
         if memory:
-            kept[k] = wanted - arrives
+            kept[k] = np.where(np.isfinite(wanted - arrives), wanted - arrives, 0)
         return arrives
 
     return send

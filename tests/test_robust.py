@@ -1,0 +1,259 @@
+"""Robust schemes: hostile workers send anything, also what is not finite, and the others train on."""
+
+import json
+
+import numpy as np
+import pytest
+
+from distsgd import Group, train
+from distsgd.algorithms import SCHEMES, Krum, TrimmedMean
+from distsgd.common import Recovery, UserError
+from distsgd.common.contract import Barrier
+from distsgd.common.errors import Diverged
+from distsgd.common.replay.reference import federated_rules
+from distsgd.common.replay.replay import replay
+from distsgd.common.spec import ATTACKS
+from runs import DIGITS, record
+
+FEW = {"batch_size": 8, "hidden": (8,)}
+BAD = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf, "huge": 1e30, "overflow": 3e38, "-0": -0.0}
+
+
+def krum(rows, f, chosen):
+    """The step of Krum, from the paper: each score is a sum over the W - f - 2 nearest others."""
+    finite = np.isfinite(rows).all(1)
+    with np.errstate(invalid="ignore"):
+        far = ((rows[:, None] - rows[None]) ** 2).sum(2)
+    far[~(finite[:, None] & finite)] = np.inf
+    scores = [np.sort(np.delete(far[k], k))[: max(1, len(rows) - f - 2)].sum() for k in range(len(rows))]
+    order = [k for k in np.argsort(scores, kind="stable") if finite[k]]
+    return rows[order[:chosen]].mean(0)
+
+
+def trimmed(rows, cut):
+    """The mean of each coordinate without so many of its smallest and largest values."""
+    rows = np.sort(np.where(np.isfinite(rows), rows, np.inf), 0)
+    return rows[cut : len(rows) - cut].mean(0)
+
+
+CASES = {
+    "krum of 5": (Krum(), 5, 1, lambda rows: krum(rows, 1, 1)),
+    "krum of 8": (Krum(), 8, 2, lambda rows: krum(rows, 2, 1)),
+    "krum of 4": (Krum(), 4, 1, lambda rows: krum(rows, 1, 1)),
+    "multi-krum of 9": (Krum(chosen=4, hostile_share=0.3), 9, 2, lambda rows: krum(rows, 2, 4)),
+    "trimmed mean of 5": (TrimmedMean(), 5, 1, lambda rows: trimmed(rows, 1)),
+    "trimmed mean of 8": (TrimmedMean(), 8, 2, lambda rows: trimmed(rows, 2)),
+    "median of 5": (TrimmedMean(trim=0.5), 5, 2, lambda rows: trimmed(rows, 2)),
+    "median of 6": (TrimmedMean(trim=0.5), 6, 2, lambda rows: trimmed(rows, 2)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_not_finite_is_one_of_the_hostile_messages(name):
+    scheme, workers, hostile, rule = CASES[name]
+    for seed, (kind, bad) in enumerate(BAD.items()):
+        rng = np.random.default_rng(seed)
+        group, center = Group(scheme, np.zeros(3), workers=workers), np.zeros(3)
+        for _ in range(3):
+            rows = rng.normal(size=(workers, 3)).astype(np.float32)
+            for k in rng.permutation(workers)[:hostile]:
+                rows[k, rng.integers(3) :] = bad
+            for k in range(workers):
+                group.step(k, rows[k])
+            center = center - 0.2 * rule(rows.astype(np.float64))
+            np.testing.assert_allclose(group.center, center, rtol=1e-5, atol=1e-6, err_msg=f"{name}, {kind}")
+
+
+@pytest.mark.parametrize("name", ["krum of 8", "median of 5"])
+def test_one_more_than_the_rule_withstands_ends_the_run_before_it_reaches_the_center(name):
+    scheme, workers, hostile, _ = CASES[name]
+    group = Group(scheme, np.zeros(3), workers=workers)
+    for k in range(hostile):
+        group.step(k, np.full(3, np.nan))
+    with pytest.raises(Diverged, match=f"worker {hostile} has a message that is not finite"):
+        group.step(hostile, np.full(3, np.inf))
+    assert (group.center == 0).all()
+
+
+class LateKrum(Krum):
+    """Krum that does not wait for its slowest worker."""
+
+    name = "late_krum"
+    sync = Barrier(backup_workers=1)
+
+
+def test_a_message_that_is_dropped_leaves_no_row_behind():
+    """Once the gradient of a late worker was one of those among which the next step chose."""
+    group = Group(LateKrum(learning_rate=1.0), np.zeros(2), workers=4)
+    for k in range(3):
+        group.step(k, np.array([1.0 + 0.1 * k, 0.0]))
+    np.testing.assert_allclose(group.center, [-1.0, 0.0], rtol=1e-6)
+    group.step(3, np.array([0.0, 9.0]))  # late
+    for k in range(3):  # the set is complete without worker 3, whose row is no neighbour
+        group.step(k, np.array([0.0, 8.9 - 3.0 * k]))
+    np.testing.assert_allclose(group.center, [-1.0, -8.9], rtol=1e-6)
+
+
+class Heavy(TrimmedMean):
+    """A trimmed mean whose messages have a number beside the vector."""
+
+    name = "heavy"
+    scalars = ("steps",)
+
+    def message(self, worker):
+        return worker.gradient, {"steps": worker.gradient[0]}
+
+    def global_variables(self, center):
+        return {"seen": 0 * center}
+
+    def server_update(self, server, message, staleness):
+        server.seen.assign(0 * server.seen + server.sent.steps)
+        return super().server_update(server, message, staleness)
+
+
+def test_numbers_beside_the_vector_are_the_mean_of_the_messages_that_count():
+    group = Group(Heavy(), np.zeros(2), workers=5)
+    for k in range(5):
+        group.step(k, np.array([np.nan if k == 4 else k, 1.0]))
+    (server,) = group._operations.servers
+    np.testing.assert_allclose(server.own["seen"], [1.5, 1.5])
+    assert np.isfinite(group.center).all()
+
+
+@pytest.mark.parametrize("workers", [3, 4])
+@pytest.mark.parametrize("size", [1, 7, 9610])
+def test_the_two_nearest_gradients_of_few_workers_tie_exactly_and_the_first_is_taken(workers, size):
+    """In float32 the distance of a pair once depended on which of both came first."""
+    rng, group = np.random.default_rng(size), Group(Krum(learning_rate=1.0), np.zeros(size), workers=workers)
+    for _ in range(12):
+        before, rows = np.array(group.center), rng.normal(size=(workers, size)).astype(np.float32)
+        for k in range(workers):
+            group.step(k, rows[k])
+        pairs = [(((rows[j].astype(float) - rows[k]) ** 2).sum(), j) for k in range(workers) for j in range(k)]
+        np.testing.assert_allclose(before - group.center, rows[min(pairs)[1]], atol=2e-5)
+
+
+def test_too_many_hostile_workers_are_refused_if_they_are_the_users_and_else_warned_of():
+    for workers, fits in ((3, True), (4, False), (5, True), (7, True), (8, True)):
+        assert (list(Krum().warnings(workers)) == []) == fits
+        Krum().check(workers)
+    (line,) = Krum().warnings(4)
+    assert "1 of 4 workers" in line
+    assert "only of 5" in line
+    with pytest.raises(UserError, match=r"2 f \+ 2 < W.* Received: hostile_share=0.25, workers=4, so f=1"):
+        Krum(hostile_share=0.25).check(4)
+    Krum(hostile_share=0.25).check(5)
+    assert not list(Krum(hostile_share=0.25).warnings(4))
+
+
+def test_no_other_scheme_tolerates_what_is_not_finite():
+    assert {name for name, kind in SCHEMES.items() if kind().most_hostile(8)} == {"krum", "trimmed_mean"}
+
+
+def metrics(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("scheme", "backend", "ps"),
+    [
+        (Krum(), "threads", 1),
+        (TrimmedMean(), "simulation", 1),
+        (TrimmedMean(), "threads", 1),
+        pytest.param(TrimmedMean(), "processes", 2, marks=pytest.mark.slow),
+        pytest.param(Krum(), "simulation", 1, marks=pytest.mark.slow),
+        pytest.param(Krum(), "processes", 1, marks=pytest.mark.thorough),
+    ],
+)
+def test_a_run_with_a_worker_that_sends_nan_is_that_of_the_equations(scheme, backend, ps, tmp_path):
+    servers = {} if backend == "simulation" else {"ps": ps}
+    run = record(scheme, tmp_path, workers=5, backend=backend, steps=12, hostile="nan:1", **servers, **FEW)
+    assert replay(tmp_path, SCHEMES).agrees
+    result = metrics(tmp_path)
+    assert result["updates"] == 12
+    assert result["recovery"]["refused"] == {"worker 4": 12}
+    assert result["dropped"] == 0
+    assert np.linalg.norm(run.center - run.start) > 0.01
+
+
+@pytest.mark.parametrize("attack", [kind for kind in ATTACKS if kind != "nan"])
+def test_a_run_under_each_attack_is_that_of_the_equations(attack, tmp_path):
+    record(TrimmedMean(), tmp_path, workers=4, backend="simulation", steps=6, hostile=f"{attack}:1", **FEW)
+    assert replay(tmp_path, SCHEMES).agrees
+
+
+def test_one_attacker_more_ends_a_run_on_each_back_end(tmp_path):
+    for backend in ("threads", "simulation"):
+        with pytest.raises(Diverged, match="message that is not finite"):
+            record(Krum(), tmp_path / backend, workers=5, backend=backend, steps=6, hostile="inf:2", **FEW)
+
+
+def test_with_on_nan_drop_the_others_train_on_whatever_the_number_of_attackers(tmp_path):
+    options = {"recovery": Recovery(on_nan="drop"), "hostile": "nan:3"}
+    record(TrimmedMean(), tmp_path, workers=5, backend="threads", steps=6, **options, **FEW)
+    result = metrics(tmp_path)
+    assert result["outcome"] == "completed"
+    assert np.isfinite(np.load(tmp_path / "center.npz")["center"]).all()
+    assert result["updates"] >= 6
+
+
+@pytest.mark.parametrize("codec", ["int8", "topk:fraction=0.2"])
+def test_a_codec_forgets_the_error_of_a_message_that_was_not_finite(codec):
+    """Once each later message of that worker was NaN, too."""
+    rng, group = np.random.default_rng(0), Group(TrimmedMean(), np.zeros(10), workers=5, codec=codec)
+    for t in range(4):
+        for k in range(5):
+            group.step(k, np.full(10, np.nan) if (k, t) in ((0, 0), (1, 1), (2, 2), (3, 3)) else rng.normal(size=10))
+    assert np.isfinite(group.center).all()
+    for rows in group._operations.local.codecs:
+        assert np.isfinite(rows["memory"]).all()
+
+
+def with_statistics():
+    import keras
+
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Dense(4), keras.layers.BatchNormalization(), keras.layers.Dense(10)]
+    model = keras.Sequential([keras.Input((64,)), *layers])
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def nan_on_the_last(context):
+    import tensorflow as tf
+
+    x, y = DIGITS.train
+    spoiled = context.input_pipeline_id == context.num_input_pipelines - 1
+    x = np.where(np.arange(len(x))[:, None] % 3 == 0, np.float32(np.nan), x) if spoiled else x
+    return tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(8)
+
+
+@pytest.mark.parametrize("backend", ["threads", pytest.param("simulation", marks=pytest.mark.slow)])
+def test_statistics_of_a_hostile_worker_do_not_reach_the_model(backend, tmp_path):
+    from distsgd import Cluster
+
+    model = with_statistics()
+    result = train(
+        model, nan_on_the_last, TrimmedMean(), steps=5, cluster=Cluster(workers=4, backend=backend), verbose=False,
+        run_dir=tmp_path, probe=False,
+    )  # fmt: skip
+    assert result.metrics["recovery"]["refused"] == {"worker 3": 5}
+    assert all(np.isfinite(weights).all() for weights in model.get_weights())
+
+
+def test_the_transcriptions_agree_with_the_papers_rules():
+    rng = np.random.default_rng(4)
+    for name, (scheme, workers, hostile, rule) in CASES.items():
+        rows = rng.normal(size=(4, workers, 6))
+        rows[:, :hostile] = np.nan
+        given = {"eta": 0.2, "steps": 4}
+        if isinstance(scheme, Krum):
+            given |= {"beta": 0.25 if scheme.hostile_share is None else scheme.hostile_share, "chosen": scheme.chosen}
+            path = federated_rules.krum(np.zeros(6), lambda x, k, t, rows=rows: rows[t, k], workers, **given)
+        else:
+            given["beta"] = scheme.trim
+            path = federated_rules.trimmed_mean(np.zeros(6), lambda x, k, t, rows=rows: rows[t, k], workers, **given)
+        center = np.zeros(6)
+        for t in range(4):
+            center = center - 0.2 * rule(rows[t])
+            np.testing.assert_allclose(path[t], center, err_msg=name)
