@@ -34,19 +34,15 @@ def parse(kind: str, text: str, known: Mapping[str, Callable[..., Any]]) -> tupl
     return name, options
 
 
-ATTACKS = {"sign-flip": -1.0, "huge": 1e30, "inf": math.inf, "nan": math.nan}  # the factor of a hostile gradient
+ATTACKS = {"sign-flip": -1.0, "huge": 1e30, "inf": math.inf, "nan": math.nan}  # factors of a hostile gradient
 
 
 def hostile_workers(attack: str | None) -> tuple[int, float]:
     """Return how many workers an attack makes hostile, as in `sign-flip:2`, and the factor of their gradients."""
-    if attack is None:
-        return 0, 1.0
-    if not re.fullmatch(rf"({'|'.join(ATTACKS)}):[1-9]\d{{0,6}}", attack):
+    kind, _, number = (attack or "sign-flip:0").partition(":")
+    if attack is not None and (kind not in ATTACKS or not re.fullmatch(r"[1-9]\d{0,6}", number)):
         kinds = ", ".join(ATTACKS)
-        raise UserError(
-            f"hostile takes one of {kinds} and a number of workers, as in sign-flip:2. Received: {attack!r}"
-        )
-    kind, _, number = attack.partition(":")
+        raise UserError(f"hostile takes {kinds} and a number of workers, as in sign-flip:2. Received: {attack!r}")
     return int(number), ATTACKS[kind]
 
 

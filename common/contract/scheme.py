@@ -141,8 +141,7 @@ class Scheme(CheckedCall):
     def sent_as_floats(self, rounds: int) -> int:
         """Return how many messages of a worker's first `rounds` are sent as floats, and their replies, too.
 
-        The others have the bytes of the scheme's codecs. For schemes with a ps whose messages are compressed in some
-        rounds alone; their codecs, such as `SignsOrFloats`, take both. Default: 0.
+        The others have the bytes of the codecs, which take both (`SignsOrFloats`). For schemes with a ps. Default: 0.
         """
         return 0
 
@@ -237,19 +236,16 @@ class Scheme(CheckedCall):
         """
 
     def most_hostile(self, messages: int) -> int:
-        """Return how many of so many messages of an update may be hostile, for rules that leave such messages out.
+        """Return how many of the messages of a set may not be finite: the server's rule leaves them out. Default: 0.
 
-        So many may hold numbers that are not finite: the rule of the server sees them in its worker rows, and leaves
-        them out; the mean that it gets is that of the other messages. One more, and without such a rule (the default,
-        0) each of them, ends the run, or is dropped; see `Recovery.on_nan`. For barriers and quorums.
+        It sees them in its worker rows; its message is the mean of the others. For any more see `Recovery.on_nan`.
         """
         return 0
 
     def warnings(self, workers: int) -> Iterable[str]:
         """Return warnings for that number of workers, a line each; the run prints them and begins.
 
-        Warn only of limits that do not depend on the loss. A limit that depends on its curvature belongs in the
-        module's docstring.
+        Warn only of limits that do not depend on the loss: one that does belongs in the module's docstring.
         """
         return []
 
@@ -311,10 +307,6 @@ class Scheme(CheckedCall):
     def message(self, worker: Worker) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
         """Return the vector to push, [P]; with `scalars`, also a number for each of their names. Default: the gradient.
 
-        With `vectors`, return so many of them joined, [vectors P].
-
-        For example::
-
             scalars = ("steps",)
             ...
                 return worker.gradient_sum, {"steps": worker.steps}
@@ -326,7 +318,7 @@ class Scheme(CheckedCall):
         return worker.gradient
 
     def server_update(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:
-        """Merge one message into the center, under the lock; returns the reply.
+        """Merge one message into the center, under the lock; return the reply.
 
         Without a barrier, `message` is that of one worker, and `staleness` the number of updates since its last pull,
         a float scalar. With a barrier, `message` is the mean over the workers, and `staleness` is 0.

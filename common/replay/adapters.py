@@ -19,7 +19,7 @@ from ..arguments import at_least
 from ..errors import UserError
 from ..record_format import EVENTS
 from ..spec import parse
-from . import draws
+from . import compressors, draws
 from .between import between_servers, of_workers
 from .members import members_of, mixing_of
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
@@ -34,30 +34,11 @@ from .reference import (
     regional_rules,
     synchronous_rules,
 )
-from .reference.codecs import cosine_coefficients, on_slices
 from .reference.inner_steps import INNER_STEPS
 
 Argument = str | Callable[[RecordedRun, Hyperparameters], Any]  # a hyperparameter by its name, or a function of the run
 
 Memory = Callable[[Hyperparameters], bool]
-
-
-def _compressor(run: RecordedRun, scheme: Hyperparameters) -> Callable[[np.ndarray], np.ndarray]:
-    if scheme.get("compressor", "topk") == "topk":
-        return synchronous_rules.largest(max(1, int(scheme.share * len(run.start))))
-    return synchronous_rules.scaled_sign(run.shapes)
-
-
-def _slices(run: RecordedRun) -> list[np.ndarray]:
-    """Return the slices of the center on the ps tasks."""
-    return np.array_split(run.start, run.ps)
-
-
-def _of_chunks(run: RecordedRun, scheme: Hyperparameters) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the compressor of `demo`: each slice begins a new chunk."""
-    sizes = [len(part) for part in _slices(run)]
-    compress = on_slices(lambda part: cosine_coefficients(part, scheme.chunk, scheme.kept), sizes)
-    return lambda message: compress(message, 0, 0)
 
 
 def _in_order(
@@ -209,11 +190,6 @@ def _inner(run: RecordedRun, scheme: Hyperparameters) -> Any:
     return partial(INNER_STEPS[name], **options)
 
 
-def _hostile_share(run: RecordedRun, scheme: Hyperparameters) -> float:
-    """Return the share of hostile workers of `krum`, by default a quarter."""
-    return 0.25 if scheme.hostile_share is None else scheme.hostile_share
-
-
 def _inner_memory(scheme: Hyperparameters) -> bool:
     """Return True if workers keep a state for the inner optimizer."""
     return parse("inner_optimizer", scheme.inner_optimizer, INNER_STEPS)[0] not in ("sgd", "own")
@@ -325,12 +301,6 @@ USUAL: dict[str, Argument] = {
 GOSSIP: dict[str, Any] = {"weights": mixing_of, "members": lambda run, s: members_of(run)}
 
 OUTER: dict[str, Any] = {"epsilon": "outer_learning_rate", "mu": "momentum"}
-
-SIGNS_OF_ADAM: dict[str, Any] = {
-    **{"beta_1": "beta_1", "beta_2": "beta_2"},
-    "compress": lambda run, s: synchronous_rules.scaled_sign(run.shapes),
-    "compress_mean": lambda run, s: synchronous_rules.scaled_sign([part.shape for part in _slices(run)]),
-}
 
 TRANSCRIPTIONS = {
     "serial": Transcription(_serial, "alone"),
@@ -452,7 +422,12 @@ TRANSCRIPTIONS = {
     "scaffold": _in_rounds(federated_rules.scaffold, lambda s: True, epsilon="server_learning_rate"),
     "fednova": _in_rounds(federated_rules.fednova, work="work"),
     "trimmed_mean": _in_rounds(federated_rules.trimmed_mean, beta="trim"),
-    "krum": _in_rounds(federated_rules.krum, jumps=True, beta=_hostile_share, chosen="chosen"),
+    "krum": _in_rounds(
+        federated_rules.krum,
+        jumps=True,
+        beta=lambda run, s: 0.25 if s.hostile_share is None else s.hostile_share,
+        chosen="chosen",
+    ),
     "fedprox": _in_rounds(federated_rules.fedprox, mu="proximity"),
     "bmuf": _in_rounds(
         synchronous_rules.bmuf,
@@ -466,9 +441,9 @@ TRANSCRIPTIONS = {
     "signsgd_mv": _in_rounds(
         synchronous_rules.signsgd_mv, lambda s: s.momentum > 0, jumps=True, beta="momentum", weight_decay="weight_decay"
     ),
-    "ef_sgd": _in_rounds(synchronous_rules.ef_sgd, lambda s: True, jumps=True, compress=_compressor),
+    "ef_sgd": _in_rounds(synchronous_rules.ef_sgd, lambda s: True, jumps=True, compress=compressors.of_share),
     "ef21_sgdm": _in_rounds(
-        compressed_rules.ef21_sgdm, lambda s: True, jumps=True, beta="momentum", compress=_compressor
+        compressed_rules.ef21_sgdm, lambda s: True, jumps=True, beta="momentum", compress=compressors.of_share
     ),
     "sparseloco": _in_rounds(
         compressed_rules.sparseloco,
@@ -476,11 +451,11 @@ TRANSCRIPTIONS = {
         jumps=True,
         epsilon="outer_learning_rate",
         beta="decay",
-        compress=_compressor,
+        compress=compressors.of_share,
     ),
-    "demo": _in_rounds(compressed_rules.demo, lambda s: True, jumps=True, beta="decay", compress=_of_chunks),
+    "demo": _in_rounds(compressed_rules.demo, lambda s: True, jumps=True, beta="decay", compress=compressors.of_chunks),
     "one_bit_adam": _in_rounds(
-        compressed_rules.one_bit_adam, lambda s: True, jumps=True, early="warmup_steps", **SIGNS_OF_ADAM
+        compressed_rules.one_bit_adam, lambda s: True, jumps=True, early="warmup_steps", **compressors.SIGNS_OF_ADAM
     ),
     "zero_one_adam": _in_rounds(
         compressed_rules.zero_one_adam,
@@ -490,7 +465,7 @@ TRANSCRIPTIONS = {
         freeze="warmup_steps",
         double="doubling_steps",
         longest="communication_period",
-        **SIGNS_OF_ADAM,
+        **compressors.SIGNS_OF_ADAM,
     ),
     "powersgd": _in_rounds(
         compressed_rules.powersgd,

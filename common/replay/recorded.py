@@ -296,8 +296,7 @@ def on_batches(config: Mapping[str, Any], labels: np.ndarray, on_rows: gradients
 
         gradient = by_turns(gradient, clients, workers, seed, of.get("communication_period", 1))
     hostile, factor = hostile_workers(config.get("hostile"))
-    honest = workers - hostile
-    return gradient if not hostile else lambda x, k, t: gradient(x, k, t) * (1 if k < honest else factor)
+    return gradient if not hostile else lambda x, k, t: gradient(x, k, t) * (1 if k < workers - hostile else factor)
 
 
 def recorded_losses(run_dir: Path) -> dict[int, float]:

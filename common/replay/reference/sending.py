@@ -24,11 +24,9 @@ def whole(vector: np.ndarray) -> np.ndarray:
 
 
 def compressing(codec: Codec, workers: int, memory: bool = True) -> Send:
-    """Return what arrives of a message u of worker k: q = C(u + e_k);  e_k ← u + e_k − q. Without memory e_k is 0.
+    """Return what arrives of a message u of worker k: q = C(u + e_k);  e_k ← u + e_k − q, 0 where it is not finite.
 
-    Elements of e_k that are not finite, after a message that was not, become 0.
-
-    The function keeps e_k, and counts the messages of each worker, so it serves one run only.
+    Without memory e_k is 0. The function keeps e_k, and counts the messages of each worker, so it serves one run only.
     """
     kept: list[np.ndarray | float] = [0.0] * workers
     sent = [0] * workers
