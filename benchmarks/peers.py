@@ -28,7 +28,7 @@ from typing import Any
 
 from ..common.cluster.failure_detector import cpu_seconds
 from ..common.data.models import ModelRecipe
-from ..common.launch.isolation import enter_private_network
+from ..common.launch.isolation import network_of
 from ..common.lazy import tf
 
 WORKERS = 2
@@ -143,8 +143,7 @@ def pss(model: str, seconds: float) -> dict[str, Any]:
 
     The private network needs a process with one thread, so OPENBLAS_NUM_THREADS must be 1 from the start.
     """
-    with contextlib.suppress(OSError):
-        enter_private_network()
+    network_of("auto")
     with servers() as (spec, pids):
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec(spec), rpc_layer="grpc")
         strategy = tf.distribute.ParameterServerStrategy(resolver)

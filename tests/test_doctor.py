@@ -27,6 +27,6 @@ def test_doctor_describes_the_machine_on_one_screen_and_as_json(monkeypatch, tmp
 
 
 def test_a_probe_in_its_own_process_prints_its_answer_or_error():
-    assert doctor._ask(doctor.PRIVATE_NETWORK, empty="possible").startswith(("possible", "no: OSError"))
+    assert doctor._ask(doctor.PRIVATE_NETWORK, empty="possible").startswith(("possible", "no: "))
     assert doctor._ask("raise OSError('not here')", empty="") == "no: OSError: not here"
     assert doctor._ask("print('a GPU')", empty="none") == "a GPU"

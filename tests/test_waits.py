@@ -319,27 +319,30 @@ def test_the_log_that_a_message_names_exists(tmp_path):
 
 FORKS = """
 import os, signal, socket, sys
+import distsgd.common.launch.forkserver as module
+from distsgd.common.launch import task_process
 from distsgd.common.launch.channel import Channel
-from distsgd.common.launch.forkserver import TaskForker
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 signal.alarm(60)
-server = TaskForker(Channel(theirs))
-server.become = lambda *_: signal.pause()  # killed before it has done anything
-server.fork([("worker", 0)])
+server = module.TaskForker(Channel(theirs))
+server.program = {"addresses": server.reserve([]), "logs": "", "path": sys.path, "folder": ""}
+server.parts = ()
+start = task_process.Start(run=0, job_name="worker", index=0, **server.program)
+module.become = lambda *_: signal.pause()  # killed before it has done anything
+server.start_tasks([("worker", 0)])
 (pid,) = server.tasks
 server.kill()
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-server = TaskForker(Channel(theirs))
-ran = []
-import distsgd.common.launch.forkserver as module
-module.run_task = lambda *_: os.write(1, b"an orphan ran") and 0
+module.become = task_process.become
+server = module.TaskForker(Channel(theirs))
+task_process.run_task = lambda *_: os.write(1, b"an orphan ran") and 0
 if os.fork() == 0:
-    server.become("worker", 0, parent=1 << 22)  # another process has taken it over: the fork server is gone
+    task_process.become(start, server.channel, 1 << 22, tuple)  # the fork server is gone: another is the parent
 os.wait()
-module.run_task = lambda *_: len(os.listdir("/proc/self/fd"))
+task_process.run_task = lambda *_: len(os.listdir("/proc/self/fd"))
 here = len(os.listdir("/proc/self/fd"))
 server.reserve([("worker", k) for k in range(8)])
-server.fork([("worker", 0)])
+server.fork(start, ())
 there = os.waitstatus_to_exitcode(os.wait()[1])
 assert here == there, f"{there} descriptors in the child of a server with {here} and 8 ports"
 """

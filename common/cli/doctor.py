@@ -31,7 +31,7 @@ ROLE = ("TF_CONFIG", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS")
 # package imports NumPy, which may start threads.
 ISOLATION = str(Path(__file__).parent.parent / "launch" / "isolation.py")
 
-PRIVATE_NETWORK = f"import runpy; runpy.run_path({ISOLATION!r})['enter_private_network']()"
+PRIVATE_NETWORK = f"import runpy, sys; sys.exit(runpy.run_path({ISOLATION!r})['why_not']() or None)"
 
 SURVEY = "from distsgd.common.launch.gpus import survey; print(survey())"
 

@@ -15,8 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import cloudpickle
-
 from ..contract.rounding import CODECS, Compressor
 from ..contract.scheme import Scheme
 from ..data.named import quiet
@@ -135,7 +133,6 @@ def execute(path: Path, flag: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UserError(f"{flag}: {where(path, error)}{type(error).__name__}: {error}{remedy(error)}") from None
-    cloudpickle.register_pickle_by_value(module)
     return module
 
 

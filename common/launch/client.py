@@ -24,6 +24,7 @@ from ..files import SCRATCH, open_in_place, temporary_folder, writing
 from ..kernels import Choice
 from ..system import lock
 from .channel import FORK_SERVER, Channel
+from .isolation import PRELOAD, command
 
 START_SECONDS = 60.0  # limit of silence while a fork server starts
 
@@ -74,6 +75,19 @@ def _sweep(folder: Path) -> None:
         os.close(owner)
 
 
+def import_path() -> list[str]:
+    """Return the folders from which tasks import modules: those of this program."""
+    return [folder or current_folder() for folder in sys.path]
+
+
+def current_folder() -> str:
+    """Return the current folder; an empty text if it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
 class ForkServer:
     """A running fork server and the channel to it.
 
@@ -94,23 +108,14 @@ class ForkServer:
         self.folder = Scratch()
         self.log_stays = logs is not None
         self.log = (logs or Path(self.folder.name)) / f"{FORK_SERVER}.log"
-        environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
-        environment |= kernels.environment | {
-            "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
-            "OPENBLAS_NUM_THREADS": "1",  # a process with several threads cannot fork safely
-            "OMP_NUM_THREADS": "1",
-            "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
-            "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),  # a quarter less memory for each worker
-            "TF_GRPC_REUSE_PORT": "true",  # the fork server holds the ports until the run ends
-            "KERAS_BACKEND": "tensorflow",
-            "TMPDIR": self.folder.name,  # tasks end with `os._exit`, so TensorFlow does not delete its temporary files
-        }
+        self.kernels_environment = kernels.environment
+        environment = self.environment()
+        environment.pop(PRELOAD, None)  # see `isolation`
         with writing(self.log):
             log = open_in_place(self.log, "wb")
         with theirs, log:
             self.process = subprocess.Popen(
-                # -P: import only the modules that this process can import, and none from the current folder.
-                [*python, "-P", "-m", "distsgd.common.launch.forkserver", str(theirs.fileno()), isolation],
+                command(python, isolation, "distsgd.common.launch.forkserver", str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -121,6 +126,7 @@ class ForkServer:
         try:
             ready = self.wait_for("server")
             self.network, self.kernels = ready["network"], ready["kernels"]
+            self.forks = self.kernels is not None  # otherwise each task imports TensorFlow itself
             if isolation == "require" and self.network != "private":
                 raise UserError(
                     f"this machine allows no private network ({self.network}): use --isolation off, and know "
@@ -130,10 +136,30 @@ class ForkServer:
             self.close(0)
             raise
 
+    def environment(self) -> dict[str, str]:
+        """Return the environment variables for tasks: those that this program has now, with a few of their own."""
+        known = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
+        return {
+            "TF_CPP_MIN_LOG_LEVEL": "1",
+            "MALLOC_ARENA_MAX": "2",  # a quarter less memory for each worker
+            **known,
+            **self.kernels_environment,
+            "PYTHONPATH": os.pathsep.join(import_path()),
+            "OPENBLAS_NUM_THREADS": "1",  # a process with several threads cannot fork safely
+            "OMP_NUM_THREADS": "1",
+            "TF_GRPC_REUSE_PORT": "true",  # the fork server holds the ports until the run ends
+            "KERAS_BACKEND": "tensorflow",
+            "TMPDIR": self.folder.name,  # tasks end with `os._exit`, so TensorFlow does not delete its temporary files
+        }
+
     def start(self, **request: Any) -> None:
-        """Start the tasks of a run; `receive` then ignores late events of earlier runs."""
+        """Start the tasks of a run; `receive` then ignores late events of earlier runs.
+
+        The import path, the folder and the environment may have changed since a warm server was started.
+        """
         self.number += 1
-        self.send(op="start", run=self.number, **request)
+        program = {"path": import_path(), "folder": current_folder(), "environment": self.environment()}
+        self.send(op="start", run=self.number, **program, **request)
 
     def send(self, **request: Any) -> None:
         """Send one request.

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-import cloudpickle
-
 from ..cluster.membership import Membership
 from ..cluster.task_spec import Addresses
 from ..errors import UserError
@@ -23,6 +21,8 @@ from ..tasks.job import CHIEF, Job, Script
 from ..tasks.results import write_graph
 from ..tasks.script_loop import LOOK_SECONDS, Handoff, ScriptLoop
 from ..waiting import POLL_SECONDS, reachable
+from .by_value import dumps
+from .client import import_path
 from .sessions import connect_worker
 from .terms import Terms, describe_script, of_later_join, place_of_terms
 
@@ -84,7 +84,8 @@ class Launched:
                     (job.run_dir / STOP).unlink(missing_ok=True)  # of the run that is resumed
                 with replacing(place) as file:
                     pickle.dump(agreed, file)
-                    cloudpickle.dump(terms, file)
+                    pickle.dump(import_path(), file)
+                    file.write(dumps(terms))
             if self.mine is not None:
                 self.mine.post(f"join {name}", agreed)
         agreed = self._await_terms(place, name)

@@ -7,6 +7,7 @@ import tempfile
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from ..data.dataset import is_arrays, leaves
 from ..data.mapped import Pickler, size_of
@@ -17,6 +18,7 @@ from ..messages.codec import FLOAT_BYTES
 from ..record.callbacks import STOP
 from ..record.plot import import_ahead
 from ..tasks.job import Job, Script
+from .by_value import dumps
 from .client import fork_server
 from .supervisor import OnEvent, Supervision
 from .terms import names_of_joins
@@ -38,7 +40,8 @@ def launch(job: Job, on_event: OnEvent) -> None:
     threading.Thread(target=import_ahead, daemon=True).start()  # the plot of the end needs it: import it meanwhile
     with fork_server(job.cluster.isolation, job.kernels, logs) as server:
         on_event({"event": "network", "state": server.network})
-        on_event({"event": "kernels", "used": server.kernels, "why": job.kernels.why})
+        if used := server.kernels or job.kernels.name:
+            on_event({"event": "kernels", "used": used, "why": job.kernels.why})
         with tempfile.TemporaryDirectory(dir=server.folder.name) as scratch:
             if ("evaluator", 0) in names:
                 job = replace(job, graph_file=Path(scratch) / "worker.graph")
@@ -94,14 +97,12 @@ def task_names(job: Job) -> list[tuple[str, int]]:
 
 
 def write(job: Job, folder: Path) -> Path:
-    """Write the job to a file, and return its path: first the parts that all children share, then the rest by value.
+    """Write the job to a file, and return its path: first the parts that all children share, then the rest.
 
-    The children share the arrays, and the module of the algorithm if it is part of this package. Other modules are
-    imported in each child, since they may start threads, and the fork server must have only one.
+    The children share plain arrays, and the module of the algorithm if it is part of this package. All else is loaded
+    in each child: the modules that it needs may start threads, and the fork server must have only one.
     """
-    import cloudpickle
-
-    arrays = [data if is_arrays(data) else None for data in (job.train, job.test)]
+    arrays = [data if is_arrays(data) and _is_plain(data) else None for data in (job.train, job.test)]
     rest = replace(
         job,
         train=job.train if arrays[0] is None else None,
@@ -111,8 +112,13 @@ def write(job: Job, folder: Path) -> Path:
     module = type(job.scheme).__module__
     module = module if module.split(".")[0] == __name__.split(".")[0] else None
     path = folder / "job.pkl"
-    blob = cloudpickle.dumps(rest)
+    blob = dumps(rest)
     size = len(blob) + size_of(*(leaf for part in arrays if part is not None for leaf in leaves(part)))
     with writing(path, f"data and model for the tasks, {size / 1e6:.1f} MB"), path.open("wb") as file:
         Pickler(file, protocol=5).dump((*arrays, module, blob))
     return path
+
+
+def _is_plain(data: Any) -> bool:
+    """Return True for arrays that NumPy reads from a pickle without other modules."""
+    return all(type(leaf).__module__.split(".")[0] == "numpy" for leaf in leaves(data))

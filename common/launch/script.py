@@ -180,7 +180,9 @@ def follow_joins(
     def follow_one(name: str) -> None:
         try:
             with place_of_terms(script, name).open("rb") as file:
-                agreed, terms = pickle.load(file), pickle.load(file)
+                agreed = pickle.load(file)
+                sys.path += [folder for folder in pickle.load(file) if folder not in sys.path]  # of the script
+                terms = pickle.load(file)
             follow(terms.job(job, name), report if agreed["is_first"] else of_later_join(report, name))
         except BaseException as error:  # raised again in the thread that started this one
             failures.append(error)

@@ -18,6 +18,8 @@ from .run_state import Event, RunState
 
 STOP_SECONDS = 2.0  # for a task to notify the other machines that it was stopped
 
+IMPORT_SECONDS = 20.0  # for a task that is not forked to import TensorFlow before that
+
 OnEvent = Callable[[dict[str, Any]], None]
 
 
@@ -134,7 +136,7 @@ class Supervision:
         with contextlib.suppress(DistsgdError, OSError):
             if run_state.to_announce:
                 self.server.send(op="restart", tasks=[("death_notice", list(self.tasks).index(run_state.to_announce))])
-                self._await_exits(STOP_SECONDS, only="death_notice")
+                self._await_exits(STOP_SECONDS + (0 if self.server.forks else IMPORT_SECONDS), only="death_notice")
             if run_state.far and run_state.alive:
                 self.server.send(op="stop")
                 self._await_exits(STOP_SECONDS)
