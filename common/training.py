@@ -20,6 +20,7 @@ from .data.models import ModelRecipe, name_for
 from .data.named import load
 from .data.trial import try_out
 from .errors import UserError
+from .launch.gpus import gpus
 from .launch.run import run
 from .lazy import keras, require_tensorflow
 from .record.callbacks import Callback
@@ -206,7 +207,7 @@ def try_on_a_batch(job: Job, model: Any) -> None:
     """Try the Keras model of a job on a batch of its data, and add the findings to its recipe.
 
     Raises:
-        UserError: the model cannot be trained on these data, or not in a simulation.
+        UserError: the model cannot be trained on these data, not in a simulation, or not with XLA.
     """
     if job.cluster.simulated is not None:
         refuse_loops(model)
@@ -214,7 +215,13 @@ def try_on_a_batch(job: Job, model: Any) -> None:
         batches = first_batches(
             job.train, job.test, job.options.batch_size // job.devices_per_worker, job.cluster.workers
         )
-        job.recipe = try_out(job.recipe, model, *batches)
+        gpu = bool(gpus())
+        xla = job.compiles(gpu) and job.cluster.simulated is None
+        job.recipe = try_out(job.recipe, model, *batches, xla=("GPU" if gpu else "CPU") if xla else "")
+        if xla and job.recipe.without_xla and job.options.jit == "on":
+            raise UserError(f"{job.recipe.without_xla}. Leave jit out, or change the model. Received: jit='on'")
+        if xla and job.recipe.without_xla:
+            job.warnings.append(f"{job.recipe.without_xla}. Workers compute without XLA")
         if job.regions and job.recipe.statistics:  # it would travel to the global server in each round
             raise UserError(
                 f"servers of {job.regions} regions with a ps task each keep no state beside the parameters, such as "

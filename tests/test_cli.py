@@ -272,7 +272,7 @@ def test_help_folds_groups_that_help_all_shows(capsys):
     short, whole = shown["--help"].splitlines(), shown["--help-all"].splitlines()
     assert len(short) < 100 < 200 < len(whole)
     for name in names(Options):
-        flag = f"--{'no-' * (name == 'probe')}{name.replace('_', '-')}"
+        flag = f"--{'no-' * (name in ('probe', 'tf32'))}{name.replace('_', '-')}"
         assert any(flag in line for line in short), name
     assert any(line.startswith("  --uplink TEXT") for line in whole)
     assert not any(line.startswith("  --uplink TEXT") for line in short)

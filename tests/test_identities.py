@@ -575,8 +575,9 @@ def test_workers_and_devices_are_serial_sgd_on_larger_batches(scheme, workers, d
     model = ModelRecipe.named("mlp:hidden=7-5", (64,), 10, 0).build()
     center = FlatModel(model).pack().astype(np.float64)
     cluster = Cluster.local(workers, ps=2 if scheme.sync.uses_ps else 1, backend="threads", devices_per_worker=devices)
-    options = {"steps": 12, "batch_size": 24 // workers, "run_dir": tmp_path, "verbose": False}
-    train(model, batches, scheme, cluster=cluster, **options)
+    options = {"steps": 12, "batch_size": 24 // workers, "run_dir": tmp_path, "verbose": False, "jit": "on"}
+    result = train(model, batches, scheme, cluster=cluster, **options)
+    assert result.metrics["arithmetic"]["xla"]
     slope = gradients.mlp_gradient(x, y, [64, 7, 5, 10])
     for t in range(12):
         center = center - 0.3 * slope(center, np.arange(24) + 24 * (t % 4))

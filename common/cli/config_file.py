@@ -21,7 +21,7 @@ FLAG = "--config"
 
 # Values of config.json that follow from others.
 DERIVED = ("algorithm", "hyperparameters", "platform", "architecture", "sparsity", "label_distance", "steps_of_workers",
-           "earlier_step_targets", "servers_apart")  # fmt: skip
+           "earlier_step_targets", "servers_apart", "arithmetic")  # fmt: skip
 
 # A flag that the user gives replaces these values of a file, besides the one of its own name.
 REPLACED = {"epochs": ["steps"], "steps": ["epochs"], "data": ["dataset"], "dataset": ["data"]}

@@ -124,7 +124,7 @@ GROUPS = {
         "devices_per_worker", "skew", "clip_norm", "l2", "participation", "hostile", "ema_decay", "lr_schedule",
         "probe", "stop_at_version", "stop_at_accuracy", "evaluate_every",
     ),
-    "processes": ("transport", "kernels", "isolation", "wait_seconds"),
+    "processes": ("transport", "kernels", "jit", "tf32", "isolation", "wait_seconds"),
     "fault tolerance": ("recovery",),
     "several machines": ("machines",),
     "simulated machines": ("platform", "like"),

@@ -49,6 +49,9 @@ class LaunchOptions:
     """Kernels with which TensorFlow computes on CPUs: Eigen's, or oneDNN's, which are faster for large models. auto:
     oneDNN's on Linux on x86-64, elsewhere TensorFlow's own choice, unless TF_ENABLE_ONEDNN_OPTS in the environment says
     otherwise."""
+    tf32: bool = True
+    """Let GPUs round the factors of matrix products and convolutions to TF32, 10 bits of mantissa in place of 23, as
+    TensorFlow does where the card can; replay allows for it."""
     record: Literal["full", "gradients", "off"] = "full"
     """Record every round; or also the gradient of every local step, for replay (4 bytes for each parameter and step);
     or only aggregate statistics."""
@@ -89,7 +92,10 @@ def main(arguments: list[str]) -> int:
     cluster = find_task(options, options.ps > 0, how)
     if cluster is None:
         cluster = Cluster.local(options.workers, ps=options.ps, isolation=options.isolation, **how)
-    own = {name: getattr(options, name) for name in ("seed", "run_dir", "codec", "transport", "kernels", "recovery")}
+    own = {
+        name: getattr(options, name)
+        for name in ("seed", "run_dir", "codec", "transport", "kernels", "tf32", "recovery")
+    }
     own["record"] = "full" if gradients else options.record
     job = script_job(script, cluster, RunOptions(batch_size=1, **own))
     config = describe_script(job, script)

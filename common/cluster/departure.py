@@ -25,7 +25,7 @@ CAUSE_SECONDS = 3.0  # for the cause to become known, after a peer was lost
 
 CLOSING_SECONDS = 2.0  # for a killed process to release its address after its connections; before other tasks leave
 
-RELAYED = ("listening", "ready", "first_update", "worker", "figures", "finished", *FAULTS)
+RELAYED = ("listening", "arithmetic", "ready", "first_update", "worker", "figures", "finished", *FAULTS)
 
 
 class Outbox:

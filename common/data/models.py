@@ -74,6 +74,8 @@ class ModelRecipe:
     sparse: bool = False  # logistic regression on (indices, values)
     custom: bool = False  # with code of the user's own, which may be impossible to trace into a graph
     products: float | None = None  # multiplications of a step for each example, about
+    bfloat16: bool = False  # a layer computes in it
+    without_xla: str = ""  # why Keras, with jit_compile="auto", would not let XLA compile it; empty if it would
     statistics: Sequence[int] = ()  # see `FlatModel`; empty before `trial.try_out`
     batch: Any = None
 
@@ -123,7 +125,9 @@ class ModelRecipe:
                 raise ValueError("the copy is not compiled")
         except Exception as error:
             raise UserError(_why_not_rebuilt(model, error)) from None
-        return cls(build, custom=bool(objects), products=PASSES * _products(model))
+        bfloat16 = any(layer.compute_dtype == "bfloat16" for layer in model._flatten_layers())
+        how: dict[str, Any] = {"bfloat16": bfloat16, "without_xla": _why_without_xla(model)}
+        return cls(build, custom=bool(objects), products=PASSES * _products(model), **how)
 
     @classmethod
     def named(cls, text: str, shape: tuple[int, ...], classes: int, seed: int) -> ModelRecipe:
@@ -151,6 +155,15 @@ def _loss_and_metrics(name: str) -> tuple[Any, ...]:
     if name in PROBLEMS:
         return ("mse",) if name == "linear" else (value_of_output,)
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True), "accuracy"
+
+
+def _why_without_xla(model: Any) -> str:
+    """Return why Keras would not let XLA compile a model on a GPU by itself, or an empty text."""
+    if unfit := [layer.name for layer in model._flatten_layers() if not layer.supports_jit]:
+        return f"Keras does not compile layer {unfit[0]} with XLA"
+    # On a machine with CPUs alone this is False for each model that is compiled with jit_compile="auto".
+    refused = not model.jit_compile and tf.config.list_physical_devices("GPU")
+    return "it is compiled with jit_compile=False" if refused else ""
 
 
 def _products(model: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from .models import ModelRecipe, plain
 
 
 def try_out(
-    recipe: ModelRecipe, model: Any, batch: Sequence[Any], validation: Sequence[Any] | None = None
+    recipe: ModelRecipe, model: Any, batch: Sequence[Any], validation: Sequence[Any] | None = None, xla: str = ""
 ) -> ModelRecipe:
     """Try a training step; return the recipe with the findings. The model is unchanged.
 
@@ -25,6 +26,7 @@ def try_out(
         model: compiled Keras model.
         batch: (x, y) or (x, y, sample_weight), nested arrays or tensors: the batch of one device of a worker.
         validation: a batch of the validation data, if any.
+        xla: find out whether XLA can compile the step for this platform, CPU or GPU; empty to leave that out.
 
     Raises:
         UserError: the model does not accept this batch, or its step cannot be distributed.
@@ -49,6 +51,8 @@ def try_out(
     _compare(copy, model, batch)
     if recipe.custom or any(map(computes_in_float16, model._flatten_layers())):
         _trace(recipe, model, batch)
+    if xla:
+        recipe = replace(recipe, without_xla=_why_not_compiled(recipe, model, batch, xla))
     if validation is not None:
         _take_metrics(copy, validation, eagerly=not recipe.custom)
     return recipe
@@ -101,6 +105,23 @@ def _trace(recipe: ModelRecipe, model: Any, batch: Sequence[Any]) -> None:
             f"gradients pass layers that compute in float16 ({layers}), which needs loss scaling, and that is part of "
             "Keras' optimizers, which are not used: use mixed_bfloat16 or float32"
         )
+
+
+def _why_not_compiled(recipe: ModelRecipe, model: Any, batch: Sequence[Any], platform: str) -> str:
+    """Return why XLA cannot compile the gradient for a platform, which need not be here; an empty text if it can."""
+    flat = recipe.flat(model)
+    inputs = flat.initial_seeds, flat.frozen_values(), tuple(batch)
+    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)
+    gradient = tf.function(flat.gradient, jit_compile=True, autograph=False)
+    try:
+        gradient.experimental_get_compiler_ir(tf.zeros([flat.size]), tf.zeros([flat.state_size]), *tensors)(
+            stage="hlo", platform_name=platform
+        )
+    except Exception as error:
+        unknown = re.search(r"on XLA_[CG]PU_JIT: (\w+)", str(error))
+        what = {"_Arg": "inputs of such a type"}.get(unknown[1], unknown[1]) if unknown else ""
+        return f"XLA cannot compile the model: {f'it has no {what}' if unknown else plain(error)}"
+    return ""
 
 
 def _before(tensors: Sequence[Any]) -> set[Any]:

@@ -47,7 +47,7 @@ def run(
     try:
         said = _resume(job, job.options.recovery.resume) if job.options.recovery.resume is not None else []
         said += checkpoint.tidy(job.run_dir)
-        said += job.scheme.warnings(job.cluster.workers)
+        said += [*job.warnings, *job.scheme.warnings(job.cluster.workers)]
         every, uses_ps = job.options.evaluate_every, job.ps > 0
         for hook in callbacks:
             said += hook.warnings(every is not None, uses_ps)

@@ -21,6 +21,7 @@ from ..simulation.virtual_run import simulate
 from ..tasks.evaluator import Evaluator
 from ..tasks.graph import TaskGraph
 from ..tasks.job import CHIEF, Job
+from ..tasks.precision import arithmetic, precision
 from ..tasks.worker_loop import WorkerLoop
 from ..waiting import reachable, wait_until
 from .gpus import report_devices
@@ -98,14 +99,16 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
     if job.script is not None:
         server = start_server(addresses, "worker", index, _config(job, INTER_OP))
         report_devices(job, index, report)
-        with joined(job, ("worker", index), report) as (report, mine):
+        with precision(job), joined(job, ("worker", index), report) as (report, mine):
+            report(event="arithmetic", **arithmetic(job))
             run_script(Launched(job, job.script, addresses, index, server.target, report, mine))
             if mine is not None:
                 mine.post(script_of(index), {"ended": True})
         return
     server = start_server(addresses, "worker", index, _config(job, 2))
     report_devices(job, index, report)
-    with joined(job, ("worker", index), report) as (report, mine):
+    with precision(job), joined(job, ("worker", index), report) as (report, mine):
+        report(event="arithmetic", **arithmetic(job))
         graph = _worker_graph(job, index)
         session, connect = connect_worker(job, graph.graph, index, server.target, addresses, inter_op=2)
         silent = None if mine is None else mine.heartbeat.silent

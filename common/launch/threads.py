@@ -11,6 +11,7 @@ from ..tasks.ending import END_SECONDS
 from ..tasks.evaluator import Evaluator
 from ..tasks.graph import TaskGraph
 from ..tasks.job import Job
+from ..tasks.precision import arithmetic, precision
 from ..tasks.worker_loop import WorkerLoop
 from ..waiting import wait_until
 from ..worker.flat_model import FlatModel
@@ -22,6 +23,12 @@ TURN_SECONDS = 0.0005  # between two polls in a scripted interleaving: a turn ta
 
 def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Evaluator:
     """Run the workers as threads of this process, on one direct session; returns the evaluator at the end."""
+    with precision(job):
+        report(event="arithmetic", **arithmetic(job))
+        return _run(job, report, model)
+
+
+def _run(job: Job, report: Report, model: FlatModel | None) -> Evaluator:
     workers = range(job.cluster.workers)
     for worker in workers:
         report_devices(job, worker, report, before=worker)

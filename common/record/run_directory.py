@@ -166,6 +166,7 @@ class RunRecord:
     def _prepare_to_resume(self) -> None:
         """Prepare to resume the run in this folder; raise `UserError` if its configuration is another one."""
         before = read_config(self.run_dir)
+        self.config |= {name: before[name] for name in ("arithmetic",) if name in before}
         is_script = "steps_per_worker" not in self.config
         if is_script:  # its algorithm is compared when worker 0 joins
             self.config |= {name: before[name] for name in OF_JOIN if name in before}
@@ -210,6 +211,8 @@ class RunRecord:
             self.first_update = now
         elif kind == "stopped":
             self.stopped = event["reason"]
+        elif kind == "arithmetic":
+            self._note_arithmetic(event)
         elif kind == "joined":  # the algorithm of a script is known
             self.config |= event["config"]
             write_json(self.run_dir / "config.json", self.config)
@@ -227,6 +230,15 @@ class RunRecord:
         if "virtual" in event:
             self.simulated["virtual_seconds"] = event["virtual"]
         self.simulated |= {name: event[name] for name in ("order_seconds", "arithmetic_seconds") if name in event}
+
+    def _note_arithmetic(self, event: dict[str, Any]) -> None:
+        """Add the arithmetic of a worker to that of the others, and of the runs that this one resumes."""
+        before = self.config.get("arithmetic", {})
+        now = {name: before.get(name, False) or event[name] for name in ("tf32", "bfloat16", "xla")}
+        if now != before:
+            self.config["arithmetic"] = now
+            with contextlib.suppress(CannotWrite):  # result.json has it, too
+                write_json(self.run_dir / "config.json", self.config)
 
     def _later_join(self, name: str) -> RunRecord:
         """Return the record of a later join of a script."""
@@ -338,6 +350,7 @@ class RunRecord:
             "network": self.network,
             "kernels": self.kernels,
             "devices": {f"worker-{worker}": own for worker, own in sorted(self.devices.items())},
+            "arithmetic": config.get("arithmetic"),
             "record": config["record"],
             "run_dir": str(self.run_dir),
         }

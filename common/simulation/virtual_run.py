@@ -22,6 +22,7 @@ from ..server.trace import ROW, UNKNOWN, ends_round
 from ..tasks.curvature import probe
 from ..tasks.job import Job
 from ..tasks.observer import Evaluation, Figures, distance_of
+from ..tasks.precision import arithmetic, precision
 from ..tasks.results import check_finite, hand_over, result_of, unwritten, write_center, write_initial, write_model
 from ..virtual_time.forecast import steady_staleness
 from ..virtual_time.platform import Platform
@@ -46,7 +47,9 @@ def simulate(job: Job, report: Report, model: FlatModel | None = None) -> None:
         Diverged: a loss or the center is not finite.
         UserError: the scheme's synchronization rule cannot be simulated.
     """
-    SimulatedRun(job, report, model or job.recipe.flat()).run()
+    with precision(job):
+        report(event="arithmetic", **arithmetic(job))
+        SimulatedRun(job, report, model or job.recipe.flat()).run()
 
 
 class SimulatedRun:

@@ -23,6 +23,7 @@ from ..sync.gossip import Gossip
 from ..worker.flat_model import FlatModel
 from ..worker.parameters import Parameters
 from .job import CHIEF, Job
+from .precision import has_gpu
 from .requests import (
     OF_PS,
     Builds,
@@ -38,6 +39,8 @@ from .requests import (
     requests_of,
     rounds_of,
 )
+
+COMPILED = "_XlaMustCompile"  # attribute of functions that XLA compiles, and of calls of them
 
 IN_PLACE_FLOATS = 1 << 20  # a copy of a smaller vector costs less than operations on each variable of the model
 
@@ -84,8 +87,7 @@ class TaskGraph:
             asked = (*OF_PS, GraceRequests) if self.sync.grace else OF_PS
             builds, of_regions = operations_of(asked, self.ps, first, self.sees_waiting), regions_of(self.ps)
             self.operations: Any = lazily(builds, of_regions)
-            fed = isinstance(self.model, Parameters)
-            gradient = None if fed else tf.function(self.model.gradient, reduce_retracing=True, autograph=False)
+            gradient = self._gradient(job)
             self.of_workers: dict[int, Any] = {k: lazily(*self._of_worker(job, k, gradient)) for k in workers}
             if self.in_process:
                 for own in (self.operations, *self.of_workers.values()):
@@ -93,6 +95,17 @@ class TaskGraph:
             else:  # then the graph is sent to a ps or to other workers, whole
                 self.operations = dict(self.operations)
                 self.of_workers = {k: dict(own) for k, own in self.of_workers.items()}
+
+    def _gradient(self, job: Job) -> Any:
+        """Return the gradient of a batch as a function of the graph, shared by all workers in it; None of a script."""
+        from ..worker.without_copy import logistic_gradient
+
+        if isinstance(self.model, Parameters):
+            return None
+        # Whether a worker that loads this graph has a GPU is known there: `load` undoes the compilation on a CPU.
+        compiles = job.compiles(gpu=job.shared_graph is not None or has_gpu())
+        function = logistic_gradient if job.sparse else self.model.gradient
+        return tf.function(function, jit_compile=compiles or None, reduce_retracing=True, autograph=False)
 
     def _begin(self, job: Job) -> None:
         """Set what every graph of this run has, and begin with an empty graph."""
@@ -153,7 +166,7 @@ class TaskGraph:
             replica: Any = FedReplica(self.model, name, devices[0])
             worker = FedWorker(job.scheme, replica, self.ps, slot, name, job.options.seed)
         elif job.sparse:
-            worker = SparseWorker(job.scheme, self.ps, slot, devices[0], _source(job, k, devices[0])[0])
+            worker = SparseWorker(job.scheme, self.ps, slot, devices[0], _source(job, k, devices[0])[0], gradient)
         else:
             source, structure = _source(job, k, devices[0])
             loss = job.options.l2, job.options.clip_norm, hostile_workers(job.options.hostile)
@@ -237,6 +250,8 @@ class TaskGraph:
         for node in _nodes(definition):
             if node.name == "own_tokens":
                 node.attr["shared_name"].s = f"token_{worker}".encode()
+        if not job.compiles(has_gpu()):
+            _without_xla(definition)
         self = cls.__new__(cls)
         self._begin(job)
         self._initial, self.frozen = path, frozen
@@ -267,6 +282,13 @@ def _move(definition: Any, before: str, after: str) -> None:
     """Move all nodes from one device, or from the devices of one task, to another."""
     for node in _nodes(definition):
         node.device = node.device.replace(before, after)
+
+
+def _without_xla(definition: Any) -> None:
+    """Let XLA compile no function of a graph."""
+    for part in (*_nodes(definition), *definition.library.function):
+        if part.attr.pop(COMPILED, None):
+            part.attr.pop("_noinline", None)  # TensorFlow sets it together with the other
 
 
 def _names(operations: Any) -> Any:

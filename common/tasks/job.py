@@ -81,6 +81,7 @@ class Job:
     graph_file: Path | None = None  # where the evaluator leaves a graph for the workers of this machine
     identity: Mapping[str, Any] = field(default_factory=dict)  # values that must agree between tasks on all machines
     script: Script | None = None  # of a run that `launch` starts
+    warnings: list[str] = field(default_factory=list)  # of its preparation: the run prints them when it begins
     prefix: str = ""  # of the names of all variables, queues and locks: different for each `join` of a script
     program: str = ""  # the program that has started this task, among those of several machines
 
@@ -149,6 +150,11 @@ class Job:
         if self.sparse:
             return BatchCoordinates(self.options.batch_size * self.train[0][0].shape[1])
         return self.scheme.codec
+
+    def compiles(self, gpu: bool) -> bool:
+        """Return True if XLA compiles the gradients of workers that compute on a GPU, or on a CPU."""
+        asked = self.options.jit
+        return asked == "on" or (asked == "auto" and gpu and not self.recipe.without_xla)
 
     @property
     def transport(self) -> TransportName:
@@ -455,6 +461,8 @@ def _reasons(train: Any, cluster: Cluster, options: RunOptions) -> Iterator[str]
             yield f"{why}, and the seed repeats all of it: leave {own.name} out. Received: {own.name}={value}"
     if options.run_dir is not None and _holds_checkpoints(Path(options.run_dir)):
         yield f"a run cannot be resumed: choose another run directory. Received: {options.run_dir}"
+    if options.jit == "on":
+        yield "the gradients of all workers are computed at once, without XLA: leave jit out. Received: jit='on'"
     if cluster.isolation != "auto":
         yield f"there is no network: leave isolation out. Received: isolation={cluster.isolation!r}"
 

@@ -35,6 +35,8 @@ OnNan = Literal["stop", "drop"]
 
 TransportName = Literal["memory", "sockets"]
 
+Jit = Literal["auto", "on", "off"]
+
 KERAS = {
     "shuffle": "each worker shuffles its shard in every epoch, in an order that the seed fixes",
     "steps_per_epoch": "steps counts the local steps of each worker in the whole run",
@@ -140,6 +142,12 @@ class RunOptions:
     """Kernels with which TensorFlow computes on CPUs: Eigen's, or oneDNN's, which are faster for large models. auto: on
     a CPU on which TensorFlow does not use oneDNN by itself, by the size of the model. What TF_ENABLE_ONEDNN_OPTS says
     in the environment is never changed."""
+    jit: Jit = "auto"
+    """Compilation of the workers' gradient by XLA. auto: on a GPU, if Keras would compile the model there by itself
+    (jit_compile="auto" of model.compile)."""
+    tf32: bool = True
+    """Let GPUs round the factors of matrix products and convolutions to TF32, 10 bits of mantissa in place of 23, as
+    TensorFlow does where the card can; replay allows for it."""
     probe: bool = True
     """Measure the largest curvature of the loss before the run, and warn of a learning rate that is too large for
     it."""
@@ -204,6 +212,8 @@ class Keywords(TypedDict, total=False):
     codec: str
     transport: TransportName
     kernels: Kernels
+    jit: Jit
+    tf32: bool
     probe: bool
     stop_at_version: int | None
     stop_at_accuracy: float | None

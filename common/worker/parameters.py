@@ -35,7 +35,8 @@ class Parameters:
     initial: np.ndarray
     take: Take = not_joined
     model = None  # no Keras model
-    sparse = False
+    sparse = bfloat16 = False
+    without_xla = "its script computes the gradients"
     state_size = 0
     initial_seeds = frozen = ()
 

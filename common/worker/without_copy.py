@@ -104,11 +104,20 @@ class InPlaceWorker(WithoutCopy):
 
 
 class SparseWorker(WithoutCopy):
-    """A worker of a sparse problem: it reads and writes only the coordinates of its batch."""
+    """A worker of a sparse problem: it reads and writes only the coordinates of its batch.
 
-    def __init__(self, scheme: Scheme, ps: ParameterServer, slot: WorkerSlot, device: str, source: Shard):
+    Args:
+        scheme, ps, slot, device: see `WithoutCopy`.
+        source: source of its batches.
+        gradient: `logistic_gradient` as a function of the graph.
+    """
+
+    def __init__(
+        self, scheme: Scheme, ps: ParameterServer, slot: WorkerSlot, device: str, source: Shard, gradient: Any
+    ):
         super().__init__(scheme, ps, replace(slot, encoder=ps.center.encoder("codec")), device)
         self.source, self.initialize, self.fed = source, source.initialize, (source.fed, [])
+        self._gradient_function = gradient
 
     def round(self, rows: Any, before: Any, first: bool, last: bool) -> tuple[Any, Any]:
         """Read x_v for all v in the batch, and push their gradient.
@@ -123,7 +132,7 @@ class SparseWorker(WithoutCopy):
         timer = RoundTimer(begun, before if first else tf.stack([before[0], begun]))
         with tf.control_dependencies([timer.begun]):
             x = tf.identity(x)
-        loss, gradient = logistic_gradient(x, values, y)
+        loss, gradient = self._gradient_function(x, values, y)
         self.view.gradient = tf.IndexedSlices(tf.reshape(gradient, [-1]), flat)
         message = timer.send(Message(self.scheme.message(self.view)))
         with timer.reply() if last else contextlib.nullcontext():
