@@ -80,6 +80,10 @@ RECOVERY: Kind = (
     lambda value: isinstance(value, dict) and list_of(whole(0, MOST_TASKS))[1](value.get("evicted")),
 )
 BOOLEAN: Kind = ("true or false", lambda value: isinstance(value, bool))
+ARITHMETIC: Kind = (
+    "an object with tf32 and bfloat16, each true or false",
+    lambda value: isinstance(value, dict) and all(isinstance(value.get(key), bool) for key in ("tf32", "bfloat16")),
+)
 STEPS, TASKS = whole(1, MOST_STEPS), whole(1, MOST_TASKS)
 
 CONFIG: Mapping[str, Kind] = {
@@ -88,7 +92,7 @@ CONFIG: Mapping[str, Kind] = {
     "batch_size": whole(1, 2**31), "steps_per_worker": STEPS, "steps_of_workers": list_of(whole(0, MOST_STEPS)),
     "earlier_step_targets": list_of(STEPS), "seed": whole(0, 2**32 - 1), "skew": or_null(TEXT),
     "participation": or_null(NUMBER), "hostile": or_null(TEXT), "clip_norm": or_null(NUMBER),
-    "ema_decay": or_null(NUMBER), "kernels": or_null(TEXT), "servers_apart": BOOLEAN,
+    "ema_decay": or_null(NUMBER), "kernels": or_null(TEXT), "servers_apart": BOOLEAN, "arithmetic": ARITHMETIC,
 }  # fmt: skip
 
 RESULT: Mapping[str, Kind] = {"algorithm": TEXT, "updates": or_null(whole(0, 2**63 - 1)), "recovery": RECOVERY}

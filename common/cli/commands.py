@@ -37,6 +37,8 @@ from .flags import Parser, plain
 from .imports import import_tensorflow, use_tensorflow_here
 from .own import problem_of_run
 
+INSTEAD = "replay a shorter run, or one of a smaller model"  # of one that cannot be decided
+
 VIEWERS = "Open it in Perfetto (https://ui.perfetto.dev; the file stays on your machine) or in chrome://tracing."
 
 
@@ -143,7 +145,7 @@ def _replay_one(run_dir: Path) -> int:
         "algorithm": f"{run.algorithm}, {run.workers} worker{'s' * (run.workers > 1)}, {run.steps} local steps each",
         "events": f"{len(run.order)} recorded, {run.result['updates']} updates of the center",
         "replay": f"in NumPy, float64, the recorded order, {time.monotonic() - began:.1f} s",
-        "relative error": f"{verdict.error:.1e} of the center, {len(run.center)} parameters; float32 explains "
+        "relative error": f"{verdict.error:.1e} of the center, {len(run.center)} parameters; {run.factors} explains "
         f"{verdict.limit:.0e}, the center moved by {verdict.moved:.1e}",
         "verdict": _in_words(verdict),
     }
@@ -164,15 +166,16 @@ def _in_words(verdict: Verdict) -> str:
     if verdict.agrees and verdict.until:
         return (
             f"the run did what the paper's equations say up to update {verdict.until}, by its test losses; after that, "
-            "float32 decides signs of values near zero, and largest ones, which explains the distance"
+            f"{verdict.run.factors} decides signs of values near zero, and largest ones, which explains the distance"
         )
     if verdict.agrees:
         return "the run did what the paper's equations say"
     if verdict.differs:
         return f"the run DIFFERS from the paper's equations{': ' * bool(verdict.reason)}{verdict.reason}"
+    instead = {"TF32": "replay a run with --no-tf32"}.get(verdict.run.factors, INSTEAD)
     return (
-        "not decided: float32 alone explains the difference, but it would hide a wrong factor of 1 % as well; "
-        "replay a shorter run, or one of a smaller model"
+        f"not decided: {verdict.run.factors} alone explains the difference, but it would hide a wrong factor of 1 % as "
+        f"well; {instead}"
     )
 
 

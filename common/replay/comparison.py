@@ -1,6 +1,7 @@
 """The verdict on a run, and its limit: the largest distance from the equations that float32 alone explains.
 
-The limit is computed for each run: ten times the error of the same equations, executed in the same order in float32.
+The limit is computed for each run: ten times the error of the same equations, executed in the same order in float32. If
+a GPU has rounded the factors of matrix products to TF32, this execution does, too.
 
 Signs, largest elements and codecs are discontinuous: an element near a jump may fall on either side. For these runs the
 equations are executed a third time, with gradients disturbed by a hundred times the rounding error of float32, which
@@ -16,7 +17,7 @@ import numpy as np
 
 from ..errors import UserError, first_line
 from .recorded import Execution, Hyperparameters, RecordedRun, distance
-from .reference.gradients import Gradient
+from .reference.gradients import Gradient, rounded_factors
 
 LEAST = 2e-6  # of the center: TensorFlow and NumPy sum in different orders
 CERTAIN = 1e-5  # of the center, or of a test loss: errors are below it without a jump, and above it after one
@@ -25,6 +26,8 @@ FLOAT32 = 10  # factor by which one float32 execution may be nearer than another
 DISTURBED = 1e-5  # of a gradient's root mean square, about a hundred times the rounding of float32
 JUMP = 1e-3  # of a test loss: larger than the effect of a few jumps
 WRONG = 1.01  # factor of a wrong rate that must be detected
+
+MANTISSA = {"float32": None, "TF32": 10, "bfloat16": 7}  # bits to which factors of products are rounded, of 23
 
 NO_ROOM = "the run has no room in this machine's memory: replay one that has a smaller model, less data or fewer steps"
 
@@ -97,9 +100,11 @@ class References:
 
     def __init__(self, run: RecordedRun, exact: Execution):
         self.run, self.exact = run, exact
-        self.single = replace(run, start=run.start.astype(np.float32)).execute()
-        jumps = run.equations.jumps or run.equations.codec != "float32"
-        self.disturbed = replace(run, gradient=_disturbed(run.gradient)).execute() if jumps else None
+        jumps, bits = run.equations.jumps or run.equations.codec != "float32", MANTISSA[run.factors]
+        size = DISTURBED if bits is None else 2.0**-bits  # twice the rounding of a factor
+        with rounded_factors(bits):
+            self.single = replace(run, start=run.start.astype(np.float32)).execute()
+            self.disturbed = replace(run, gradient=_disturbed(run.gradient, size)).execute() if jumps else None
 
     @property
     def limit(self) -> float:
@@ -134,12 +139,17 @@ class References:
         return np.abs(losses - self.exact.losses) / np.abs(self.exact.losses)
 
 
-def _disturbed(gradient: Gradient) -> Gradient:
-    """Add noise to each gradient, except to zeros: weights that no example of the batch touches."""
+def _disturbed(gradient: Gradient, size: float) -> Gradient:
+    """Add noise to each gradient, except to zeros: weights that no example of the batch touches.
+
+    Args:
+        gradient: the gradient.
+        size: of the noise, relative to the root mean square of the gradient.
+    """
 
     def noisy(x: np.ndarray, k: int, t: int) -> np.ndarray:
         g = gradient(x, k, t)
         noise = np.random.default_rng([k, t]).standard_normal(len(g))
-        return g + DISTURBED * np.sqrt(np.mean(g * g)) * np.where(g == 0, 0.0, noise)
+        return g + size * np.sqrt(np.mean(g * g)) * np.where(g == 0, 0.0, noise)
 
     return noisy

@@ -74,6 +74,7 @@ class RecordedRun:
         ps, seed, servers_apart: those of config.json.
         shapes: shapes of the model's variables, in the order of a vector [P]; empty if they are unknown.
         losses: recorded test losses, by the version of the center; only of equations with jumps.
+        factors: format to which factors of products were rounded, see `comparison.MANTISSA`.
         loss, send: test loss of a center [P]; what arrives of the next message [P] of worker k, given both.
     """
 
@@ -93,6 +94,7 @@ class RecordedRun:
     seed: int = 0
     servers_apart: bool = False
     shapes: Sequence[tuple[int, ...]] = ()
+    factors: str = "float32"
     losses: Mapping[int, float] = field(default_factory=dict)
     loss: Callable[[np.ndarray], float] | None = None
     send: Callable[[np.ndarray, int], np.ndarray] = lambda message, k: message
@@ -219,8 +221,14 @@ def read_run(
         earlier_step_targets=config["earlier_step_targets"],
         ps=max(1, config["ps"]),
         servers_apart=config.get("servers_apart", False),
+        factors=format_of_factors(config.get("arithmetic", {})),
         **known,
     )
+
+
+def format_of_factors(arithmetic: Mapping[str, Any]) -> str:
+    """Return the format to which factors of products were rounded, the coarser one if workers had several."""
+    return "bfloat16" if arithmetic.get("bfloat16") else "TF32" if arithmetic.get("tf32") else "float32"
 
 
 def _computed(run_dir: Path, config: Mapping[str, Any], jumps: bool, load: Callable[[str], Dataset]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .gradients import product
 from .sending import Codec, Rounding
 from .synchronous_rules import Compressor, largest, scaled_sign
 
@@ -92,7 +93,7 @@ def cosine_coefficients(vector: np.ndarray, block: int, kept: int) -> np.ndarray
     sent = np.zeros(-(-len(vector) // n) * n, vector.dtype)
     sent[: len(vector)] = vector
     for first in range(0, len(sent), n):
-        c = d @ sent[first : first + n]
+        c = product(d, sent[first : first + n])
         c[np.argsort(-np.abs(c), kind="stable")[kept:]] = 0
         sent[first : first + n] = d.T @ c
     return sent[: len(vector)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .gradients import Gradient
+from .gradients import Gradient, product
 from .inner_steps import InnerStep, inner_window, sgd_step
 from .synchronous_rules import Compressor, after_steps, no_states
 
@@ -270,11 +270,12 @@ def powersgd(
         moves = [np.mean(of_each, axis=0) for of_each in zip(*gradients, strict=True)]
         for i, sides in matrices.items():
             sums = [own[i].reshape(sides) + errors[k][i] for k, own in enumerate(gradients)]
-            p = orthonormal(np.mean(sums, axis=0) @ qs[i])
-            qs[i] = np.mean(sums, axis=0).T @ p
+            p = orthonormal(product(np.mean(sums, axis=0), qs[i]))
+            qs[i] = product(np.mean(sums, axis=0).T, p)
+            sent = product(p, qs[i].T)
             for k, m_k in enumerate(sums):
-                errors[k][i] = m_k - p @ qs[i].T
-            moves[i] = (p @ qs[i].T).ravel()
+                errors[k][i] = m_k - sent
+            moves[i] = sent.ravel()
         d = np.concatenate(moves)
         v = mu * v + d
         x = x - eta * (d + v)

@@ -6,9 +6,11 @@ network on recorded batches, a quadratic, or a list of gradients.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 
 import numpy as np
 
@@ -82,6 +84,33 @@ def batch_gradient(
     return lambda x, k, t: on_rows(x, shards[k][batch(seed, k, t, len(shards[k]), batch_size)])
 
 
+_factor_bits: ContextVar[int | None] = ContextVar("bits of mantissa of factors", default=None)
+
+
+@contextlib.contextmanager
+def rounded_factors(bits: int | None) -> Iterator[None]:
+    """Let `product` round its factors to so many bits of mantissa inside the context; None leaves them as they are."""
+    token = _factor_bits.set(bits)
+    try:
+        yield
+    finally:
+        _factor_bits.reset(token)
+
+
+def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return a b. A GPU may round the factors of a product of matrices, but not sums, nor products of elements."""
+    bits = _factor_bits.get()
+    return a @ b if bits is None else with_mantissa(a, bits) @ with_mantissa(b, bits)
+
+
+def with_mantissa(numbers: np.ndarray, bits: int) -> np.ndarray:
+    """Return numbers rounded to so many of float32's 23 bits of mantissa: to the nearest, to even in the middle."""
+    words, dropped = np.asarray(numbers, np.float32).view(np.uint32), np.uint32(23 - bits)
+    half_less_one, one = np.uint32((1 << dropped - 1) - 1), np.uint32(1)
+    rounded = (words + half_less_one + ((words >> dropped) & one)) >> dropped << dropped
+    return np.where(np.isfinite(numbers), rounded.view(np.float32), numbers).astype(numbers.dtype)
+
+
 def mlp_gradient(x: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> GradientOnRows:
     """Return the gradient of the mean softmax cross-entropy of a tanh network, a function of parameters and rows.
 
@@ -97,9 +126,9 @@ def mlp_gradient(x: np.ndarray, y: np.ndarray, sizes: Sequence[int]) -> Gradient
         delta /= len(rows)
         parts: list[np.ndarray] = []
         for i in range(len(layers) - 1, -1, -1):
-            parts = [(activations[i].T @ delta).ravel(), delta.sum(axis=0), *parts]
+            parts = [product(activations[i].T, delta).ravel(), delta.sum(axis=0), *parts]
             if i:
-                delta = (delta @ layers[i][0].T) * (1 - activations[i] ** 2)
+                delta = product(delta, layers[i][0].T) * (1 - activations[i] ** 2)
         return np.concatenate(parts)
 
     return gradient
@@ -128,7 +157,7 @@ def _activations(layers: Sequence[tuple[np.ndarray, np.ndarray]], x: np.ndarray)
     """Return the activations of each layer, from the data to the logits."""
     activations = [x.astype(layers[0][0].dtype)]
     for i, (w, b) in enumerate(layers):
-        z = activations[-1] @ w + b
+        z = product(activations[-1], w) + b
         activations.append(z if i == len(layers) - 1 else np.tanh(z))
     return activations
 

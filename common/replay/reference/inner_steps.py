@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .gradients import Gradient
+from .gradients import Gradient, product
 
 State = dict[Any, Any]  # variables of an inner optimizer, by name or by index of a tensor; empty at first
 
@@ -106,8 +106,8 @@ def orthogonal(matrix: np.ndarray) -> np.ndarray:
         return orthogonal(matrix.T).T
     x = matrix / (np.linalg.norm(matrix) + 1e-7)
     for _ in range(5):
-        a = x @ x.T
-        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+        a = product(x, x.T)
+        x = 3.4445 * x + product(-4.7750 * a + 2.0315 * product(a, a), x)
     return x
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .gradients import GradientOnRows
+from .gradients import GradientOnRows, product
 
 Loss = Callable[[np.ndarray], float]
 
@@ -44,9 +44,14 @@ def quadratic_loss(x: np.ndarray) -> float:
 
 def least_squares_gradient(x: np.ndarray, y: np.ndarray) -> GradientOnRows:
     """Return the gradient of the mean of (xᵀw − y)² over rows."""
-    return lambda w, rows: 2 * x[rows].astype(w.dtype).T @ (x[rows] @ w - y[rows]) / len(rows)
+
+    def gradient(w: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        some = x[rows].astype(w.dtype)
+        return 2 * product(some.T, product(some, w) - y[rows]) / len(rows)
+
+    return gradient
 
 
 def least_squares_loss(x: np.ndarray, y: np.ndarray) -> Loss:
     """Return the mean of (xᵀw − y)² over all rows."""
-    return lambda w: float(np.mean((x @ w - y) ** 2))
+    return lambda w: float(np.mean((product(x, w) - y) ** 2))
