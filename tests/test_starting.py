@@ -215,6 +215,8 @@ def test_a_network_that_cannot_be_configured_is_not_entered(monkeypatch):
     monkeypatch.setattr(isolation, "enter_private_network", enter)
     assert isolation.network_of("auto") == "refused: Read-only file system"
     assert isolation.network_of("off") == "open"
+    monkeypatch.setattr(isolation, "why_not", lambda: "")  # of a child, which has a single thread
+    assert isolation.network_of("auto") == "refused: Read-only file system"
 
 
 def test_a_read_only_proc_leaves_the_network_open():

@@ -85,7 +85,10 @@ def network_of(mode: str) -> str:
         return "open"
     if reason := why_not():
         return f"refused: {reason}"
-    enter_private_network()
+    try:
+        enter_private_network()
+    except OSError as error:  # a library of the whole system (/etc/ld.so.preload) has started a thread
+        return f"refused: {error.strerror or error}"
     return "private"
 
 
