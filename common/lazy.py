@@ -87,7 +87,7 @@ def require_tensorflow() -> None:
     if sys.platform == "win32":
         raise UserError(
             "runs need Linux or macOS: on Windows use WSL2, or a container (deploy/Dockerfile). Commands that work "
-            f"without: {WITHOUT}"
+            f"here: {WITHOUT}"
         )
     if missing := [name for name in ("tensorflow", "keras") if find_spec(name) is None]:
         raise UserError(

@@ -1,10 +1,13 @@
-"""Without TensorFlow and Keras: commands that need neither work, all others name in one line what is missing."""
+"""Without TensorFlow and Keras, and on Windows: some commands work, all others say in one line what is missing."""
 
 import subprocess
 import sys
 
+import pytest
+
 from distsgd import AsyncSGD
-from distsgd.common.lazy import WITHOUT
+from distsgd.common.errors import UserError
+from distsgd.common.lazy import WITHOUT, require_tensorflow
 from distsgd.common.packages import INSTALL
 from runs import record
 
@@ -20,8 +23,25 @@ class Without:
         return getattr(self.finder, name)
 sys.meta_path[:] = map(Without, sys.meta_path)
 """
+# Windows, as far as it can be emulated: what it lacks is taken away, but for what the module subprocess needs here.
+WINDOWS = """
+import os, signal, socket, subprocess, sys, urllib.request
+import argcomplete, cloudpickle, numpy, rich.console, rich.live, rich.table, scipy, sklearn  # which ask for the system
+sys.platform = "win32"
+sys.modules |= dict.fromkeys(("fcntl", "grp", "pwd", "resource", "termios"))
+for module, names in {
+    os: "O_CLOEXEC O_NOFOLLOW O_NONBLOCK fork geteuid getuid killpg memfd_create pipe2 posix_fallocate posix_spawn "
+        "pread pwrite sched_getaffinity setpgid sysconf uname",
+    signal: "SIGALRM SIGCHLD SIGHUP SIGUSR1 SIG_BLOCK pthread_sigmask sigwait",
+    socket: "AF_UNIX SOCK_SEQPACKET SO_REUSEPORT socketpair",
+}.items():
+    for name in names.split():
+        delattr(module, name)
+"""
 EACH = (
-    ABSENT + "from distsgd.common.cli.main import dispatch; print(*[dispatch(text.split()) for text in sys.argv[1:]])"
+    WINDOWS
+    + ABSENT
+    + "from distsgd.common.cli.main import dispatch; print(*[dispatch(text.split()) for text in sys.argv[1:]])"
 )
 REFUSED = f"""{ABSENT}
 from distsgd.common.cli.main import dispatch
@@ -41,7 +61,7 @@ def python(code, *arguments, cwd):
     )
 
 
-def test_the_commands_that_read_a_run_or_predict_one_work_without_tensorflow(tmp_path):
+def test_the_commands_that_read_a_run_or_predict_one_work_without_tensorflow_and_on_windows(tmp_path):
     run = tmp_path / "run"
     record(AsyncSGD(), run, workers=2, backend="threads", steps=20, hidden=(8,))
     shown = {
@@ -66,6 +86,12 @@ def test_commands_that_need_tensorflow_name_it_in_one_line_and_write_nothing(tmp
     assert len(said) == len(commands), done.stdout + done.stderr
     assert all(line.startswith(MISSING) for line in said)
     assert [path.name for path in tmp_path.iterdir()] == ["own.py"]
+
+
+def test_a_run_on_windows_is_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(UserError, match=f"^runs need Linux or macOS: on Windows use WSL2, or .* work here: {WITHOUT}$"):
+        require_tensorflow()
 
 
 def test_the_command_line_ends_with_that_line(tmp_path):

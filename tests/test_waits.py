@@ -26,7 +26,7 @@ from distsgd.common.errors import TaskLost, WaitTimeout
 from distsgd.common.kernels import choose
 from distsgd.common.launch import client, run_state, sessions, tasks
 from distsgd.common.launch import supervisor as supervision
-from distsgd.common.launch.channel import FORK_SERVER, PACKET_BYTES, Channel
+from distsgd.common.launch.channel import FORK_SERVER, PACKET_BYTES, Channel, pair
 from distsgd.common.launch.client import ForkServer
 from distsgd.common.launch.run_state import pause
 from distsgd.common.record import events as subscriber
@@ -63,9 +63,13 @@ def test_a_task_that_loses_its_connections_before_its_address_is_named(monkeypat
 # Messages.
 
 
-@pytest.fixture
-def channels():
-    ends = [Channel(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)]
+@pytest.fixture(params=["packets", "stream"])
+def channels(request, monkeypatch):
+    """Two ends; the stream is that of macOS, which has no sockets of packets."""
+    if request.param == "stream":
+        monkeypatch.setattr(socket, "SOCK_SEQPACKET", 99)
+    ends = [Channel(end) for end in pair()]
+    assert ends[0].is_stream == (request.param == "stream")
     yield ends
     for end in ends:
         end.close()

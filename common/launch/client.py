@@ -7,7 +7,6 @@ import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from ..errors import TaskLost, UserError, WaitTimeout
 from ..files import SCRATCH, open_in_place, temporary_folder, writing
 from ..kernels import Choice
 from ..system import lock
-from .channel import FORK_SERVER, Channel
+from .channel import FORK_SERVER, Channel, pair
 from .isolation import PRELOAD, command
 
 START_SECONDS = 60.0  # limit of silence while a fork server starts
@@ -101,7 +100,7 @@ class ForkServer:
     def __init__(
         self, isolation: Isolation, kernels: Choice, python: Sequence[str] = (sys.executable,), logs: Path | None = None
     ):
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = pair()
         ours.settimeout(SEND_SECONDS)
         self.channel = Channel(ours)
         self.number = 0  # of the present run
