@@ -92,9 +92,9 @@ def test_a_full_disk_is_named_with_its_free_space_and_a_file_that_is_not_known_w
     assert found.endswith(f"free in {tmp_path}")
 
 
-def test_a_temporary_folder_that_cannot_be_had_is_one_line(monkeypatch):
+def test_a_temporary_folder_that_cannot_be_had_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: ["/nonexistent"])
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [str(tmp_path / "none")])
     with pytest.raises(CannotWrite, match=r"^No usable temporary directory .*: set TMPDIR to a folder that can be"):
         Scratch()
 
@@ -210,3 +210,23 @@ def test_the_standard_error_of_native_code_is_redirected_where_the_stream_is_clo
     code += "with standard_error_to(Path('log')): os.write(2, b'native')"
     assert shell(f'{shlex.quote(sys.executable)} -c "{code}" 2>&-', tmp_path) == (0, "")
     assert (tmp_path / "log").read_text() == "native"
+
+
+# macOS.
+
+ORPHAN = """
+import os, threading, time
+from distsgd.common.launch import task_process
+task_process.BEAT_SECONDS = 0.01
+parent = os.getpid()
+if os.fork() == 0:
+    threading.Thread(target=task_process.end_with, args=[parent]).start()
+    time.sleep(600)
+print("started", flush=True)
+os._exit(0)
+"""
+
+
+def test_a_task_ends_with_its_parent_on_a_system_that_sends_no_signal_then(tmp_path):
+    done = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.stdout == "started\n"  # and the orphan has ended: the pipe of its standard output is closed

@@ -16,6 +16,7 @@ import pickle
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -93,9 +94,11 @@ def become(start: Start, channel: Channel, parent: int, parts: Callable[[], Part
     code = 1
     try:
         os.setpgid(0, 0)
-        with contextlib.suppress(AttributeError):  # macOS has no `prctl`
+        try:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             ctypes.CDLL(None).prctl(PR_SET_NAME, start.task.encode())  # as `top` and `ps -e` show it
+        except AttributeError:  # macOS has no `prctl`
+            threading.Thread(target=end_with, args=[parent], daemon=True).start()
         if os.getppid() == parent:  # a parent that died before `prctl` would send no signal to this process
             code = run_task(start, channel, parts)
     finally:
@@ -103,6 +106,13 @@ def become(start: Start, channel: Channel, parent: int, parts: Callable[[], Part
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)  # TensorFlow's servers cannot be stopped: end the process
+
+
+def end_with(parent: int) -> None:
+    """End this process soon after its parent has ended."""
+    while os.getppid() == parent:
+        time.sleep(BEAT_SECONDS)
+    os._exit(1)
 
 
 def run_task(start: Start, channel: Channel, parts: Callable[[], Parts]) -> int:
