@@ -211,7 +211,7 @@ def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
 def cannot_write_into(run_dir: Path, error: OSError) -> UserError:
     """Return the error to raise if a run directory cannot be written."""
     place = f" ({Path(error.filename).name})" if error.filename and Path(error.filename) != run_dir else ""
-    return UserError(f"cannot write the run directory {run_dir}{place}: {reason_of(error)}")
+    return UserError(f"cannot write the run directory {run_dir}{place}: {reason_of(error)}. Choose another one")
 
 
 class Lock:

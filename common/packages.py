@@ -6,6 +6,7 @@ This module imports the standard library alone, so that `pip` can repair an envi
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -39,9 +40,12 @@ DISTRIBUTIONS = {
 
 
 def remedy(error: BaseException) -> str:
-    """Return how to install the package whose absence an error reports, in parentheses; an empty text for others."""
-    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    if not name or name in sys.stdlib_module_names or _is_installed(name):
+    """Return how to install the package whose absence an error reports, in parentheses; an empty text for others.
+
+    Keras and TensorFlow raise errors of other kinds, whose text has that of the first one.
+    """
+    found = re.search(r"No module named '(\w+)", str(error))
+    if found is None or (name := found[1]) in sys.stdlib_module_names or _is_installed(name):
         return ""
     return f" (if it is a package: {INSTALL} {DISTRIBUTIONS.get(name, name)})"
 

@@ -15,7 +15,7 @@ from distsgd.common.cli.flag_groups import Options
 from distsgd.common.cli.imports import execute
 from distsgd.common.cli.own import own_data
 from distsgd.common.errors import UserError
-from distsgd.common.launch.forkserver import report_error
+from distsgd.common.launch.task_process import report_error
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -204,12 +204,13 @@ def test_pip_works_in_an_environment_in_which_nothing_else_does(tmp_path):
 
 def test_a_missing_module_names_the_command_that_installs_it():
     def of(name, kind=ModuleNotFoundError):
-        return packages.remedy(kind(f"No module named {name!r}", name=name))
+        return packages.remedy(kind(f"No module named {name!r}"))
 
     assert packages.INSTALL in ("bash run.sh pip install", "distsgd pip install")
     assert of("no_such.part") == f" (if it is a package: {packages.INSTALL} no_such)"
     assert of("cv2") == f" (if it is a package: {packages.INSTALL} opencv-python-headless)"
-    assert of("numpy.no_such") == of("_tkinter") == of("no_such", ImportError) == packages.remedy(ValueError()) == ""
+    assert of("numpy.no_such") == of("_tkinter") == packages.remedy(ImportError("cannot import name 'x'")) == ""
+    assert of("no_such", ValueError) == of("no_such")  # as Keras raises it
 
 
 def test_files_of_the_user_and_tasks_that_miss_a_module_name_that_command(tmp_path):
