@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Serial
-from distsgd.common.cluster.cluster import compute_devices
+from distsgd.common.cluster.cluster import OF_WORKER, compute_devices
 from distsgd.common.launch import gpus as gpus_module
 from distsgd.common.launch.gpus import devices_of, gpus, planned, seen_by, survey, unusable
 from distsgd.common.record.display import Display, on_devices
@@ -23,19 +23,34 @@ CONFIG = {
 
 
 def test_worker_k_sees_gpu_k_in_turn_and_takes_what_it_needs():
-    seen = [seen_by("worker", k, 1, ["0", "1", "2"], placed=False) for k in range(4)]
+    seen = [seen_by("worker", k, 1, ["0", "1", "2"], placed=False, workers=4) for k in range(4)]
     assert [one["CUDA_VISIBLE_DEVICES"] for one in seen] == ["0", "1", "2", "0"]
     assert all(one["TF_FORCE_GPU_ALLOW_GROWTH"] == "true" for one in seen)
-    two = [seen_by("worker", k, 2, ["0", "1", "2"], placed=False)["CUDA_VISIBLE_DEVICES"] for k in range(2)]
+    two = [seen_by("worker", k, 2, ["0", "1", "2"], placed=False, workers=2)["CUDA_VISIBLE_DEVICES"] for k in range(2)]
     assert two == ["0,1", "2,0"]
 
 
-def test_ps_and_evaluator_see_no_gpu_and_a_placed_worker_keeps_its_own():
-    for task in ("ps", "evaluator"):
-        assert seen_by(task, 0, 1, ["0"], placed=False) == {"CUDA_VISIBLE_DEVICES": "-1"}
-    assert "CUDA_VISIBLE_DEVICES" not in seen_by("evaluator", 0, 2, ["0"], placed=False)  # it names their devices
+def test_a_ps_sees_no_gpu_and_a_placed_worker_keeps_its_own():
+    assert seen_by("ps", 0, 1, ["0"], placed=False, workers=1) == {"CUDA_VISIBLE_DEVICES": "-1"}
     for there, placed in ((["0", "1"], True), ([], False)):
-        assert seen_by("worker", 1, 1, there, placed) == {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+        assert seen_by("worker", 1, 1, there, placed, workers=2) == {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+
+
+@pytest.mark.parametrize(
+    ("there", "devices", "placed", "seen", "of_worker"),
+    [("0", 1, False, "-1", 1), ("0 1", 1, False, "-1", 1), ("0 1 5", 1, False, "5", 1), ("0 1 2 3", 2, False, "-1", 2),
+     ("0 1 2 3 4 5", 2, False, "4", 2), ("0", 2, False, "-1", 1), ("", 2, False, "-1", 0),
+     ("0 1 2 3", 2, True, "-1", 4)],
+)  # fmt: skip
+def test_the_evaluator_sees_a_gpu_that_the_workers_leave_and_names_theirs(
+    there, devices, placed, seen, of_worker, monkeypatch
+):
+    found = seen_by("evaluator", 0, devices, there.split(), placed, workers=2)
+    assert found["CUDA_VISIBLE_DEVICES"] == seen
+    monkeypatch.setenv(OF_WORKER, found[OF_WORKER])
+    if devices == 2:
+        kind = [f"CPU:{i}" if not of_worker else f"GPU:{i % of_worker}" for i in range(2)]
+        assert compute_devices("/job:worker/task:0", 2) == [f"/job:worker/task:0/device:{name}" for name in kind]
 
 
 def test_the_gpus_of_a_machine_are_those_that_the_run_may_use(tmp_path):

@@ -104,6 +104,60 @@ def test_a_version_is_told_once_however_often_it_is_looked_at(monkeypatch, harne
     assert watching.versions("center") == [watching.start]
 
 
+def test_evaluations_fit_into_the_time_of_the_training_and_leave_room_for_the_last():
+    took = observer.Expense(seconds=4.0)
+    assert [took.allows_another(trained) for trained in (0.0, 7.9, 8.0)] == [False, False, True]
+    took.add(9.0)  # the first is slow
+    assert [took.allows_another(trained) for trained in (16.0, 17.0)] == [False, True]
+    for seconds in (3.0, 5.0):
+        took.add(seconds)
+    assert (took.seconds, took.spent) == (3.0, 17.0)
+    assert took.left(77.0) == 20
+    assert took.left(10.0) == observer.LATER_SECONDS / 3
+    assert observer.Expense(seconds=0.01).allows_another(0.0)
+
+
+def test_snapshots_that_would_take_longer_than_the_training_are_thinned_out_and_that_is_said(monkeypatch, harness):
+    clock = Clock()
+    monkeypatch.setattr(observer, "time", clock)
+    watching = Watching(monkeypatch, harness, evaluate_every=5)
+    watching.observer.expense = observer.Expense(seconds=2.0, spent=4.0)
+    found = watching.observer._in_time(list(range(9)), clock.now + 12.0)  # time for four of nine
+    assert (found, watching.rows[0]["event"]) == ([0, 3, 6], "warning")
+    assert watching.rows[0]["message"] == (
+        "3 of 9 snapshots of the center are evaluated: all would take 18 s, longer than the training (12 s)"
+    )
+    assert watching.observer._in_time(list(range(4)), clock.now + 12.0) == [0, 1, 2, 3]
+
+
+def test_multiples_that_are_left_out_for_time_are_said_once(monkeypatch, harness):
+    clock = Clock()
+    monkeypatch.setattr(observer, "time", clock)
+    watching = Watching(monkeypatch, harness, evaluate_every=1)
+    watching.observer.expense.seconds = 3.0
+    assert not any(watching.observer.observe_if_due() for _ in range(2))
+    assert [row["event"] for row in watching.rows] == ["warning"]
+    assert watching.rows[0]["message"].endswith("3.0 s each: some multiples of evaluate_every are left out")
+    clock.now += 6.0
+    assert watching.observer.observe_if_due()
+
+
+def test_the_warm_up_estimates_an_evaluation_from_some_batches():
+    x, y = DIGITS.test
+    measured = []
+
+    def measure(batches):
+        measured.append(len(list(batches)))
+        return {}
+
+    model = SimpleNamespace(measure=measure)
+    several = (np.repeat(x, 20, axis=0), np.repeat(y, 20))  # 12 batches
+    assert observer.Evaluation(model, several).warm_up() > 0
+    assert observer.Evaluation(model, DIGITS.test).warm_up() > 0
+    assert observer.Evaluation(model, None).warm_up() == 0
+    assert measured == [1, 10, 1, 1]
+
+
 class Clock:
     """Time that passes when it is told to."""
 

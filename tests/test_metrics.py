@@ -87,3 +87,5 @@ def test_a_center_that_has_not_moved_is_told():
     )
     assert worsened(rows, {"test_loss": 2.5, "version": 0}, {}) is None
     assert worsened(rows, {"test_loss": 2.4, "version": 33}, {}) is None
+    only = [{"kind": "center", "version": 33, "test_loss": 2.5}]
+    assert worsened(only, {"test_loss": 2.5, "version": 33}, {}) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +16,8 @@ from .task_spec import JobName, TaskSpec
 Isolation = Literal["auto", "require", "off"]
 
 MOST_TASKS = 1000  # of a job
+
+OF_WORKER = "DISTSGD_GPUS_OF_WORKER"  # an environment variable of the evaluator: the number of GPUs of each worker
 
 MOST_SIMULATED = 100_000  # workers
 
@@ -74,7 +77,8 @@ def compute_devices(worker: str, number: int, first: int = 0) -> list[str]:
     """
     if number == 1 and worker:
         return [worker]
-    gpus = len(tf.config.list_physical_devices("GPU"))
+    known = os.environ.get(OF_WORKER)
+    gpus = int(known) if known else len(tf.config.list_physical_devices("GPU"))
     if gpus:
         return [f"{worker}/device:GPU:{(first + i) % gpus}" for i in range(number)]
     return [f"{worker}/device:CPU:{i}" for i in range(number)] if number > 1 else [worker]

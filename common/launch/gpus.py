@@ -1,7 +1,8 @@
 """The GPUs of this machine, and what each worker has of them.
 
-Worker k gets GPU number k, in turn; ps and evaluator get none. A worker whose batches are shared by d devices gets the
-next d GPUs. It allocates GPU memory as it needs it, so that several workers may share one GPU.
+Worker k gets GPU number k, in turn; a ps gets none, and the evaluator one if the workers leave one. A worker whose
+batches are shared by d devices gets the next d GPUs. It allocates GPU memory as it needs it, so that several workers
+may share one GPU.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..cluster.cluster import OF_WORKER
 from ..lazy import tf
 from ..packages import IS_CHECKOUT
 from ..reports import Report
@@ -36,7 +38,9 @@ def gpus(environment: Mapping[str, str] = os.environ, drivers: Path = Path("/dev
     return [str(number) for number in range(len(numbers))]
 
 
-def seen_by(job_name: str, index: int, devices: int, there: Sequence[str], placed: bool) -> dict[str, str]:
+def seen_by(
+    job_name: str, index: int, devices: int, there: Sequence[str], placed: bool, workers: int
+) -> dict[str, str]:
     """Return the environment variables of a task that concern GPUs.
 
     Args:
@@ -45,15 +49,21 @@ def seen_by(job_name: str, index: int, devices: int, there: Sequence[str], place
         devices: number of devices of a worker.
         there: the GPUs of this machine.
         placed: True if a scheduler has placed the tasks: a worker then uses the GPUs that it was given.
+        workers: number of workers that share the GPUs.
     """
-    # The evaluator builds the workers' graph: with several devices per worker it must see the number of GPUs.
-    if job_name == "ps" or (job_name == "evaluator" and devices == 1):
+    if job_name == "ps":
         return {VISIBLE: NONE}
     growing = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
-    if job_name != "worker" or placed or not there:
-        return growing
-    mine = dict.fromkeys(there[(index * devices + i) % len(there)] for i in range(devices))
-    return growing | {VISIBLE: ",".join(mine)}
+    of_worker = there if placed else [*dict.fromkeys(_cards(index, devices, there))]
+    if job_name == "evaluator":  # it builds the graph of the workers, whose GPUs it does not see
+        free = [] if placed else there[workers * devices :]
+        return growing | {VISIBLE: free[0] if free else NONE, OF_WORKER: str(len(of_worker))}
+    return growing if job_name != "worker" or placed or not there else growing | {VISIBLE: ",".join(of_worker)}
+
+
+def _cards(index: int, devices: int, there: Sequence[str]) -> list[str]:
+    """Return the GPU of each device of a worker, in turn."""
+    return [there[(index * devices + i) % len(there)] for i in range(devices if there else 0)]
 
 
 def planned(workers: int, devices: int) -> str:

@@ -142,7 +142,8 @@ def run_task(start: Start, channel: Channel, parts: Callable[[], Parts]) -> int:
         job.train = job.train if train is None else train
         job.test = job.test if test is None else test
         placed = job.cluster.task is not None
-        os.environ.update(seen_by(start.job_name, start.index, job.devices_per_worker, gpus(), placed=placed))
+        shared = {"devices": job.devices_per_worker, "there": gpus(), "workers": job.cluster.workers}
+        os.environ.update(seen_by(start.job_name, start.index, placed=placed, **shared))
         if placed:  # the fork server holds no port here: a port in use must be an error
             os.environ["TF_GRPC_REUSE_PORT"] = "false"
         # On several machines the membership waits for SIGTERM, to notify the others.

@@ -134,7 +134,7 @@ def _worker_graph(job: Job, index: int) -> TaskGraph:
 
 def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Follow the center from outside the cluster, as a client of the first ps."""
-    with joined(job, ("evaluator", index), report) as (report, mine):
+    with precision(job), joined(job, ("evaluator", index), report) as (report, mine):
         if job.script is None:
             return _evaluate(job, addresses, report)
         follow_joins(job, job.script, lambda job, report: _evaluate(job, addresses, report), report, mine)

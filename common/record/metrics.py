@@ -212,13 +212,14 @@ def worsened(
         hyperparameters: hyperparameters of the run.
         too_large: why the learning rate is too large, if that is known.
     """
-    first = next((row["test_loss"] for row in rows if row["kind"] == "center" and "test_loss" in row), None)
-    end = last.get("test_loss")
+    updates, end = last.get("version", 0), last.get("test_loss")
+    centers = (row for row in rows if row["kind"] == "center" and "test_loss" in row)
+    before, first = next(((row.get("version", 0), row["test_loss"]) for row in centers), (0, None))
     if first is None or end is None or not math.isfinite(first):
         return None
-    if end == first and last.get("version"):
+    if end == first and before == 0 < updates:  # the first evaluation may be that of the end, if they last long
         return (
-            f"test loss is {end:.4g} as before the first of {last['version']} updates, so the center has not moved: an "
+            f"test loss is {end:.4g} as before the first of {updates} updates, so the center has not moved: an "
             "algorithm of your own takes the gradient in local_step, or sends it as its message"
         )
     if end - first <= abs(first):

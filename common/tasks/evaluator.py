@@ -59,7 +59,7 @@ class Evaluator:
     def follow(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Evaluate repeatedly until all workers have finished (or `stopped()`), and once more then."""
         with self.reader, self.clock:
-            self.observer.evaluate()  # the first evaluation is slow, so it is made before the training
+            self.observer.warm_up()
             self.probe()
             self.calls.await_state()
             self.observer.begin()

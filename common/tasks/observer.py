@@ -36,6 +36,10 @@ ENOUGH = 40  # evaluations during a run that make a curve: without `evaluate_eve
 
 LATER_SECONDS, LATER_SHARE = 5.0, 0.1  # CPU time for snapshots without `evaluate_every`, or this share of the run
 
+WARM_UP_BATCHES = 10  # of the test data, before the training
+
+SHORT_SECONDS = 2.0  # for evaluations during a training that is shorter
+
 Snapshot = dict[str, Any]  # see `ObserverCalls.snapshot`
 
 BATCH = 512  # examples
@@ -99,6 +103,35 @@ def distance_of(found: Mapping[str, Any], row: Any = ()) -> dict[str, float]:
     return {"consensus": float(found["consensus"][row])} if "consensus" in found else {}
 
 
+@dataclass
+class Expense:
+    """The time of evaluations, which together shall not last longer than the training.
+
+    Attributes:
+        seconds: duration of one evaluation: an estimate from before the training, then the shortest during it.
+        spent: duration of all evaluations during the training.
+        number: number of these.
+    """
+
+    seconds: float = 0.0
+    spent: float = 0.0
+    number: int = 0
+
+    def add(self, seconds: float) -> None:
+        """Add an evaluation. The first is slow, and the others may be, if the machine is busy."""
+        self.spent, self.number = self.spent + seconds, self.number + 1
+        if self.number > 1:
+            self.seconds = seconds if self.number == 2 else min(self.seconds, seconds)
+
+    def allows_another(self, trained: float) -> bool:
+        """Return True if an evaluation may begin after so many seconds of training: time is left for the last one."""
+        return self.spent + 2 * self.seconds <= max(trained, SHORT_SECONDS)
+
+    def left(self, trained: float) -> float:
+        """Return how many evaluations there is time for, after so many seconds of training."""
+        return max(LATER_SECONDS, trained - self.spent) / max(self.seconds, 1e-9)
+
+
 @dataclass(frozen=True)
 class EvaluationPoint:
     """A center at one time of the run.
@@ -130,7 +163,7 @@ class Evaluation:
 
     def __init__(self, model: FlatModel, data: Any, accuracy: bool = False):
         self.model, self.accuracy = model, accuracy
-        self.batches = data() if callable(data) else None if data is None else batched(data, BATCH)
+        self.batches: Any = data() if callable(data) else None if data is None else batched(data, BATCH)
 
     def __call__(self, snapshot: Mapping[str, Any] | None = None) -> dict[str, float]:
         """Return the metrics of a snapshot of the center, or of the model as it is; empty without test data.
@@ -140,7 +173,25 @@ class Evaluation:
         """
         if snapshot is not None and self.batches is not None:
             load(self.model, snapshot)
-        found = {} if self.batches is None else self.model.measure(self.batches)
+        return self._measured(self.batches)
+
+    def warm_up(self) -> float:
+        """Evaluate a batch, as the first time is slow, then some; return the estimated seconds of an evaluation.
+
+        Raises:
+            UserError: there is no accuracy, and the run needs one.
+        """
+        number = 0 if self.batches is None else int(self.batches.cardinality())
+        if number <= 0:  # there are none, or their number is not known
+            self._measured(self.batches)
+            return 0.0
+        self._measured(self.batches.take(1))
+        began, some = time.monotonic(), min(number, WARM_UP_BATCHES)
+        self._measured(self.batches.take(some))
+        return number / some * (time.monotonic() - began)
+
+    def _measured(self, batches: Any) -> dict[str, float]:
+        found = {} if batches is None else self.model.measure(batches)
         if self.accuracy and accuracy_of(found) is None:
             raise UserError("stop_at_accuracy needs test data, and a model with an accuracy: leave it out")
         return found
@@ -177,8 +228,16 @@ class Observer:
         self.shows_every = self.every if self.shown is not None and self.multiples else None
         self.looked = -1  # version at the last search for such snapshots
         self.evaluated: dict[int, float] = {}  # time of the evaluation by version
-        self.due, self.cost = 0.0, 0.0  # the first evaluation is due at once; the seconds of one are not known yet
+        self.due, self.expense = 0.0, Expense()  # the first evaluation is due at once
+        self.said_rarer = False  # that multiples of `evaluate_every` are left out
         self.summaries = job.summaries()
+
+    def warm_up(self) -> None:
+        """Prepare the evaluation, which takes time at first; say if it takes long."""
+        self.expense.seconds = seconds = self.evaluate.warm_up()
+        if 2 * seconds > LATER_SECONDS:
+            text = f"an evaluation of the validation data takes about {seconds:.0f} s: there are as many as fit into"
+            self.report(event="limits", message=f"{text} the time of the training; give fewer data for more of them")
 
     def begin(self) -> None:
         """Note that the training begins."""
@@ -189,15 +248,20 @@ class Observer:
         if every := self.shows_every:
             version = self.calls.version()
             return version // every > self.looked // every and self._show_snapshots(version)
-        if self.later or not (time.monotonic() >= self.due or self._is_wanted()):
+        before, is_wanted = time.monotonic(), self._is_wanted()
+        if self.later or not (before >= self.due or is_wanted):
             return False
-        before = time.monotonic()
+        if not self.expense.allows_another(before - self.began):
+            if is_wanted and not self.said_rarer:
+                self.said_rarer = True
+                text = f"evaluations would last longer than the training, {self.expense.seconds:.1f} s each"
+                self.report(event="warning", message=f"{text}: some multiples of evaluate_every are left out")
+            return False
         self.observe()
         now = time.monotonic()
-        if self.due:  # the first evaluation is slow; take the minimum of the others, as the machine may be busy
-            self.cost = min(self.cost or now - before, now - before)
+        self.expense.add(now - before)
         pause = paced(now - self.began, LONGEST_PAUSE_SECONDS)  # longer pauses in a long run, which has enough points
-        self.due = now + max(self.seconds, EVALUATION_SHARE * self.cost, pause)
+        self.due = now + max(self.seconds, EVALUATION_SHARE * self.expense.seconds, pause)
         return True
 
     def _is_wanted(self) -> bool:
@@ -207,15 +271,17 @@ class Observer:
         newest = max(self.evaluated, default=-1)
         return self.calls.version() // self.every > newest // self.every
 
-    def _show_snapshots(self, newest: int) -> bool:
+    def _show_snapshots(self, newest: int, last: bool = False) -> bool:
         """Evaluate and report, in order, the new snapshots, until a callback stops the run; True if there were any."""
         self.looked, self.seen = newest, self.reader.drain()
         known = self.evaluated | {newest: time.monotonic()}
         points = [point for point in self.snapshots(known) if point.version > max(self.evaluated, default=-1)]
-        for point in points:
+        for point in self._in_time(points, time.monotonic()) if last else points:
             if self.shown is not None and (self.shown / STOP).exists():
                 break
+            before = time.monotonic()
             self._evaluate(point, "center")
+            self.expense.add(time.monotonic() - before)
             self.evaluated[point.version] = point.when
         return bool(points)
 
@@ -230,7 +296,7 @@ class Observer:
             return snapshot  # no update since the last report: each version is reported once
         point = self._point(snapshot, when)
         if last and self.shows_every:
-            self._show_snapshots(point.version)
+            self._show_snapshots(point.version, last=True)
         elif last:
             self._evaluate_snapshots(point)
         self._evaluate(point, "center")
@@ -268,8 +334,22 @@ class Observer:
         elif points and self.every is None:
             affordable = self._affordable(end)
             points = points[:: -(-len(points) // affordable)] if affordable else []
+        else:
+            points = self._in_time(points, end.when)
         for point in points:
             self._evaluate(point, "passed")
+
+    def _in_time(self, points: list[EvaluationPoint], ended: float) -> list[EvaluationPoint]:
+        """Return the snapshots, or an evenly spaced choice of them if all would take longer than the training."""
+        trained = ended - self.began
+        every = -(-len(points) // max(1, int(self.expense.left(trained))))
+        if every <= 1:
+            return points
+        rest = f"all would take {len(points) * self.expense.seconds:.0f} s, longer than the training ({trained:.0f} s)"
+        some = points[::every]
+        text = f"{len(some)} of {len(points)} snapshots of the center are evaluated: {rest}"
+        self.report(event="warning", message=text)
+        return some
 
     def snapshots(self, known: Mapping[int, float]) -> list[EvaluationPoint]:
         """Return the snapshots that the ps has taken.

@@ -158,7 +158,8 @@ class RunOptions:
     evaluate_every: Natural | None = None
     """Evaluate the center every N updates. The ps takes snapshots at the multiples of N, and they are evaluated after
     the training. If they need more than 256 MB, or are more than 1000, the evaluator uses the first center that it
-    reads at or after each multiple. Between multiples the center is evaluated as often as that slows no worker."""
+    reads at or after each multiple. Between multiples the center is evaluated as often as that slows no worker. Some
+    multiples are left out if evaluations would last longer than the training, which a warning says."""
     record: RecordMode = "full"
     """Record every round (88 bytes each, and 112 in trace.npz and rounds.npz), or only aggregate statistics."""
     tensorboard: bool = False
