@@ -6,20 +6,24 @@
     server                  s = (ε/W) Σ q_k,  θ ← θ − s,  reply s,  then release all workers
 
 where C keeps the elements of largest magnitude of the whole vector. Message and reply have pairs of an index and a
-value, for each nonzero element: up to W times as many in a reply. Each worker keeps a copy of θ.
+value, for each nonzero element: up to W times as many in a reply. Each worker keeps a copy of θ. With `senders` the sum
+of an element is divided by the number of workers that have sent it, in place of W.
 
 Use: like `diloco`, if even its messages are too large; not where the bytes decide less than the rounds.
 Reference: Sarfi, Thérien, Lidin, Belilovsky, *Communication Efficient LLM Pre-training with SparseLoCo*, 2025,
 arXiv:2508.15706.
 Departures: the paper takes the largest elements of each chunk of a variable, and sends each in two bits, with the error
-of that in e; here values are float32. Workers exchange the messages among themselves there; the sum is the same.
+of that in e; here values are float32. Workers exchange the messages among themselves there; the sum is the same. The
+paper divides by W, its production code by the senders, and scales each message down to the median norm of all first.
 Limits: with a share of one it is `diloco` without outer momentum, for any β: e is zero. With β = 1 and the inner
 optimizer SGD it is Qsparse-local-SGD (Basu et al. 2019) with top-k. With a small share an element is sent after many
 rounds, as the decayed sum of its moves: that is the only momentum of the outer step.
-Defaults: the paper's β = 0.95, and 1 to 3 % of the elements; its periods are 15 to 250.
+Defaults: the paper's β = 0.95, and 1 to 3 % of the elements; its periods are 15 to 250. Of 4 workers few send the same
+element, so that ε = 1 over the senders is about ε = 3 over all.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ..common.contract import (
     Barrier,
@@ -30,7 +34,9 @@ from ..common.contract import (
     Rate,
     Scheme,
     SummedCoordinates,
+    count_senders,
     inner,
+    mean_over_senders,
     top_k,
 )
 
@@ -55,6 +61,9 @@ class SparseLoCo(Scheme):
     share: Fraction = 0.03
     """Fraction of all elements that a message has, at least one element."""
 
+    mean_over: Literal["all", "senders"] = "all"
+    """Workers over which the mean of an element is taken: all, or those that have sent it."""
+
     @property
     def codec(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         return Coordinates(self.share)
@@ -62,6 +71,9 @@ class SparseLoCo(Scheme):
     @property
     def reply_codec(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         return SummedCoordinates(self.share)
+
+    def global_variables(self, center):
+        return {"senders": 0 * center, "messages": 0 * center[0]} if self.mean_over == "senders" else {}
 
     def local_variables(self, params):
         return {"began": params, "memory": 0 * params, **inner(self.inner_optimizer).local_variables(params)}
@@ -75,8 +87,14 @@ class SparseLoCo(Scheme):
         worker.memory.assign(moved - sent)
         return sent
 
+    def weighted(self, server, message, staleness):
+        if self.mean_over == "senders":
+            count_senders(server, message)
+        return message
+
     def server_update(self, server, message, staleness):
-        step = self.outer_learning_rate * message
+        mean = mean_over_senders(server, message) if self.mean_over == "senders" else message
+        step = self.outer_learning_rate * mean
         server.center.assign_sub(step)
         return step
 

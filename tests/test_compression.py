@@ -13,6 +13,7 @@ from distsgd.common import Group, Recovery, UserError
 from distsgd.common.contract.rounding import CODECS, WithMemory, codec_of, rounded
 from distsgd.common.contract.seeded import OF_CODEC, uniform, uniform_numbers
 from distsgd.common.replay.reference import codecs, compressed_rules, synchronous_rules
+from distsgd.common.replay.reference.inner_steps import orthogonal
 from distsgd.common.spec import parse
 from runs import record
 
@@ -140,9 +141,110 @@ def test_the_coefficients_are_those_of_the_discrete_cosine_transform():
     vector = np.random.default_rng(0).normal(size=(3, 16))
     coefficients = fft.dct(vector, norm="ortho")
     smallest = np.sort(np.abs(coefficients))[:, -3, None]
-    expected = fft.idct(np.where(np.abs(coefficients) >= smallest, coefficients, 0), norm="ortho").ravel()
-    np.testing.assert_allclose(codecs.cosine_coefficients(vector.ravel(), 16, 3), expected, atol=1e-12)
-    np.testing.assert_allclose(codecs.cosine_coefficients(vector.ravel(), 16, 16), vector.ravel(), atol=1e-12)
+    kept = np.where(np.abs(coefficients) >= smallest, coefficients, 0)
+    found = codecs.cosine_coefficients(vector.ravel(), 16, 3)
+    np.testing.assert_allclose(found, kept.ravel(), atol=1e-12)
+    np.testing.assert_allclose(codecs.of_coefficients(found, 16), fft.idct(kept, norm="ortho").ravel(), atol=1e-12)
+    short = vector.ravel()[:21]  # the last block has five elements
+    every = codecs.cosine_coefficients(short, 16, 16)
+    np.testing.assert_allclose(every[16:], fft.dct(short[16:], norm="ortho"), atol=1e-12)
+    np.testing.assert_allclose(codecs.of_coefficients(every, 16), short, atol=1e-12)
+
+
+OF_DEMO = [(5, 6), (6,), (2, 7)]
+
+
+def transform(vector, inverse=False, block=16):
+    parts = [vector[i : i + block] for i in range(0, len(vector), block)]
+    return np.concatenate([(fft.idct if inverse else fft.dct)(part, norm="ortho") for part in parts])
+
+
+def played_demo(gradients, alpha, step, over, beta=0.9, kept=2, eta=0.1):
+    """The paper's rule with scipy's transform, and the singular vectors of numpy."""
+    size = gradients.shape[2]
+    theta, memory = np.zeros(size), np.zeros((len(gradients[0]), size))
+    cuts = np.cumsum([int(np.prod(shape)) for shape in OF_DEMO])[:-1]
+    for of_step in gradients:
+        sent = []
+        for k, g in enumerate(of_step):
+            memory[k] = beta * memory[k] + g
+            c = transform(memory[k])
+            for i in range(0, size, 16):
+                c[i + np.argsort(-np.abs(c[i : i + 16]), kind="stable")[kept:]] = 0
+            memory[k] -= alpha * transform(c, inverse=True)
+            sent.append(c)
+        number = np.maximum((np.array(sent) != 0).sum(0), 1) if over == "senders" else len(sent)
+        mean = transform(np.sum(sent, 0) / number, inverse=True)
+        if step == "muon":
+            parts = zip(np.split(mean, cuts), OF_DEMO, strict=True)
+            moved = np.concatenate([of_muon(part, shape) for part, shape in parts])
+        else:
+            moved = np.sign(mean) if step == "sign" else mean
+        theta = theta - eta * moved
+    return theta
+
+
+def of_muon(part, shape):
+    if len(shape) != 2:
+        return np.sign(part)
+    return 0.2 * np.sqrt(max(shape)) * orthogonal(part.reshape(shape)).ravel()
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5, 0.2])
+@pytest.mark.parametrize(
+    ("step", "over"), [("sign", "all"), ("plain", "senders"), ("muon", "all"), ("sign", "senders")]
+)
+def test_demo_has_the_fraction_the_step_and_the_mean_that_it_is_told(alpha, step, over):
+    gradients = np.random.default_rng(3).normal(size=(9, 4, 50)).astype(np.float32)
+    scheme = DeMo(learning_rate=0.1, decay=0.9, chunk=16, kept=2, subtraction=alpha, step=step, mean_over=over)
+    group = Group(scheme, [np.zeros(shape) for shape in OF_DEMO], workers=4)
+    for of_step in gradients:
+        for k, g in enumerate(of_step):
+            group.step(k, [p.reshape(s) for p, s in zip(np.split(g, [30, 36]), OF_DEMO, strict=True)])
+    expected = played_demo(gradients, alpha, step, over)
+    np.testing.assert_allclose(np.concatenate([part.ravel() for part in group.center]), expected, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+def test_demo_that_sends_all_steps_by_the_mean_of_a_momentum_with_a_shorter_decay(alpha):
+    gradients = np.random.default_rng(4).normal(size=(8, 3, 20))
+    scheme = DeMo(learning_rate=0.1, decay=0.9, chunk=8, kept=8, subtraction=alpha)
+    group, momentum, theta = Group(scheme, np.zeros(20), workers=3), np.zeros(20), np.zeros(20)
+    for of_step in gradients:
+        for k, g in enumerate(of_step):
+            group.step(k, g)
+        momentum = (1 - alpha) * 0.9 * momentum + of_step.mean(0)
+        theta = theta - 0.1 * np.sign(momentum)
+        np.testing.assert_allclose(group.center, theta, atol=1e-6)
+
+
+def test_a_plain_step_of_demo_applies_a_gradient_by_the_inverse_of_the_fraction_in_all():
+    scheme = DeMo(learning_rate=1.0, decay=1.0, chunk=8, kept=8, subtraction=0.5, step="plain")
+    group, first = Group(scheme, np.zeros(8), workers=1), np.random.default_rng(5).normal(size=8)
+    for t in range(40):
+        group.step(0, first if t == 0 else np.zeros(8))
+    np.testing.assert_allclose(group.center, -2 * first, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("ps", [1, 2])
+def test_an_element_that_one_worker_sends_counts_whole_among_its_senders(ps):
+    scheme = SparseLoCo(
+        communication_period=1, inner_optimizer="sgd", learning_rate=1.0, share=0.25, mean_over="senders"
+    )
+    group = Group(scheme, np.zeros(8), workers=3, ps=ps)
+    for k, g in enumerate(([4, 3, 0, 0, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0, 5, 0], [0, 0, 0, 0, 0, 0, 7, 1])):
+        group.step(k, np.array(g, float))
+    np.testing.assert_allclose(group.center, [-3, -3, 0, 0, 0, 0, -6, -1], atol=1e-6)
+    for k in range(3):  # the counts begin anew
+        group.step(k, np.array([1.0, 0, 0, 0, 0, 0, 0, 0]))
+    np.testing.assert_allclose(group.center[0], -4, atol=1e-6)
+
+
+def test_demo_refuses_a_fraction_above_one_and_several_servers_for_whole_matrices():
+    with pytest.raises(UserError, match=r"subtraction must be at most 1. Received: subtraction=1.5"):
+        Group(DeMo(subtraction=1.5), np.zeros(4), workers=2)
+    with pytest.raises(UserError, match="needs the whole vectors on one ps"):
+        Group(DeMo(step="muon"), np.zeros((2, 2)), workers=2, ps=2)
 
 
 def test_demo_steps_by_signs_and_keeps_the_rest_of_the_momentum():

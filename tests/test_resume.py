@@ -12,7 +12,7 @@ import pytest
 from going import Going
 from resting import RestingEFSGD
 
-from distsgd.algorithms import EFSGD, SCHEMES, SSP, AsyncDiLoCo, Serial, SyncSGD
+from distsgd.algorithms import EFSGD, SCHEMES, SSP, AsyncDiLoCo, DeMo, Serial, SyncSGD
 from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.errors import TaskLost
 from distsgd.common.record import checkpoint
@@ -113,12 +113,15 @@ def interrupted(run_dir, copy):
 
 
 def scheme_of(name):
+    if name == "demo over its senders":
+        return DeMo(mean_over="senders")
     period = {"communication_period": 2} if "communication_period" in SCHEMES[name].__dataclass_fields__ else {}
     return SCHEMES[name](**period)
 
 
 # One of each kind of state: of workers, with early exchanges, or none; of the ps, with pulled centers; without a ps.
 FAST, SLOW = ("ef_sgd", "aeamsgd", "easgd"), ("downpour", "async_diloco", "bmuf", "adag", "all_reduce", "serial")
+SLOW += ("gasloc", "trimmed_mean", "demo over its senders")
 
 
 @pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
@@ -138,8 +141,9 @@ def test_an_interrupted_run_that_is_resumed_is_the_uninterrupted_one(name, halfw
     last, first = (checkpoint.newest(tmp_path / folder) for folder in ("again", "whole"))
     assert last.arrays.keys() == first.arrays.keys()
     for part in first.arrays:
-        # A worker leaves the barrier before or after the last checkpoint, and `released` is a time of day.
-        if part not in ("pulled", "joins", "active", "released"):
+        # A worker leaves the barrier before or after the last checkpoint, and `released` is a time of day; `begun` has
+        # the rounds from which on workers that gossip take part.
+        if part not in ("pulled", "joins", "active", "released", "begun"):
             np.testing.assert_array_equal(last.arrays[part], first.arrays[part], err_msg=part)
 
 

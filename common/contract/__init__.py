@@ -16,12 +16,25 @@ from ..sync.collective import Collective
 from ..sync.gossip import Gossip
 from ..sync.pairs import Pairs
 from ..sync.synchronization import Synchronization
+from .feedback import OfCoefficients, WithMemory
 from .hyperparameters import Count, Decay, Fraction, Graph, Natural, NotNegative, Period, Positive, Rate, unstable_above
 from .inner import InnerOptimizer, inner
 from .mixing import after_local_steps
 from .on_graph import OnGraph
-from .optimizers import adagrad, adamw, delayed_step, gathered, scaled_signs, sgd, take, top_k
-from .rounding import DCT, BFloat16, Compressor, Int8, WithMemory
+from .optimizers import (
+    adagrad,
+    adamw,
+    count_senders,
+    delayed_step,
+    gathered,
+    mean_over_senders,
+    orthogonal,
+    scaled_signs,
+    sgd,
+    take,
+    top_k,
+)
+from .rounding import DCT, BFloat16, Compressor, Int8
 from .rounds import Event, Rounds
 from .scheme import Scheme
 from .seeded import uniform, uniform_numbers
@@ -48,6 +61,7 @@ __all__ = [
     "Int8",
     "Natural",
     "NotNegative",
+    "OfCoefficients",
     "OnGraph",
     "Pairs",
     "Period",
@@ -71,9 +85,12 @@ __all__ = [
     "adagrad",
     "adamw",
     "after_local_steps",
+    "count_senders",
     "delayed_step",
     "gathered",
     "inner",
+    "mean_over_senders",
+    "orthogonal",
     "scaled_signs",
     "sgd",
     "take",

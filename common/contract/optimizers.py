@@ -191,6 +191,24 @@ def scaled_signs(vector: Any, shapes: Sequence[Sequence[int]]) -> Any:
     return tf.concat([tf.reduce_mean(tf.abs(part)) * tf.sign(part) for part in parts], 0)
 
 
+def count_senders(server: Any, message: Any) -> None:
+    """Count the workers of a set that have sent each element, [n], and their messages; see `mean_over_senders`."""
+    server.senders.assign_add(tf.cast(tf.not_equal(message, 0), tf.float32))
+    server.messages.assign_add(1.0)
+
+
+def mean_over_senders(server: Any, mean: Any) -> Any:
+    """Return the mean of each element over the workers that have sent it, [n], in place of the mean over all.
+
+    The server has the global variables `senders` [n] and `messages`, a scalar, which `count_senders` fills in
+    `Scheme.weighted`. An element that is zero was not sent.
+    """
+    over = mean * server.messages / tf.maximum(server.senders, 1.0)
+    server.senders.assign(tf.zeros_like(server.senders))
+    server.messages.assign(0.0)
+    return over
+
+
 def take(variable: Any) -> Any:
     """Return the value of an accumulator and reset it to zero."""
     value = variable.read_value()

@@ -37,8 +37,8 @@ Momentum Optimization*, ICLR 2026, arXiv:2411.19870 (`dct`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,9 +47,10 @@ from ..arguments import at_least, fraction, one_of
 from ..errors import UserError
 from ..lazy import tf
 from ..messages.codec import FLOAT_BYTES, INDEX_BYTES, Codec, Coordinates, ScaledSigns, packed, unpacked
-from ..messages.cut import cut_into, joined
+from ..messages.cut import cut_into
 from ..spec import parse
 from ..sync.store import Tensor
+from .feedback import WithMemory
 from .optimizers import scaled_signs, top_k
 from .scheme import Scheme
 from .seeded import OF_CODEC
@@ -225,36 +226,60 @@ class QSGD(InBlocks):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DCT(InBlocks):
-    """The largest coefficients of the cosine transform of each block (type 2, orthonormal), with their indices."""
+class DCT(Compressor):
+    """The largest coefficients of the cosine transform of each block (type 2, orthonormal), with their indices.
+
+    Each slice of a message begins a new block; the last block of a slice may be shorter.
+    """
 
     block: int = 64
+    """Elements of a block."""
     kept: int = 4
     """Coefficients of a block that are sent."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, kept=self.kept)
+        at_least(1, block=self.block, kept=self.kept)
 
     def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
-        """Return indices and values of the largest coefficients, [m, kept] each."""
-        blocks = self.in_blocks(vector)
-        size = int(blocks.shape[1])
-        coefficients = tf.matmul(blocks, _cosines(size), transpose_b=True)
-        _, indices = tf.math.top_k(tf.abs(coefficients), min(self.kept, size))
-        return [indices, tf.gather(coefficients, indices, batch_dims=1)]
+        """Return the indices of the largest coefficients in the transform [n], and their values, [m] each."""
+        indices, values = [], []
+        for begin, blocks in self._blocks(vector):
+            number, size = blocks.shape
+            coefficients = tf.matmul(blocks, _cosines(size), transpose_b=True)
+            _, largest = tf.math.top_k(tf.abs(coefficients), min(self.kept, size))
+            indices.append(tf.reshape(begin + size * tf.range(number)[:, None] + largest, [-1]))
+            values.append(tf.reshape(tf.gather(coefficients, largest, batch_dims=1), [-1]))
+        return [tf.concat(indices, 0), tf.concat(values, 0)]
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
         """Return the inverse transform of the coefficients, zero where none was sent."""
+        return self.inverse(self.coefficients(wire, size))
+
+    def coefficients(self, wire: Sequence[Tensor], size: int) -> Tensor:
+        """Return the transform of a slice, [n], with zeros where no coefficient was sent."""
         indices, values = wire
-        cosines = _cosines(min(self.block, max(size, 1)))
-        blocks = tf.reduce_sum(values[:, :, None] * tf.gather(cosines, indices), 1)
-        return tf.reshape(blocks, [-1])[:size]
+        return tf.scatter_nd(indices[:, None], values, [size])
+
+    def inverse(self, coefficients: Tensor) -> Tensor:
+        """Return the slice with that transform, [n]."""
+        parts = [
+            tf.reshape(tf.matmul(blocks, _cosines(blocks.shape[1])), [-1]) for _, blocks in self._blocks(coefficients)
+        ]
+        return tf.concat(parts, 0)
+
+    def _blocks(self, vector: Tensor) -> list[tuple[int, Tensor]]:
+        """Return the whole blocks of a vector, [m, block], and the rest, [1, n]; each with the index of its first."""
+        whole = vector.shape[0] // self.block * self.block
+        parts = (0, vector[:whole], self.block), (whole, vector[whole:], vector.shape[0] - whole)
+        return [(begin, tf.reshape(part, [-1, size])) for begin, part, size in parts if part.shape[0]]
 
     def bytes(self, sizes: Sequence[int]) -> float:
         """Return the bytes of an index and a float for each coefficient."""
-        each = INDEX_BYTES + FLOAT_BYTES
-        return sum(each * min(self.kept, self.block, size) * -(-size // self.block) for size in sizes)
+        count = sum(
+            size // self.block * min(self.kept, self.block) + min(self.kept, size % self.block) for size in sizes
+        )
+        return (INDEX_BYTES + FLOAT_BYTES) * count
 
 
 def _cosines(size: int) -> Tensor:
@@ -369,57 +394,6 @@ class Sign(OfWholeMessage):
     def compressed(self, message: Tensor, worker: Worker) -> Tensor:
         """Return scaled signs."""
         return scaled_signs(message, worker.shapes)
-
-
-@dataclass(frozen=True)
-class WithMemory(Codec):
-    """A codec with error feedback.
-
-    Args:
-        rounding: the codec that compresses.
-        decay: factor of the residual in each message.
-        forgets: True if elements of the residual become zero that are not finite, after a message that was not; the
-            server leaves such a message out, and the next one may be right again.
-    """
-
-    rounding: Codec
-    decay: float = 1.0
-    forgets: bool = False
-
-    def local_variables(self, vector: Tensor) -> Mapping[str, Tensor]:
-        """Return the initial residual, zero."""
-        return {"memory": 0 * vector}
-
-    def send(self, message: Tensor, sizes: Sequence[int], variables: Sequence[Any], worker: Any) -> Sequence[Any]:
-        """Encode the sum of the message and the residual; the error of that is the new residual."""
-        for own, part in zip(variables, cut_into(message, sizes), strict=True):
-            if self.decay != 1:
-                own.memory.assign(self.decay * own.memory)
-            own.memory.assign_add(part)  # in place: a message may be large
-        total = joined([own.memory.read_value() for own in variables])
-        wires = self.rounding.send(total, sizes, variables, worker)
-        for own, wire, size in zip(variables, wires, sizes, strict=True):
-            own.memory.assign_sub(self.rounding.decode(wire, size))
-            if self.forgets:
-                left = own.memory.read_value()
-                own.memory.assign(tf.where(tf.math.is_finite(left), left, 0.0))
-        return wires
-
-    def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
-        """Decode with the inner codec."""
-        return self.rounding.decode(wire, size)
-
-    def bytes(self, sizes: Sequence[int]) -> float:
-        """Return the bytes of the inner codec."""
-        return self.rounding.bytes(sizes)
-
-    def unpacked(self) -> Codec:
-        """Return the inner codec with shapes known in advance, with error feedback."""
-        return replace(self, rounding=self.rounding.unpacked())
-
-    def for_model(self, variables: int) -> Codec:
-        """Return the inner codec for that model, with error feedback."""
-        return replace(self, rounding=self.rounding.for_model(variables))
 
 
 CODECS = {

@@ -452,8 +452,9 @@ TRANSCRIPTIONS = {
         epsilon="outer_learning_rate",
         beta="decay",
         compress=compressors.of_share,
+        senders=lambda run, s: s.mean_over == "senders",
     ),
-    "demo": _in_rounds(compressed_rules.demo, lambda s: True, jumps=True, beta="decay", compress=compressors.of_chunks),
+    "demo": _in_rounds(compressed_rules.demo, lambda s: True, jumps=True, **compressors.DEMO),
     "one_bit_adam": _in_rounds(
         compressed_rules.one_bit_adam, lambda s: True, jumps=True, early="warmup_steps", **compressors.SIGNS_OF_ADAM
     ),

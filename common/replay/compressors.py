@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .recorded import Hyperparameters, RecordedRun
-from .reference import synchronous_rules
-from .reference.codecs import cosine_coefficients, on_slices
+from .reference import codecs, synchronous_rules
+from .reference.codecs import cosine_coefficients
+from .reference.inner_steps import orthogonal
 
 Compressor = Callable[[np.ndarray], np.ndarray]
 
@@ -26,12 +28,42 @@ def slices(run: RecordedRun) -> list[np.ndarray]:
     return np.array_split(run.start, run.ps)
 
 
-def of_chunks(run: RecordedRun, scheme: Hyperparameters) -> Compressor:
-    """Return the compressor of `demo`: each slice begins a new chunk."""
-    sizes = [len(part) for part in slices(run)]
-    compress = on_slices(lambda part: cosine_coefficients(part, scheme.chunk, scheme.kept), sizes)
-    return lambda message: compress(message, 0, 0)
+def largest_coefficients(run: RecordedRun, scheme: Hyperparameters) -> Compressor:
+    """Return the function to the largest cosine coefficients of chunks; each slice begins a new chunk."""
+    return _on_slices(run, lambda part: cosine_coefficients(part, scheme.chunk, scheme.kept))
 
+
+def of_coefficients(run: RecordedRun, scheme: Hyperparameters) -> Compressor:
+    """Return the inverse of the cosine transform of chunks."""
+    return _on_slices(run, lambda part: codecs.of_coefficients(part, scheme.chunk))
+
+
+def _on_slices(run: RecordedRun, change: Compressor) -> Compressor:
+    whole = codecs.on_slices(change, [len(part) for part in slices(run)])
+    return lambda message: whole(message, 0, 0)
+
+
+def direction(run: RecordedRun, scheme: Hyperparameters) -> Compressor:
+    """Return the direction of a step of `demo`, as a function of the mean momentum."""
+
+    def muon(mean: np.ndarray) -> np.ndarray:
+        cuts = np.cumsum([math.prod(shape) for shape in run.shapes])[:-1]
+        parts = zip(np.split(mean, cuts), run.shapes, strict=True)
+        return np.concatenate([_orthogonal(part, shape) if len(shape) == 2 else np.sign(part) for part, shape in parts])
+
+    return {"sign": np.sign, "plain": lambda mean: mean, "muon": muon}[scheme.step]
+
+
+def _orthogonal(part: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return 0.2 √max(n, m) O(M) for a matrix M [n, m]."""
+    return 0.2 * math.sqrt(max(shape)) * orthogonal(part.reshape(shape)).ravel()
+
+
+DEMO: dict[str, Any] = {
+    **{"beta": "decay", "alpha": "subtraction"},
+    **{"largest": largest_coefficients, "inverse": of_coefficients, "direction": direction},
+    "senders": lambda run, s: s.mean_over == "senders",
+}
 
 SIGNS_OF_ADAM: dict[str, Any] = {
     **{"beta_1": "beta_1", "beta_2": "beta_2"},

@@ -83,20 +83,29 @@ def variance_bound(s: int, block: int) -> float:
 
 
 def cosine_coefficients(vector: np.ndarray, block: int, kept: int) -> np.ndarray:
-    """Keep that many coefficients of c = D v of each block, the largest; v is Dᵀ c. The last block ends with zeros.
-
-    D_ij = √(2/n) cos(π i (2 j + 1)/(2 n)), and D_0j = √(1/n), for blocks of n.
-    """
-    n = min(block, len(vector))
-    angles = np.pi * np.outer(np.arange(n), 2 * np.arange(n) + 1) / (2 * n)
-    d = np.where(np.arange(n)[:, None] == 0, np.sqrt(1 / n), np.sqrt(2 / n) * np.cos(angles))
-    sent = np.zeros(-(-len(vector) // n) * n, vector.dtype)
-    sent[: len(vector)] = vector
-    for first in range(0, len(sent), n):
-        c = product(d, sent[first : first + n])
+    """Return that many coefficients of c = D v of each block v, the largest, and zeros; the last may be shorter."""
+    sent = np.empty_like(vector)
+    for first in range(0, len(vector), block):
+        part = vector[first : first + block]
+        c = product(_cosines(len(part)).astype(vector.dtype), part)
         c[np.argsort(-np.abs(c), kind="stable")[kept:]] = 0
-        sent[first : first + n] = d.T @ c
-    return sent[: len(vector)]
+        sent[first : first + block] = c
+    return sent
+
+
+def of_coefficients(coefficients: np.ndarray, block: int) -> np.ndarray:
+    """Return the vector whose blocks are v = Dᵀ c for each block of coefficients c."""
+    vector = np.empty_like(coefficients)
+    for first in range(0, len(vector), block):
+        c = coefficients[first : first + block]
+        vector[first : first + block] = product(_cosines(len(c)).astype(c.dtype).T, c)
+    return vector
+
+
+def _cosines(n: int) -> np.ndarray:
+    """Return D: D_ij = √(2/n) cos(π i (2 j + 1)/(2 n)), and D_0j = √(1/n)."""
+    angles = np.pi * np.outer(np.arange(n), 2 * np.arange(n) + 1) / (2 * n)
+    return np.where(np.arange(n)[:, None] == 0, np.sqrt(1 / n), np.sqrt(2 / n) * np.cos(angles))
 
 
 def random_elements(vector: np.ndarray, u: np.ndarray, kept: int) -> np.ndarray:
@@ -165,7 +174,7 @@ def _randomk(*, fraction: float = 0.01, memory: str = "yes") -> OfRun:
 
 
 def _dct(*, block: int = 64, kept: int = 4, memory: str = "yes") -> OfRun:
-    return lambda run: on_slices(lambda part: cosine_coefficients(part, block, kept), run.sizes)
+    return lambda run: on_slices(lambda part: of_coefficients(cosine_coefficients(part, block, kept), block), run.sizes)
 
 
 def _sign(*, memory: str = "yes") -> OfRun:

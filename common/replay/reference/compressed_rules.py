@@ -42,8 +42,12 @@ def sparseloco(
     period: int,
     steps: int,
     inner: InnerStep = sgd_step,
+    senders: bool = False,
 ) -> list[np.ndarray]:
-    """Execute H inner steps from θ;  e_k ← β e_k + θ − x_k;  q_k = C(e_k);  e_k ← e_k − q_k;  θ ← θ − ε mean q_k."""
+    """Execute H inner steps from θ;  e_k ← β e_k + θ − x_k;  q_k = C(e_k);  e_k ← e_k − q_k;  θ ← θ − ε mean q_k.
+
+    With `senders`, the mean of an element is that of the workers for which it is not zero.
+    """
     theta, path, states, memory = start.copy(), [], no_states(workers), [0 * start for _ in range(workers)]
     for t in range(0, steps, period):
         sent = []
@@ -51,9 +55,15 @@ def sparseloco(
             total = beta * memory[k] + theta - x
             sent.append(compress(total))
             memory[k] = total - sent[k]
-        theta = theta - epsilon * np.mean(sent, axis=0)
+        theta = theta - epsilon * mean_of(sent, senders)
         path.append(theta.copy())
     return path
+
+
+def mean_of(sent: Sequence[np.ndarray], senders: bool) -> np.ndarray:
+    """Return the mean over the workers; with `senders` of each element over those that have sent it."""
+    number = np.maximum(np.count_nonzero(sent, axis=0), 1) if senders else len(sent)
+    return np.sum(sent, axis=0) / number
 
 
 def sparta(
@@ -86,18 +96,36 @@ def demo(
     *,
     eta: float,
     beta: float,
-    compress: Compressor,
+    alpha: float,
+    largest: Compressor,
+    inverse: Compressor,
+    direction: Compressor,
     steps: int,
+    senders: bool = False,
 ) -> list[np.ndarray]:
-    """Execute m_k ← β m_k + g_k;  q_k = C(m_k);  m_k ← m_k − q_k;  θ ← θ − η sign(mean q_k)."""
+    """Execute m_k ← β m_k + g_k;  q_k = C(D m_k);  m_k ← m_k − α Dᵀ q_k;  θ ← θ − η φ(Dᵀ mean q_k).
+
+    Args:
+        start: the initial center, [P].
+        gradient: gradient of worker k's t-th batch at x, as a function of (x, k, t).
+        workers: number of workers.
+        eta: step size.
+        beta: decay of the momentum.
+        alpha: fraction of what was sent that leaves the momentum.
+        largest: C(D m), the largest coefficients of the cosine transform of each chunk.
+        inverse: Dᵀ, the inverse transform.
+        direction: φ.
+        steps: number of steps.
+        senders: the mean of a coefficient is that of the workers for which it is not zero.
+    """
     theta, path, memory = start.copy(), [], [0 * start for _ in range(workers)]
     for t in range(steps):
         sent = []
         for k in range(workers):
             total = beta * memory[k] + gradient(theta, k, t)
-            sent.append(compress(total))
-            memory[k] = total - sent[k]
-        theta = theta - eta * np.sign(np.mean(sent, axis=0))
+            sent.append(largest(total))
+            memory[k] = total - alpha * inverse(sent[k])
+        theta = theta - eta * direction(inverse(mean_of(sent, senders)))
         path.append(theta.copy())
     return path
 
