@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -194,6 +195,22 @@ def test_the_exit_code_of_a_run_is_its_own_where_its_result_cannot_be_printed(mo
     said = f"error: cannot write standard output: No space left on device. The result is in {tmp_path}\n"
     assert capsys.readouterr().err == said
     os.close(descriptor)
+
+
+def test_a_stream_that_does_not_block_is_waited_for_and_letters_that_it_lacks_are_replaced():
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    text = "η" * (1 << 17)  # more than the pipe holds
+    pipe, found = os.fdopen(read, "rb"), []
+    reader = threading.Thread(target=lambda: found.append(pipe.read()))
+    stream = streams._opened(write, SimpleNamespace(encoding="ascii"))
+    reader.start()
+    stream.write(text)
+    stream.flush()
+    os.close(write)
+    reader.join()
+    pipe.close()
+    assert found == [b"?" * len(text)]
 
 
 def test_a_display_on_a_full_disk_ends_no_run():

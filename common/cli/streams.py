@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import sys
 from typing import Any, TextIO
 
@@ -27,7 +28,9 @@ class StandardStream(io.FileIO):
             CannotWrite: standard output cannot be written.
         """
         try:
-            return super().write(data)
+            while (written := super().write(data)) is None:  # its reader has made it non-blocking, and it is full
+                select.select([], [self], [])
+            return written
         except OSError as error:
             _open_null(self.fileno())
             if self.fileno() == STDERR:
@@ -62,5 +65,5 @@ def _open_null(descriptor: int) -> None:
 
 def _opened(descriptor: int, before: TextIO | None) -> TextIO:
     raw = StandardStream(descriptor, "w", closefd=False)
-    encoding, errors = (before.encoding, before.errors) if before else ("utf-8", "replace")
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=True)
+    encoding = before.encoding if before else "utf-8"  # which may lack Greek letters: they become question marks
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, "replace", line_buffering=True)
