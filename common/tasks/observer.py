@@ -163,7 +163,7 @@ class Evaluation:
 
     def __init__(self, model: FlatModel, data: Any, accuracy: bool = False):
         self.model, self.accuracy = model, accuracy
-        self.batches: Any = data() if callable(data) else None if data is None else batched(data, BATCH)
+        self.batches = data() if callable(data) else None if data is None else batched(data, BATCH)
 
     def __call__(self, snapshot: Mapping[str, Any] | None = None) -> dict[str, float]:
         """Return the metrics of a snapshot of the center, or of the model as it is; empty without test data.
@@ -181,13 +181,14 @@ class Evaluation:
         Raises:
             UserError: there is no accuracy, and the run needs one.
         """
-        number = 0 if self.batches is None else int(self.batches.cardinality())
+        batches: Any = self.batches
+        number = 0 if batches is None else int(batches.cardinality())
         if number <= 0:  # there are none, or their number is not known
-            self._measured(self.batches)
+            self._measured(batches)
             return 0.0
-        self._measured(self.batches.take(1))
+        self._measured(batches.take(1))
         began, some = time.monotonic(), min(number, WARM_UP_BATCHES)
-        self._measured(self.batches.take(some))
+        self._measured(batches.take(some))
         return number / some * (time.monotonic() - began)
 
     def _measured(self, batches: Any) -> dict[str, float]:
