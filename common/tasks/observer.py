@@ -182,8 +182,7 @@ class Evaluation:
             UserError: there is no accuracy, and the run needs one.
         """
         batches: Any = self.batches
-        number = 0 if batches is None else int(batches.cardinality())
-        if number <= 0:  # there are none, or their number is not known
+        if batches is None or (number := int(batches.cardinality())) <= 0:  # none, or their number is not known
             self._measured(batches)
             return 0.0
         self._measured(batches.take(1))
