@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from .errors import UserError
@@ -14,6 +17,12 @@ from .packages import INSTALL
 Kind = TypeVar("Kind")
 
 WITHOUT = "list, explain, advise, replay, timeline, doctor"
+
+IN_KERAS_FILE = {  # without these values Keras cannot be imported
+    "floatx": "float16, float32, float64",
+    "epsilon": "a number with a point",
+    "image_data_format": "channels_last, channels_first",
+}
 
 
 class _Lazy:
@@ -78,11 +87,34 @@ class Catalogue(MutableMapping[str, Kind], Generic[Kind]):
         return name in self._kinds
 
 
+def keras_file() -> Path:
+    """Return the path of Keras' own file of settings, which Keras reads when it is imported."""
+    home = Path("~").expanduser()
+    home = home if os.access(home, os.W_OK) else Path("/tmp")
+    return Path(os.environ.get("KERAS_HOME") or home / ".keras").expanduser() / "keras.json"
+
+
+def _check_keras_file() -> None:
+    """Raise `UserError` for a file of settings with which Keras cannot be imported."""
+    try:
+        content = json.loads(keras_file().read_text())
+    except (OSError, ValueError):  # Keras ignores a file that it cannot read as JSON
+        return
+    if not isinstance(content, dict):
+        raise UserError(f"Keras cannot read its settings in {keras_file()}: they must be an object")
+    for name, wanted in IN_KERAS_FILE.items():
+        value = content.get(name)
+        if name in content and not (isinstance(value, float) if name == "epsilon" else value in wanted.split(", ")):
+            raise UserError(
+                f"Keras cannot read its settings in {keras_file()}: {name} must be {wanted}. Received: {value!r}"
+            )
+
+
 def require_tensorflow() -> None:
     """Check that this system can start a run, and that TensorFlow and Keras are installed, without importing them.
 
     Raises:
-        UserError: the system is Windows, or one of them is not installed.
+        UserError: the system is Windows, or one of them is not installed or cannot read its settings.
     """
     if sys.platform == "win32":
         raise UserError(
@@ -94,3 +126,5 @@ def require_tensorflow() -> None:
             f"not installed in this environment: {', '.join(missing)}. To install: {INSTALL} {' '.join(missing)}. "
             f"Commands that work without: {WITHOUT}"
         )
+    if "keras" not in sys.modules:
+        _check_keras_file()

@@ -28,6 +28,7 @@ from .contract.scheme import Scheme
 from .errors import UserError
 from .group import Operations, fitted_in_process
 from .messages.structure import Structure
+from .settings import refuse, source_of
 from .turns import WHOLE, Now, Order, TurnsAhead, check_order, now_of
 
 AHEAD = 512  # steps that are planned at a time
@@ -146,6 +147,7 @@ class Optimizer(keras.optimizers.Optimizer):
         global_clipnorm: float | None = None,
         loss_scale_factor: float | None = None,
     ):
+        refuse()
         scheme = fitted_in_process(scheme, workers, ps, codec, "Optimizer(Downpour(), workers=4)")
         check_order(order, workers)
         rate = getattr(scheme, "learning_rate", 0.0)
@@ -484,4 +486,7 @@ def check_variables(variables: Sequence[Any]) -> None:
         if variable.constraint is not None:
             raise UserError(f"weights with a constraint are not supported: leave that of {name} out")
         if tf.as_dtype(variable.dtype) != tf.float32:
-            raise UserError(f"trainable weights must be of type float32. Received: {name} of type {variable.dtype}")
+            raise UserError(
+                f"trainable weights must be of type float32. Received: {name} of type {variable.dtype}"
+                f"{source_of(keras.backend.standardize_dtype(variable.dtype))}"
+            )

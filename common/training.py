@@ -29,6 +29,7 @@ from .record.keras_callbacks import KerasCallbacks, check_keras_callbacks
 from .record.latest import named
 from .record.saved_runs import picture, read_run
 from .record.summary import summary, summary_html
+from .settings import refuse, use_tensorflow, using
 from .tasks.job import Job, describe, make_job, refuse_loops
 from .tasks.options import Keywords, Recovery, options_of, takes_options
 
@@ -153,6 +154,7 @@ def train(
         DistsgdError: the run failed; `result.json` in the run directory has the reason.
     """
     require_tensorflow()
+    refuse()
     _check_kinds(scheme, cluster, callbacks)
     how = options_of(options, inspect.signature(train).parameters, (type(scheme), Cluster.local, Recovery))
     cluster = cluster or Cluster.local(workers=2 if scheme.sync.exchanges else 1)
@@ -198,6 +200,8 @@ def problem(dataset: str, model: str | None = None, *, seed: int = 0) -> tuple[A
     Raises:
         UserError: a name or an option is unknown, or the model is not for these data.
     """
+    require_tensorflow()
+    use_tensorflow()
     found = load(dataset)
     recipe = ModelRecipe.named(name_for(model, found.kind, found.model), found.shape, found.classes, seed)
     return recipe.build(), found.train, found.test
@@ -217,7 +221,8 @@ def try_on_a_batch(job: Job, model: Any) -> None:
         )
         gpu = bool(gpus())
         xla = job.compiles(gpu) and job.cluster.simulated is None
-        job.recipe = try_out(job.recipe, model, *batches, xla=("GPU" if gpu else "CPU") if xla else "")
+        with using(job.recipe.settings):
+            job.recipe = try_out(job.recipe, model, *batches, xla=("GPU" if gpu else "CPU") if xla else "")
         if xla and job.recipe.without_xla and job.options.jit == "on":
             raise UserError(f"{job.recipe.without_xla}. Leave jit out, or change the model. Received: jit='on'")
         if xla and job.recipe.without_xla:

@@ -17,6 +17,7 @@ from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.errors import TaskLost
 from distsgd.common.record import checkpoint
 from distsgd.common.record_format import ALONE_STEPS
+from distsgd.common.settings import using
 from distsgd.common.tasks import local_state, state_manager
 from distsgd.common.tasks import worker_loop as loop
 from distsgd.common.tasks.checkpointing import Saver
@@ -61,6 +62,11 @@ def test_a_cell_run_again_resumes_and_with_another_model_is_refused(tmp_path):
         go_on(other, tmp_path / "run", 30)
     with pytest.raises(UserError, match="holds checkpoints of a run with model='functional'"):
         go_on(cell(name="mine"), tmp_path / "run", 30)
+    with (
+        using({"epsilon": 0.2}),
+        pytest.raises(UserError, match=r"keras_settings=None: .*: keras_settings={'epsilon': 0"),
+    ):
+        go_on(cell(), tmp_path / "run", 30)
 
 
 def test_a_run_resumes_with_an_equal_keras_schedule_and_refuses_another(tmp_path):

@@ -20,8 +20,8 @@ from .catalogue import meant_by
 FLAG = "--config"
 
 # Values of config.json that follow from others.
-DERIVED = ("algorithm", "hyperparameters", "platform", "architecture", "sparsity", "label_distance", "steps_of_workers",
-           "earlier_step_targets", "servers_apart", "arithmetic")  # fmt: skip
+DERIVED = ("algorithm", "hyperparameters", "platform", "architecture", "keras_settings", "sparsity", "label_distance",
+           "steps_of_workers", "earlier_step_targets", "servers_apart", "arithmetic")  # fmt: skip
 
 # A flag that the user gives replaces these values of a file, besides the one of its own name.
 REPLACED = {"epochs": ["steps"], "steps": ["epochs"], "data": ["dataset"], "dataset": ["data"]}

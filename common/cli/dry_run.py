@@ -18,6 +18,7 @@ from ..kernels import set_here
 from ..lazy import tf
 from ..messages.codec import FLOAT_BYTES
 from ..record.tables import figures
+from ..settings import using
 from ..system import usable_cores
 from ..tasks.job import Job
 from ..worker.flat_model import FlatModel
@@ -77,7 +78,8 @@ def expected(job: Job, model: Any) -> dict[str, Any]:
     cores, steps = usable_cores(), [rounds.steps() for rounds in job.plan.all_rounds]
     with contextlib.suppress(RuntimeError):  # TensorFlow has started already, for a model from a file
         tf.config.threading.set_intra_op_parallelism_threads(max(1, cores // job.cluster.workers))  # as in a worker
-    wall, cpu = step_seconds(job, job.recipe.flat(model))
+    with using(job.recipe.settings):
+        wall, cpu = step_seconds(job, job.recipe.flat(model))
     return {"cores": cores, "least_seconds": round(least_seconds(wall, cpu, steps, cores), 3)}
 
 

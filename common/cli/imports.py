@@ -24,6 +24,7 @@ from ..packages import remedy
 from ..replay.adapters import TRANSCRIPTIONS
 from ..replay.recorded import Transcription
 from ..replay.reference import codecs
+from ..settings import use_tensorflow
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
@@ -138,7 +139,7 @@ def execute(path: Path, flag: str) -> ModuleType:
 
 def use_tensorflow_here() -> None:
     """Select Keras' TensorFlow back end and silence TensorFlow's log, for commands that build a model here."""
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    use_tensorflow()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 

@@ -8,18 +8,20 @@ import inspect
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
 from ..errors import UserError
 from ..lazy import keras, tf
 from ..packages import remedy
+from ..settings import STANDARD, of_program, refuse, using
 from ..spec import parse
 from ..worker.flat_model import FlatModel, _check
 from .dataset import num_examples
@@ -63,6 +65,9 @@ def head_width(width: int, heads: int) -> int:
     return width // heads
 
 
+NAMED: WeakSet[Any] = WeakSet()  # the Keras models of this process that were built by their names
+
+
 @dataclass(frozen=True)
 class ModelRecipe:
     """A model in a form that another process can rebuild: a name, or a Keras configuration with its classes.
@@ -76,6 +81,7 @@ class ModelRecipe:
     products: float | None = None  # multiplications of a step for each example, about
     bfloat16: bool = False  # a layer computes in it
     without_xla: str = ""  # why Keras, with jit_compile="auto", would not let XLA compile it; empty if it would
+    settings: Mapping[str, Any] = field(default_factory=lambda: STANDARD)  # of Keras, where the model is built and used
     statistics: Sequence[int] = ()  # see `FlatModel`; empty before `trial.try_out`
     batch: Any = None
 
@@ -96,12 +102,14 @@ class ModelRecipe:
         Raises:
             UserError: the model cannot be trained here, or cannot be rebuilt from its configuration.
         """
+        refuse()
         _check(model)
         objects = _custom_objects(model)
         weights = [(np.asarray(v.value), v.trainable) for v in model.variables]
         frozen = [layer.trainable for layer in model._flatten_layers()]  # a subclass has no `trainable` in its config
 
         def build() -> Any:
+            keras.saving.get_custom_objects().update(registered)
             with keras.saving.custom_object_scope(objects):
                 # Copy the configuration: Keras removes entries from it as it reads.
                 copy = keras.saving.deserialize_keras_object(deepcopy(config), safe_mode=False)
@@ -120,14 +128,16 @@ class ModelRecipe:
             with warnings.catch_warnings(), _named(objects):
                 warnings.simplefilter("ignore")  # Keras warns of lambdas in files; this configuration stays in memory
                 config = keras.saving.serialize_keras_object(model)
+            registered = _registered(config)
             copy = build()
             if getattr(model, "compiled", False) and not copy.compiled:
                 raise ValueError("the copy is not compiled")
         except Exception as error:
             raise UserError(_why_not_rebuilt(model, error)) from None
         bfloat16 = any(layer.compute_dtype == "bfloat16" for layer in model._flatten_layers())
-        how: dict[str, Any] = {"bfloat16": bfloat16, "without_xla": _why_without_xla(model)}
-        return cls(build, custom=bool(objects), products=PASSES * _products(model), **how)
+        settings = STANDARD if any(model is named for named in NAMED) else of_program()
+        how: dict[str, Any] = {"bfloat16": bfloat16, "without_xla": _why_without_xla(model), "settings": settings}
+        return cls(build, custom=bool(objects or registered), products=PASSES * _products(model), **how)
 
     @classmethod
     def named(cls, text: str, shape: tuple[int, ...], classes: int, seed: int) -> ModelRecipe:
@@ -137,14 +147,19 @@ class ModelRecipe:
         if name in CHECKS:
             CHECKS[name](shape, **known)
 
-        def build() -> Any:
-            keras.utils.set_random_seed(seed)
-            model = MODELS[name](shape, classes, **options)
-            loss, *metrics = _loss_and_metrics(name)
-            model.compile(loss=loss, metrics=metrics)
-            return model
-
+        build = functools.partial(_built, name, shape, classes, options, seed)
         return cls(build, name == "logistic", products=PASSES * PRODUCTS[name](shape, classes, **known))
+
+
+def _built(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str, Any], seed: int) -> Any:
+    """Build and compile a model by name, with the settings of the catalogue."""
+    keras.utils.set_random_seed(seed)
+    with using(STANDARD):
+        model = MODELS[name](shape, classes, **options)
+        loss, *metrics = _loss_and_metrics(name)
+        model.compile(loss=loss, metrics=metrics)
+    NAMED.add(model)
+    return model
 
 
 def _loss_and_metrics(name: str) -> tuple[Any, ...]:
@@ -204,6 +219,13 @@ def _custom_objects(model: Any) -> dict[str, Any]:
         if callable(value):
             visit(value)
     return found
+
+
+def _registered(config: Any) -> dict[str, Any]:
+    """Return the objects that the program has registered with Keras under the names in a configuration."""
+    names = {leaf for leaf in keras.tree.flatten(config) if isinstance(leaf, str)}
+    found = {name: keras.saving.get_registered_object(name) for name in names}
+    return {name: own for name, own in found.items() if own is not None}
 
 
 LAMBDA = "<lambda>"

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..files import standard_error_to
+from ..settings import STANDARD, using
 from .mnist1d import mnist1d
 from .problems import least_squares, logistic, quadratic
 from .recipes import RECIPES, Dataset, make
@@ -31,7 +32,8 @@ def _keras(name: str) -> Dataset:
         import keras
 
     try:
-        (x, y), (x_test, y_test) = getattr(keras.datasets, name).load_data()
+        with using(STANDARD):  # images are channels_last
+            (x, y), (x_test, y_test) = getattr(keras.datasets, name).load_data()
     except Exception as error:  # urllib and ssl raise many kinds of errors
         raise UserError(
             f"data set {name} is not in the Keras cache and could not be downloaded "

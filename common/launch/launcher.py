@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import tempfile
 import threading
 from dataclasses import asdict, replace
@@ -112,7 +113,7 @@ def write(job: Job, folder: Path) -> Path:
     module = type(job.scheme).__module__
     module = module if module.split(".")[0] == __name__.split(".")[0] else None
     path = folder / "job.pkl"
-    blob = dumps(rest)
+    blob = pickle.dumps(dict(job.recipe.settings)) + dumps(rest)  # see `unpickled`
     size = len(blob) + size_of(*(leaf for part in arrays if part is not None for leaf in leaves(part)))
     with writing(path, f"data and model for the tasks, {size / 1e6:.1f} MB"), path.open("wb") as file:
         Pickler(file, protocol=5).dump((*arrays, module, blob))

@@ -19,6 +19,7 @@ from ..record.display import Display, SimulationDisplay, in_notebook, native_out
 from ..record.events import EventBus
 from ..record.keras_callbacks import EVALUATED
 from ..record.run_directory import RunRecord, load_center
+from ..settings import compared, using
 from ..simulation.virtual_run import simulate
 from ..tasks.job import Job, checkpoints_of
 from ..tasks.results import write_data, write_graph
@@ -116,7 +117,8 @@ def start(job: Job, on_event: OnEvent, model: Any = None) -> None:
     """
     if model is not None and job.cluster.backend in HERE:
         report_kernels(job, on_event)
-        HERE[job.cluster.backend](job, lambda **event: on_event(event), job.recipe.flat(model))
+        with using(job.recipe.settings):
+            HERE[job.cluster.backend](job, lambda **event: on_event(event), job.recipe.flat(model))
     else:
         launch(job, on_event)
 
@@ -158,6 +160,7 @@ def in_common(job: Job, model: Any) -> dict[str, Any]:
         own["script"] = hashlib.sha256(job.script.path.read_bytes()).hexdigest()[:12]
     if model is not None:
         own["model"] = model_digest(model)
+        own["keras_settings"] = compared(job.recipe.settings)
         own["weights that do not train"] = data_digest(FlatModel(model).frozen_values())  # the chief sends the others
     return own
 

@@ -134,11 +134,12 @@ def run_task(start: Start, channel: Channel, parts: Callable[[], Parts]) -> int:
     try:
         if "tensorflow" not in sys.modules:  # in a new interpreter
             import_tensorflow()
+        from ..tasks.job import unpickled
         from .tasks import TASKS
 
         _move_to(start)
         train, test, _, blob = parts()
-        job = pickle.loads(blob)
+        job = unpickled(blob)
         job.train = job.train if train is None else train
         job.test = job.test if test is None else test
         placed = job.cluster.task is not None

@@ -17,6 +17,7 @@ from ..contract.checks import check_kind, check_update
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..reports import OF_LATER_JOIN, Report
+from ..settings import compared, of_program
 from ..tasks.job import Job, Script, checked, describe
 from ..worker.parameters import Parameters
 
@@ -64,7 +65,8 @@ class Terms:
         """Return the properties that must agree, in words."""
         own = ", ".join(f"{field.name}={in_words(getattr(self.scheme, field.name))}" for field in fields(self.scheme))
         algorithm = f"{type(self.scheme).__name__}({own}) {class_digest(type(self.scheme))}".rstrip()
-        return {"algorithm": algorithm, "shapes of variables": str(self.shapes)}
+        settings = ", ".join(f"{name}={value}" for name, value in compared(of_program()).items())
+        return {"algorithm": algorithm, "shapes of variables": str(self.shapes), "settings of Keras": settings}
 
 
 def place_of_terms(script: Script, name: str) -> Path:

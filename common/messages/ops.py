@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
+
+from ..settings import is_deterministic
 
 
 class _Building(threading.local):
@@ -62,15 +65,61 @@ def without_order(op: Any) -> None:
         order.run_independently(op)
 
 
+def token(function: Callable[..., Any], arguments: Sequence[Any], result: Any) -> str:
+    """Return the token by which TensorFlow calls a Python function of arrays.
+
+    Tokens are consecutive numbers. All processes import this module and `transport` before any other that registers
+    Python functions, so their tokens agree, and a process can build a graph that calls the functions of another.
+
+    Args:
+        function: a function that its module keeps; TensorFlow does not.
+        arguments: values of the types of its arguments.
+        result: dtype of its result.
+    """
+    with tf.Graph().as_default() as graph:
+        tf.numpy_function(function, arguments, result)
+        return next(op for op in graph.get_operations() if op.type == "PyFunc").get_attr("token").decode()
+
+
+def call(known: str, data: Any, dtype: Any) -> Any:
+    """Build the call of the Python function with this token, which waits for its arguments alone; returns its result.
+
+    In a `tf.function` it would also wait for all such calls that were built before it, so a worker would write each
+    part of a message only after the one before it.
+    """
+    result = tf.raw_ops.PyFunc(input=data, token=known, Tout=[dtype])[0]
+    without_order(result.op)
+    return result
+
+
+def _time() -> float:
+    return time.time()
+
+
+TIME = token(_time, [], tf.float64)
+
+
+def now() -> Any:
+    """Return the time at which the control inputs have run: seconds since 1970, float64.
+
+    Where TensorFlow executes only deterministic operations, it refuses its own clock; Python's takes its place.
+    """
+    if not is_deterministic():
+        return tf.timestamp()
+    found = tf.raw_ops.PyFunc(input=[], token=TIME, Tout=[tf.float64])[0]
+    found.set_shape([])
+    return found
+
+
 def clock() -> Any:
     """Return the time at which the control inputs have run: microseconds since 1970, int64.
 
     Nothing else waits for it: local steps beside an exchange shall not wait for the time of its record, nor a worker
     for the ps to unlock.
     """
-    now = tf.timestamp()
-    without_order(now.op)
-    return tf.cast(now * 1e6, tf.int64)
+    found = now()
+    without_order(found.op)
+    return tf.cast(found * 1e6, tf.int64)
 
 
 def end_queue(index: int) -> Any:

@@ -10,20 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from .cut import parts_of, place_of
-from .ops import without_order
+from .ops import call, token
 from .segments import GONE, SHARED_BYTES, Segments
 
 SEGMENTS = Segments()  # of this process
-
-
-def _token(function: Any, argument: Any, result: Any) -> str:
-    """Return the token by which TensorFlow calls a Python function.
-
-    Tokens are consecutive numbers. All processes import this module before any other that registers Python functions,
-    so their tokens agree, and a process can build a graph that calls the functions of another.
-    """
-    with tf.Graph().as_default():
-        return tf.numpy_function(function, [argument], result).op.get_attr("token").decode()
 
 
 def _put(bounds: Any, *data: Any) -> Any:
@@ -36,19 +26,8 @@ def _take(handle: Any) -> Any:
     return SEGMENTS.take(handle)
 
 
-def _call(token: str, data: Any, dtype: Any) -> Any:
-    """Build the call of a Python function, which waits for its arguments alone; returns its result.
-
-    In a `tf.function` it would also wait for all such calls that were built before it, so a worker would write each
-    part of a message only after the one before it.
-    """
-    result = tf.raw_ops.PyFunc(input=data, token=token, Tout=[dtype])[0]
-    without_order(result.op)
-    return result
-
-
-PUT = _token(_put, b"", tf.int64)
-TAKE = _token(_take, b"", tf.uint8)
+PUT = token(_put, [b""], tf.int64)
+TAKE = token(_take, [b""], tf.uint8)
 
 
 @dataclass(frozen=True)
@@ -134,7 +113,7 @@ class SharedMemory(Transport):
         # TensorFlow would copy a concatenation or an unaligned slice once more before that.
         places = [place_of(part) for part in parts_of(tensor) or [tensor]]
         data = [tf.constant([place[1:] for place in places]), *(tf.bitcast(place[0], tf.uint8) for place in places)]
-        return SharedTensor(_call(PUT, data, tf.int64), tensor.dtype, tensor.shape)
+        return SharedTensor(call(PUT, data, tf.int64), tensor.dtype, tensor.shape)
 
     def share(self, reply: Any) -> Any:
         """Write a reply to shared memory once; returns it there, so that its `send`s copy nothing."""
@@ -144,7 +123,7 @@ class SharedMemory(Transport):
         """Return a tensor without a copy from shared memory."""
         if not isinstance(sent, SharedTensor):
             return tf.identity(sent)
-        data = _call(TAKE, [tf.identity(sent.handle)], tf.uint8)
+        data = call(TAKE, [tf.identity(sent.handle)], tf.uint8)
         element = [sent.dtype.size] if sent.dtype.size > 1 else []
         shape = [-1 if n is None else n for n in sent.shape]  # one dimension may be unknown
         return tf.bitcast(tf.reshape(data, [*shape, *element]), sent.dtype)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from ..messages.ops import now
 from ..messages.stand_in import Row
 
 NEVER = -1.0  # in place of the time of a snapshot that has not been taken
@@ -49,7 +50,7 @@ class SnapshotBuffer:
         for part in slices:
             with tf.device(part.device):
                 self.centers.append(tf.Variable(self._with_first(part.initial), name=f"snapshots_{part.index}"))
-                passed = tf.concat([[tf.timestamp()], self.never[1:]], 0)
+                passed = tf.concat([[now()], self.never[1:]], 0)
                 self.passed.append(tf.Variable(passed, name=f"snapshots_passed_{part.index}"))
         with tf.device(self.device):
             self.center_states = tf.Variable(self._with_first(states.initial_value[0]), name="snapshots_states")
@@ -92,7 +93,7 @@ class SnapshotBuffer:
             with tf.device(part.device):
                 evaluated = part.center if part.average is None else part.average
                 Row(centers, rows).write(evaluated.read_value()[None][:times])  # slicing zero rows copies nothing
-                Row(passed, rows).write(tf.fill([times], tf.timestamp()))
+                Row(passed, rows).write(tf.fill([times], now()))
 
     def read(self) -> dict[str, Any]:
         """Return all rows: `centers` [number, P], `states` [number, S], `passed` [number], and the time, `now`.
@@ -100,8 +101,8 @@ class SnapshotBuffer:
         Of workers that gossip also `consensus` [number].
         """
         with tf.device(self.device):
-            now, states = tf.timestamp(), self.center_states.read_value()
+            time, states = now(), self.center_states.read_value()
             more = {} if self.consensus is None else {"consensus": self.distances.read_value()}
         passed = tf.reduce_min(tf.stack([variable.read_value() for variable in self.passed]), 0)
         centers: Sequence[Any] = [variable.read_value() for variable in self.centers]
-        return {"centers": tf.concat(centers, 1), "states": states, "passed": passed, "now": now, **more}
+        return {"centers": tf.concat(centers, 1), "states": states, "passed": passed, "now": time, **more}

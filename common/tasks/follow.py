@@ -18,6 +18,7 @@ from ..errors import UserError, WaitTimeout
 from ..files import dumps, open_in_place, writing
 from ..record import checkpoint
 from ..record_format import read_config, read_rows
+from ..settings import set_here
 from .observer import Evaluation
 
 EVALUATIONS = "evaluations.jsonl"
@@ -102,9 +103,13 @@ def _appearing(run_dir: Path, done: set[int], wait_seconds: float) -> Iterator[P
 
 
 def _evaluation(run_dir: Path, dataset: Dataset, recipe: ModelRecipe, parameters: int) -> Evaluation:
-    """Build the evaluation of the run's model; raises `UserError` if its number of parameters is not `parameters`."""
+    """Build the evaluation of the run's model; raises `UserError` if its number of parameters is not `parameters`.
+
+    From then on this process has the model's settings of Keras.
+    """
     if parameters != (known := recipe.parameters):
         raise UserError(
             f"the checkpoints in {run_dir} have {parameters} parameters, and the model of the run has {known}"
         )
+    set_here(recipe.settings)
     return Evaluation(recipe.flat(), dataset.test)

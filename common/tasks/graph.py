@@ -18,6 +18,7 @@ from ..cluster.cluster import compute_devices
 from ..data.mapped import loaded
 from ..files import replacing
 from ..lazy import tf
+from ..settings import is_deterministic
 from ..spec import hostile_workers
 from ..sync.gossip import Gossip
 from ..worker.flat_model import FlatModel
@@ -77,6 +78,8 @@ class TaskGraph:
         self.frozen = self.model.frozen_values() if workers else []
         self.in_place = job.in_place and self.model.size >= IN_PLACE_FLOATS
         with building(self.graph), self.graph.container(job.prefix):
+            if is_deterministic():  # random operations, such as those of a data function, then need a seed
+                tf.random.set_seed(job.options.seed + sum(workers[:1]))
             self.ps = self._parameter_server(job, workers)
             self.can_lose, first = self.ps.can_lose, self.ps.devices[0]
             with tf.device(first):

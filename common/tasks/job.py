@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import numbers
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -21,7 +23,7 @@ from ..data.examples import arrays_of
 from ..data.models import ModelRecipe
 from ..errors import UserError
 from ..kernels import Choice, choose
-from ..lazy import keras
+from ..lazy import keras, tf
 from ..messages import segments
 from ..messages.codec import BatchCoordinates, Codec
 from ..messages.cut import even_sizes
@@ -33,6 +35,7 @@ from ..record.plot import accuracy_of
 from ..record.run_directory import is_complete, new_run_dir
 from ..record_format import read_config
 from ..server.traffic import Traffic
+from ..settings import is_deterministic, set_here, unusual
 from ..spec import hostile_workers
 from ..sync.asynchronous import Async
 from ..sync.in_regions import InRegions
@@ -195,6 +198,21 @@ class Job:
     def devices_per_worker(self) -> int:
         """Number of devices that share the batches of a worker."""
         return self.cluster.devices_per_worker or self.scheme.default_devices_per_worker
+
+
+def unpickled(settings_and_job: bytes) -> Job:
+    """Return a job from its pickle, which follows that of its settings; this process then has these settings.
+
+    It has them before the job is loaded, since modules that it imports may read them, and after, as these may set
+    others.
+    """
+    file = io.BytesIO(settings_and_job)
+    set_here(pickle.load(file))
+    job: Job = pickle.load(file)
+    set_here(job.recipe.settings)
+    if is_deterministic():  # random operations, such as those of a data function, then need a seed
+        tf.random.set_seed(job.options.seed)
+    return job
 
 
 def is_dense(how: RunOptions, ema_decay: float | None, devices_per_worker: int) -> bool:
@@ -422,6 +440,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         **({} if cluster.simulated is None else {"platform": cluster.simulated.described()}),
         "dataset": dataset,
         "model": model,
+        **({"keras_settings": own} if (own := unusual(job.recipe.settings)) else {}),
         "devices_per_worker": job.devices_per_worker,
         **options.settings,
         **({"transport": job.transport} if not cluster.placement.in_process else {}),

@@ -16,9 +16,9 @@ OVERRIDE = "NVIDIA_TF32_OVERRIDE"  # the environment variable by which NVIDIA's 
 
 @contextmanager
 def precision(job: Job) -> Iterator[None]:
-    """Let TensorFlow round factors of products to TF32 inside the context, or not, as the run asks."""
+    """Round factors of products to TF32 inside the context only if both the run and its program allow it."""
     before = tf.config.experimental.tensor_float_32_execution_enabled()
-    tf.config.experimental.enable_tensor_float_32_execution(job.options.tf32)
+    tf.config.experimental.enable_tensor_float_32_execution(before and job.options.tf32)
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..lazy import keras, tf
+from ..settings import source_of
 
 # Options of a Keras optimizer that are not applied here, each with the option to use instead.
 INSTEAD = {
@@ -22,6 +23,8 @@ INSTEAD = {
     "loss_scale_factor": "use a float32 or mixed_bfloat16 model, which needs no loss scaling",
     "gradient_accumulation_steps": "use a larger batch_size",
 }
+
+SHOWN = 3  # variables of a model in an error
 
 
 class FlatModel:
@@ -187,9 +190,10 @@ def _check(model: Any) -> None:
         raise UserError("the model has no loss: call model.compile(loss=...) first")
     if not model.trainable_variables:
         raise UserError("the model has no trainable variables")
-    wrong = [f"{v.path} ({v.dtype})" for v in model.trainable_variables if v.dtype != "float32"]
-    if wrong:
-        raise UserError(f"trainable variables must be float32. Received: {', '.join(wrong)}")
+    if wrong := [v for v in model.trainable_variables if v.dtype != "float32"]:
+        received = ", ".join(f"{v.path} ({v.dtype})" for v in wrong[:SHOWN])
+        more = f" and {len(wrong) - SHOWN} more" * (len(wrong) > SHOWN)
+        raise UserError(f"trainable variables must be float32. Received: {received}{more}{source_of(wrong[0].dtype)}")
     for v in model.trainable_variables:
         if v.constraint is not None:
             raise UserError(
@@ -208,7 +212,7 @@ def _check(model: Any) -> None:
         if computes_in_float16(layer) and any(v.trainable for v in layer._trainable_variables):
             raise UserError(
                 f"layer {layer.name} trains in float16, which needs loss scaling, and that is part of Keras' "
-                "optimizers, which are not used: use mixed_bfloat16 or float32"
+                f"optimizers, which are not used: use mixed_bfloat16 or float32{source_of('float16')}"
             )
     _check_optimizer(getattr(model.optimizer, "inner_optimizer", model.optimizer))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ class Parameters:
     initial: np.ndarray
     take: Take = not_joined
     model = None  # no Keras model
+    settings = MappingProxyType({})  # of Keras: a script has its own
     sparse = bfloat16 = False
     without_xla = "its script computes the gradients"
     state_size = 0
