@@ -26,6 +26,7 @@ class AEASGD(Scheme):
     """Workers explore, tied to the center by springs."""
 
     paper = "Zhang et al. 2015"
+    equals = "aeamsgd --momentum 0"
     exchange_first = True
     elementwise = True
     sends_params = True

@@ -11,10 +11,10 @@ Case Study for Decentralized Parallel Stochastic Gradient Descent*, NIPS 2017, a
 Departures: the paper's gradient and messages overlap; here the messages follow the gradient. Graphs that change from
 round to round (`one-peer`, `random-matching`) are later than the paper.
 Limits: on the complete graph it is `all_reduce` on the mean of the workers' gradients, each at its own x_k, and these
-differ by one step; with one worker it is serial SGD. On the same loss ½Lx² of all workers it is stable for
-η < (1 + λ_min)/L, where λ_min is the smallest eigenvalue of W, if the graph is fixed and symmetric: λ_min is −1/3 on a
-ring of an even number, −3/5 on a torus with even sides of at least four, (1 − d)/(1 + d) on a hypercube of 2^d workers,
-0 on the complete graph. `sgp` and `all_reduce` have 2/L on each graph. The limits of η L:
+differ by one step; with one worker it is serial SGD. On the same loss ½Lx² of all workers it is stable for η < (1 +
+λ_min)/L, where λ_min is the smallest eigenvalue of W, if the graph is fixed and symmetric: λ_min is −1/3 on a ring of
+an even number, −3/5 on a torus with even sides of at least four, (1 − d)/(1 + d) on a hypercube of 2^d workers, 0 on
+the complete graph. `sgp` and `all_reduce` have 2/L on each graph. The limits of η L:
 
     workers             4     8     16    32
     ring                0.67  0.67  0.67  0.67

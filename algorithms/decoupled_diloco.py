@@ -20,9 +20,10 @@ is none: that RDA is of each tensor, the cases of zero, and θ of the server as 
 Departures: the paper weighs a worker by tokens²/steps; with batches of one size that is in proportion to H_k. A worker
 waits for the quorum; in the paper it computes on, two steps at most until the reply (`delay`), and the server uses what
 is left of these two steps as a time of grace for more messages, which costs nothing there. Here the grace is a fixed
-time, 0 by default. What becomes of the steps after a message is not described: here their move is added to θ, and H_k
-has the steps between two messages. No fragments: all parameters travel in one message. Embeddings, for which the paper
-takes the plain mean, are treated like other tensors.
+time, 0 by default; a third party has it as γ (τ ξ_step − ξ_quorum − ξ_sync), from the times of steps, quorum and
+exchange. What becomes of the steps after a message is not described: here their move is added to θ, and H_k has the
+steps between two messages; that third party mixes x ← ½ x + ½ θ, as `streaming_diloco` does. No fragments: all
+parameters travel in one message. Embeddings, for which the paper takes the plain mean, are treated like other tensors.
 Limits: with K = W, equal work and the plain average it is `diloco`; with one worker so, too. The mean of K moves at
 right angles is √K shorter than each of them, and RDA is not: ε fits any number of workers. One ps, which keeps the
 parameters of each worker. A time of grace needs a clock: `Group` and `Optimizer` refuse it.

@@ -12,14 +12,15 @@ x, v after two thirds of every b-th. A moment changes slowly, the second most sl
 Use: for long periods with AdamW, where moments that never leave the worker (`diloco`, `local_sgd`) drift apart.
 Reference: Iacob, Sani, Safaryan, Giampouras, Horváth, Jovanović, Kurmanji, Aleksandrov, Shen, Qiu, Lane, *DES-LOC:
 Desynced Low Communication Adaptive Optimizers for Foundation Models*, ICLR 2026, arXiv:2505.22549, Algorithm 1.
-Departures: the paper averages all that are due before the same step; here they are a third of a period apart. The
-moments are corrected for their start, as in Adam. An average of m or v counts as an update of the center, which it
-leaves as it is.
+Departures: the paper averages all that are due before the same step; here they are a third of a period apart. It clips
+each coordinate of a gradient to a bound before the moments, from which its rule of half-lives follows; here only
+`--clip-norm` exists, for the whole norm. Its experiments have ADOPT inside; here it is Adam, whose moments are
+corrected for their start. An average of m or v counts as an update of the center, which it leaves as it is.
 Limits: with a and b that are never reached it is `local_sgd` with AdamW; with one worker serial AdamW. With a = b = 1
-it is Local Adam (Cheng and Glasgow 2025), which sends three vectors in a period: 1 + 1/a + 1/b is half of that for the
-defaults. A worker that falls behind would send x where others send m: restarts and dropped messages are refused; so are
-codecs, whose memory would mix the vectors. The last message of a run has x unless the run ends at a step of m or v:
-choose a multiple of the period.
+it is nearly Local Adam (Cheng and Glasgow 2025), which averages all three vectors at one step: 1 + 1/a + 1/b vectors in
+a period are half of that for the defaults. A worker that falls behind would send x where others send m: restarts and
+dropped messages are refused; so are codecs, whose memory would mix the vectors. The last message of a run has x unless
+the run ends at a step of m or v: choose a multiple of the period.
 Defaults: a = 3 and b = 6, as the paper recommends; a moment should not be older than its half-life, ln ½ / ln β steps.
 """
 

@@ -40,6 +40,7 @@ class DSGDTracking(OnGraph):
     """Gossip: each worker follows the mean gradient of all, which it estimates with its neighbours."""
 
     paper = "Pu & Nedić 2021"
+    aliases = ("dsgt", "gradient_tracking")
     sums = ("mean_gradient", "last_gradient")
     linear_vectors = 3  # parameters, and η times both sums
 

@@ -22,8 +22,8 @@ of a run's last round are not in it.
 Limits: with one worker it is `diloco`, a round later. Without the news of its own, D = Δ̄, it would be the paper's
 *delayed* outer gradients, which it reports to be worse. The share of own news is 1/W: with many workers it is close to
 those. A worker that is started again without its state begins at the center, with Δ_k = 0.
-Defaults: those of `diloco`, but for a smaller ε: the moves of other workers come a round late, and with ε = 0.7 the
-momentum of 0.9 makes the center swing.
+Defaults: those of `diloco`, but for the paper's ε = 0.4: the moves of other workers come a round late, and with ε = 0.7
+the momentum of 0.9 makes the center swing.
 """
 
 from dataclasses import dataclass

@@ -12,9 +12,9 @@ difference, which both add to h_k: as gradients settle, the difference vanishes,
 Messages have the size of those of `ef_sgd`; the reply is the whole center. The mean of all h_k is h at every event.
 
 Use: where the bytes of messages must be few and data are unequal; not with workers that are often lost.
-Reference: Fatkhullin, Tyurin, Richtárik, *Momentum Provably Improves Error Feedback!*, NeurIPS 2023, Algorithm 1; their
-momentum is 1 − β. With β = 0 it is EF21: Richtárik, Sokolov, Fatkhullin, *EF21: A New, Simpler, Theoretically Better,
-and Practically Faster Error Feedback*, NeurIPS 2021, arXiv:2106.05203.
+Reference: Fatkhullin, Tyurin, Richtárik, *Momentum Provably Improves Error Feedback!*, NeurIPS 2023, arXiv:2305.15155,
+Algorithm 1; their momentum is 1 − β. With β = 0 it is EF21: Richtárik, Sokolov, Fatkhullin, *EF21: A New, Simpler,
+Theoretically Better, and Practically Faster Error Feedback*, NeurIPS 2021, arXiv:2106.05203.
 Departures: v and h_k begin at zero; in the paper they begin at the worker's first gradient, which is sent whole. EF21
 begins with C(g_k), as here.
 Limits: with β = 0 and a share of one it is `sync_sgd`. As v − h_k vanishes where gradients no longer change, so does
@@ -33,7 +33,7 @@ from ..common.contract import Barrier, Coordinates, Decay, Fraction, Rate, Scale
 
 @dataclass(frozen=True, kw_only=True)
 class EF21SGDM(Scheme):
-    """Workers send a compressed change of their mean gradient, and the server adds up the changes."""
+    """Workers send a compressed change of their momentum, and the server adds up the changes."""
 
     paper = "Richtárik et al. 2021, Fatkhullin et al. 2023"
     sync = Barrier()

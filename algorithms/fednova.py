@@ -10,8 +10,9 @@ Use: if workers make different numbers of local steps; with equal numbers it is 
 Reference: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization*, NeurIPS 2020, arXiv:2007.07481, with plain SGD on the workers, for which the normalizing factor ‖a_k‖₁ is
 H_k, and with its default of the effective number of steps, the mean of H_k.
-Departures: all workers take part in every round, with equal weights; the paper weighs clients by their examples, and
-their H_k follow from epochs. Under a schedule of η, a message has the rate at the beginning of its round.
+Departures: all workers take part in every round (`--participation` samples clients), with equal weights; the paper
+weighs clients by their examples, and their H_k follow from epochs. Under a schedule of η, a message has the rate at the
+beginning of its round.
 Limits: with equal work it is `local_sgd`; with one worker that does all of its work serial SGD. On unequal shards the
 mean of parameters would count each worker by H_k, and so come to rest at the minimum of another loss; here the rest is
 near the minimum for small η H, as that of `local_sgd` is with equal H.

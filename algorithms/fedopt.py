@@ -13,8 +13,8 @@ where v begins at τ², and Adam's correction of the bias is left out, as in the
 Use: for federated data with gradients of different size in different layers; not without tuning the server's rate.
 Reference: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, *Adaptive Federated Optimization*, ICLR 2021,
 arXiv:2003.00295, Algorithm 2.
-Departures: all workers take part in every round, with equal weights; the paper samples clients, and weighs them by
-their examples. The paper has β₁ = 0 for FedAdagrad.
+Departures: all workers take part in every round (`--participation` samples clients), with equal weights; the paper
+samples clients, and weighs them by their examples. The paper has β₁ = 0 for FedAdagrad.
 Limits: adagrad with β₁ = 0 and a τ that is large beside Δ is `local_sgd` for ε = 2τ, because v stays near τ². FedAvgM
 (Hsu, Qi, Brown 2019), whose server has momentum alone, is `bmuf` in its classical form.
 """

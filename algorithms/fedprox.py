@@ -8,8 +8,8 @@ Use: for many local steps on unequal data, to limit the drift; `scaffold` remove
 Reference: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, *Federated Optimization in Heterogeneous Networks*, MLSys 2020,
 arXiv:1812.06127, Algorithm 2. Its workers minimize f_k(x) + μ/2 ‖x − θ‖² approximately, to an accuracy γ of their own;
 here that is a number of steps of SGD, as in its experiments, with μ from 0.001 to 1.
-Departures: all workers take part in every round, with equal weights and numbers of steps; the paper samples clients in
-proportion to their examples.
+Departures: all workers take part in every round (`--participation` samples clients), with equal weights and numbers of
+steps; the paper samples clients in proportion to their examples.
 Limits: with μ = 0 it is `local_sgd`; with a period of one, where x = θ, it is `sync_sgd` for any μ. The spring alone is
 stable for η μ < 2. As H grows on unequal shards, it comes nearer to the minimum than `local_sgd`, but not to it;
 `scaffold` does.

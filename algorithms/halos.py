@@ -31,6 +31,7 @@ servers apart it counts those that the global server knows of, and staleness tho
 Limits: with one region, K = 1, D = 0, α = 1, ε' = N' = 1 and β' = 0 it is `async_diloco` with the outer rate ε W and
 N = W. The moves of a region after its last message do not reach Θ: a run needs many times R K messages. Servers apart
 have no checkpoints, no average and no model with state, and all tasks have to live.
+Defaults: the authors' rates and momenta. They have K = 32 and H = 8; here K = 4 and H = 10.
 """
 
 from dataclasses import dataclass

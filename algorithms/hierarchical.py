@@ -24,6 +24,7 @@ class Hierarchical(Scheme):
     """Synchronous over the devices of a worker, asynchronous between workers."""
 
     paper = "Hadjis et al. 2016"
+    equals = "async_sgd --devices-per-worker 2"
     default_devices_per_worker = 2
 
     learning_rate: Rate = 0.1

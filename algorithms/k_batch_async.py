@@ -21,6 +21,7 @@ class KBatchAsync(Scheme):
     """The mean of every K gradients, of any workers and however late."""
 
     paper = "Dutta et al. 2018"
+    equals = "fedbuff --communication-period 1 --staleness-exponent 0"
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""

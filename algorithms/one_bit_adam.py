@@ -22,7 +22,7 @@ chooses T by the change of ‖v‖₁. No weight decay.
 Limits: before step T it is synchronous Adam. A weight whose gradients are rare has a small v, and its steps are as
 large as those of m, which has one size for all of a slice. `advise` counts the bytes of the rounds after T. Workers
 must make the same rounds: none may be started again.
-Defaults: the paper's T is 15 to 20 % of the steps.
+Defaults: the paper's T is 15 to 20 % of the steps; the authors' tutorial says 15 to 25 %.
 """
 
 from dataclasses import dataclass

@@ -14,8 +14,9 @@ Use: for unequal data on workers of different speed; on equal data it is slower 
 Reference: Maranjyan, Richtárik, *Ringleader ASGD: The First Asynchronous SGD with Optimal Time Complexity under Data
 Heterogeneity*, ICLR 2026, arXiv:2509.22860, Algorithm 1.
 Departures: the version of the center, and with it staleness and the number of updates of a run, counts all messages,
-also those that only change a mean. W messages of a cycle, which has 2W − 1 at least, move the center. A worker that
-restarts takes its first gradient at the present center.
+also those that only change a mean. W messages of a cycle move the center; the first cycle has 2W − 1 messages at least,
+a later one begins with what is in m⁺ and may have W. A worker that restarts takes its first gradient at the present
+center.
 Choice of η: the paper has η = min{1/(8WL), ...} for a smoothness L. The mean of a cycle is applied W times, and its
 gradients are up to 2W − 2 moves of the center late: more workers need a smaller η.
 Memory: the ps keeps three vectors for each worker.

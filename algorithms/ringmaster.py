@@ -28,6 +28,7 @@ class Ringmaster(Scheme):
     """Every gradient is applied when it arrives, unless it is too late."""
 
     paper = "Maranjyan et al. 2025"
+    equals = "k_batch_sync --messages-per-update 1, if --delay-threshold 1"
 
     learning_rate: Rate = 0.1
     """Step size η."""

@@ -27,6 +27,7 @@ class SignSGDMV(Scheme):
     """Workers vote on the sign of each step, and the majority decides."""
 
     paper = "Bernstein et al. 2019"
+    aliases = ("signum",)
     sync = Barrier()
     codec = Signs()
     reply_codec = Signs()

@@ -25,6 +25,7 @@ class SlowMo(Scheme):
     """Local steps, then slow momentum on the server."""
 
     paper = "Wang et al. 2020"
+    equals = "bmuf --form classical, at a constant rate"
     sync = Barrier()
     sends_params = True
 

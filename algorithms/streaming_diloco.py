@@ -15,14 +15,17 @@ travel, and the mixing α keeps a part of them.
 Use: where `diloco` waits for slow links; not where links are fast, for the τ steps after a message count little.
 Reference: Douillard et al., *Streaming DiLoCo with overlapping communication: Towards a Distributed Free Lunch*, 2025,
 arXiv:2501.18512.
-Departures: fragments are equal parts of the vector; the paper's are sets of transformer layers. A round ends with the
-use of the reply, so the first message leaves after H/F − τ steps instead of H/F; the last τ steps of a run are not in
-the center. Messages are parameters in float32, or with one fragment in a `--codec`; the paper sends moves in 4 bits.
+Departures: fragments are equal parts of the vector, in turn; the paper's are sets of transformer layers, each of which
+takes layers from all depths (strided). There the first message of fragment p leaves after H + p H/F steps, so that each
+move is one of H steps; here it leaves after (p + 1) H/F − τ steps, and the first moves are of fewer steps. The last τ
+steps of a run are not in the center. Messages are parameters in float32, or with one fragment in a `--codec`; the paper
+sends moves in 4 bits.
 Limits: with τ = 0, α = 0 and one fragment it is `diloco`; F fragments send as many parameters in a period, in messages
 that are F times smaller. With α = 0 and one fragment the τ steps change only the moments of the inner optimizer; with
 α = 1 workers never hear of each other. With τ = H and one fragment each message holds the parameters of one period
 before, the first one the initial ones; `eager_diloco` and `co2` are made for messages that travel so long.
-Defaults: α = 0.5 as in the paper, whose period is 100, with τ from 1 to 5 and fragments of three layers.
+Defaults: α = 0.5 as in the paper, whose periods are 30 and 100, with τ from 1 to 5 and fragments of three layers. Its
+outer rate ε is 0.4, for DiLoCo, too, tuned at a small scale; here it is the 0.7 of `diloco`.
 """
 
 from dataclasses import dataclass

@@ -18,11 +18,13 @@ Reference: Lu, Li, Zhang, De Sa, He, *Maximizing Communication Efficiency for La
 Departures: in a round of T_v the mean gradient alone is sent, which makes the momentum, too, as in the authors' code;
 the paper sends u as well. v changes before the step, not after it, and is corrected for its start at zero; a weight
 whose v is zero is not moved. The authors' code sends signs of gradients in place of u until T, resets e there, and has
-the scale ‖p‖₂/√d; the paper's is that of C. No weight decay.
+the scale ‖p‖₂/√d; the paper's is that of C. After T, rounds of one step last for S more steps in that code; here the
+next ones have two. No weight decay.
 Limits: with κ ≥ T and H = 1 it is Adam on mean gradients for T steps, without the correction of m, then 1-bit Adam.
 `advise` takes the longest rounds, and none for those of T_v. Workers must make the same rounds: none may be started
 again.
-Defaults: the paper's κ = 16 and H = 16; its T is where the rate begins to fall, and S is 32,768.
+Defaults: the paper's κ = 16 and H = 16; its T is where the rate begins to fall. S is 32,678 in the authors' code, and
+1,000 in its tutorial.
 """
 
 from dataclasses import dataclass

@@ -23,6 +23,7 @@ from distsgd.algorithms import (
     EFSGD,
     PALSGD,
     SAGN,
+    SCHEMES,
     SGP,
     SSP,
     AllReduce,
@@ -163,14 +164,12 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (AsyncSGD(), DownpourEasy(communication_period=1, learning_rate=0.1), INTERLEAVED),
         (AsyncSGD(), Hogwild(learning_rate=0.1), INTERLEAVED),  # one worker after the other
         (AsyncSGD(), AGN(communication_period=1, server_learning_rate=0.1), INTERLEAVED),
-        (AsyncSGD(), Hierarchical(), INTERLEAVED),
         (
             AGN(communication_period=4, learning_rate=0.1, server_learning_rate=0.4),
             DownpourEasy(communication_period=4, learning_rate=0.1),
             INTERLEAVED,
         ),
         (AGN(learning_rate=0.1), ADAG(learning_rate=0.1, distance_scale=1e30), INTERLEAVED),
-        (AEASGD(), AEAMSGD(learning_rate=0.2, momentum=0.0), INTERLEAVED),
         (SyncSGD(), SyncSGDLR(learning_rates=(0.2,), reduction="mean"), TOGETHER),
         (SyncSGD(), SyncSGDLR(learning_rates=(0.2 / 3,) * 3, reduction="sum"), TOGETHER),
         (SyncSGD(), AllReduce(), TOGETHER),
@@ -192,7 +191,6 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         ),
         (SyncSGD(), KSync(workers_per_update=3), TOGETHER),
         (SyncSGD(), KAsync(workers_per_update=3), TOGETHER),
-        (SyncSGD(backup_workers=1), KSync(workers_per_update=2), {"schedule": (0, 1, 2) * 8}),
         (AsyncSGD(), KAsync(learning_rate=0.1, workers_per_update=1), INTERLEAVED),
         (SyncSGD(), SAGN(communication_period=1, server_learning_rate=0.2), TOGETHER),
         (SyncSGD(), LocalSGD(communication_period=1), TOGETHER),
@@ -229,7 +227,6 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         ),
         (SoftSync(messages_per_update=3), FedBuff(communication_period=1, messages_per_update=3, **EQUAL), IN_TURN),
         (AsyncSGD(), KBatchAsync(learning_rate=0.1, messages_per_update=1), INTERLEAVED),
-        (Ringmaster(delay_threshold=1), KBatchSync(learning_rate=0.1, messages_per_update=1), INTERLEAVED),
         (LocalSGD(), FedOpt(server_optimizer="adagrad", beta_1=0.0, tau=1e4, server_learning_rate=2e4), TOGETHER),
         (LocalSGD(), FedProx(proximity=0.0), TOGETHER),
         (SyncSGD(), FedProx(communication_period=1, proximity=3.0), TOGETHER),
@@ -257,11 +254,6 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (SyncSGD(), Sparta(share=1.0, inner_optimizer="sgd", learning_rate=0.2), TOGETHER),
         (LocalSGD(), SlowMo(slow_momentum=0.0), TOGETHER),
         (LocalSGD(), BMUF(learning_rate=0.2, block_momentum=0.0), TOGETHER),
-        (
-            BMUF(block_momentum=0.6, block_learning_rate=0.7, form="classical"),
-            SlowMo(learning_rate=0.1, slow_momentum=0.6, slow_learning_rate=0.7),
-            TOGETHER,
-        ),
         (DiLoCo(communication_period=5), AsyncDiLoCo(communication_period=5, learning_rate=0.002), {"workers": 1}),
         (
             AsyncDiLoCo(communication_period=4, outer_learning_rate=0.6),
@@ -284,6 +276,35 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
 def test_two_schemes_are_one_in_a_limit(one, other, options):
     options = {"workers": 3, **options}
     np.testing.assert_allclose(played(one, **options).center, played(other, **options).center, **CLOSE)
+
+
+MARKED = [  # with the options that the mark `= ...` of the catalogue names, and equal rates
+    (KSync(workers_per_update=2), SyncSGD(backup_workers=1), {"schedule": (0, 1, 2) * 8}),
+    (
+        KBatchAsync(learning_rate=0.1, messages_per_update=3),
+        FedBuff(communication_period=1, messages_per_update=3, learning_rate=0.1, **EQUAL),
+        INTERLEAVED,
+    ),
+    (Ringmaster(delay_threshold=1), KBatchSync(learning_rate=0.1, messages_per_update=1), INTERLEAVED),
+    (
+        SlowMo(learning_rate=0.1, slow_momentum=0.6, slow_learning_rate=0.7),
+        BMUF(block_momentum=0.6, block_learning_rate=0.7, form="classical"),
+        TOGETHER,
+    ),
+    (AEASGD(), AEAMSGD(learning_rate=0.2, momentum=0.0), INTERLEAVED),
+    (Hierarchical(), AsyncSGD(), INTERLEAVED),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "options"), MARKED, ids=lambda value: getattr(value, "name", ""))
+def test_a_scheme_is_the_other_one_that_the_catalogue_says_it_is(one, other, options):
+    assert one.equals.split()[0] == other.name
+    options = {"workers": 3, **options}
+    np.testing.assert_allclose(played(one, **options).center, played(other, **options).center, **CLOSE)
+
+
+def test_every_mark_of_the_catalogue_is_tried():
+    assert {one.name for one, *_ in MARKED} == {name for name, kind in SCHEMES.items() if kind.equals}
 
 
 @pytest.mark.parametrize("topology", ["ring", "random-matching", "one-peer"])

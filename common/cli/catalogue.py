@@ -35,12 +35,14 @@ class Card:
         idea: one line on what it does.
         paper: authors and year.
         aliases: its other names, each with the options that it means.
+        equals: the command of another algorithm that is the same with its options; empty if there is none.
     """
 
     timing: str
     idea: str
     paper: str
     aliases: tuple[str, ...]
+    equals: str
 
 
 def card(name: str) -> Card:
@@ -49,14 +51,16 @@ def card(name: str) -> Card:
         with contextlib.suppress(LookupError):
             return _card_from_source(name)
     scheme = SCHEMES[name]
-    return Card(timing(scheme), scheme.idea, scheme.paper, vars(scheme).get("aliases", ()))
+    own = vars(scheme)
+    return Card(timing(scheme), scheme.idea, scheme.paper, own.get("aliases", ()), own.get("equals", ""))
 
 
 @functools.cache
 def _card_from_source(name: str) -> Card:
     """Raise `LookupError` if the source says something in another way."""
     source = ClassSource.find(f"{SCHEMES.package}.{name}", SCHEMES.names[name])
-    return Card(source.value("sync").value("label"), source.headline, source.value("paper"), source.value("aliases"))
+    words = (source.value(attribute) for attribute in ("paper", "aliases", "equals"))
+    return Card(source.value("sync").value("label"), source.headline, *words)
 
 
 def catalogue(arguments: list[str]) -> int:
@@ -65,7 +69,9 @@ def catalogue(arguments: list[str]) -> int:
     table = columns("algorithm", "", "idea", "paper")
     for name in SCHEMES:
         known = card(name)
-        table.add_row(name, known.timing, known.idea, known.paper)
+        table.add_row(
+            name, known.timing, f"{known.idea} (= {known.equals})" if known.equals else known.idea, known.paper
+        )
     page = Console(highlight=False)
     page.print(table)
     others = ", ".join(f"{alias} is {shlex.join(command)}" for alias, command in aliases().items())

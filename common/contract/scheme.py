@@ -46,6 +46,7 @@ class Scheme(CheckedCall):
     idea: ClassVar[str] = ""  # one line for the catalogue: the first of the class' docstring
     paper: ClassVar[str] = "none"  # authors and year
     aliases: ClassVar[tuple[str, ...]] = ()  # other names, each with the options that it means: "snoo --workers 1"
+    equals: ClassVar[str] = ""  # the command of another algorithm that it is with these options
     sync: ClassVar[Synchronization] = Async()  # the synchronization rule; a property if it depends on a hyperparameter
     codec: ClassVar[Codec] = Codec()  # encoding of messages; a property if it depends on a hyperparameter
     reply_codec: ClassVar[Codec] = Codec()  # encoding of replies
@@ -230,10 +231,7 @@ class Scheme(CheckedCall):
         return any(callable(getattr(self, f.name)) for f in fields(self))
 
     def check(self, workers: int) -> None:
-        """Raise `UserError` if the hyperparameters do not fit that number of workers. Default: no check.
-
-        The engine's own checks of synchronization rule, codecs and scalars (`contract.checks`) always run as well.
-        """
+        """Raise `UserError` if the hyperparameters do not fit that number of workers, beside `contract.checks`."""
 
     def most_hostile(self, messages: int) -> int:
         """Return how many of the messages of a set may not be finite: the server's rule leaves them out. Default: 0.

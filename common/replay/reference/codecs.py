@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -102,6 +103,7 @@ def of_coefficients(coefficients: np.ndarray, block: int) -> np.ndarray:
     return vector
 
 
+@cache
 def _cosines(n: int) -> np.ndarray:
     """Return D: D_ij = √(2/n) cos(π i (2 j + 1)/(2 n)), and D_0j = √(1/n)."""
     angles = np.pi * np.outer(np.arange(n), 2 * np.arange(n) + 1) / (2 * n)
