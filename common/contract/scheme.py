@@ -305,6 +305,8 @@ class Scheme(CheckedCall):
     def message(self, worker: Worker) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
         """Return the vector to push, [P]; with `scalars`, also a number for each of their names. Default: the gradient.
 
+        ::
+
             scalars = ("steps",)
             ...
                 return worker.gradient_sum, {"steps": worker.steps}
