@@ -885,7 +885,9 @@ def test_synchronous_elastic_workers_are_stable_only_below_the_known_bound(worke
 
 
 @pytest.mark.parametrize(
-    "scheme", [Downpour(push_period=3, pull_period=4), AEASGD(), SyncSGD(backup_workers=1)], ids=lambda s: s.name
+    "scheme",
+    [Downpour(push_period=3, pull_period=4), AEASGD(), SyncSGD(backup_workers=1), TrimmedMean(trim=0.4)],
+    ids=lambda s: s.name,
 )
 def test_nothing_leaves_the_ps_under_the_lock(scheme, tmp_path):
     """Else a worker that is stopped in this moment would hold it. A checkpoint once made a round trip to the chief."""

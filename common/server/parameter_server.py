@@ -127,19 +127,20 @@ class ParameterServer:
             has_room: builds a flag under the lock, True if a message that is not finite can be merged.
 
         Yields:
-            an object with `released`, see `Transactions.lock`, and `finite`, True if the message is finite.
+            an object with `released`, see `Transactions.lock`, and, with `has_room`, `finite`: True if the message is.
         """
         checked = slices and self.scheme.sync.uses_ps  # without a ps, workers check the mean of all messages
         finite = self.center.each_slice(lambda _, u: is_finite(u), slices) if checked else []
         with tf.device(self.devices[0]):  # the times have to arrive before the lock is taken
             arrived = [*slices, *finite] if slot.times is None else [*slices, *finite, tf.identity(slot.times)]
+            fine = None if has_room is None else tf.reduce_all(finite)
 
         def conditions() -> list[Any]:
-            fits = finite if has_room is None else [tf.reduce_all(finite) | has_room()]
+            fits = finite if has_room is None else [fine | has_room()]
             return [~self.scheme.sync.complete(self), *fits]
 
         with self.transactions.event(slot, arrived, conditions) as held:
-            held.finite = tf.reduce_all(finite) if finite else tf.constant(True)
+            held.finite = fine
             yield held
 
     def apply(

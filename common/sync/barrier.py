@@ -82,10 +82,17 @@ class InSets(Synchronization):
             there = ps.count(ps.variables.arrived & ps.variables.not_finite)
             return there < tf.gather(self._most_hostile(ps), ps.count(ps.active))
 
-    def _arrive(self, ps: Store, slot: WorkerSlot, slices: list[Message], finite: Tensor) -> list[Any]:
+    def _arrive(self, ps: Store, slot: WorkerSlot, slices: list[Message], finite: Tensor | None) -> list[Any]:
         """Add a message to the sums unless it is left out, and apply them if it completes the set; under the lock.
 
-        Returns the same as `_close_set`.
+        Args:
+            ps: the parameter server.
+            slot: slot of the sender.
+            slices: the slices of its message.
+            finite: False if the message is left out for that; None if the scheme tolerates no such message.
+
+        Returns:
+            the same as `_close_set`.
         """
         with tf.device(ps.devices[0]):
             version = ps.read_version()
@@ -95,13 +102,14 @@ class InSets(Synchronization):
             # Read `first` before this worker's flag is set. Otherwise no message would ever be the first of its set.
             with tf.control_dependencies([ps.record(version, slot, staleness, accepted=fresh), first]):
                 arrived = ps.write(ps.variables.arrived, slot, fresh)
-            if self._tolerates(ps):
+            counts = fresh
+            if finite is not None:
+                counts &= finite
                 ps.count_refused(slot, tf.cast(~finite, tf.int64))
                 with tf.control_dependencies([arrived]):
                     arrived = ps.write(ps.variables.not_finite, slot, ~finite)
 
         drops = self.late == "drop" and self._has_late(ps)
-        counts = fresh & finite
 
         def arrive_at(part: Any, message: Message) -> Any:
             if drops:  # a message that is dropped writes no row of its worker
@@ -109,7 +117,7 @@ class InSets(Synchronization):
                 message = tf.cond(fresh, weigh, lambda: tf.nest.map_structure(tf.zeros_like, message))
             else:
                 message = ps.weighted(part, message, staleness, slot)
-            if drops or self._tolerates(ps):
+            if drops or finite is not None:
                 message = tf.nest.map_structure(lambda u: tf.where(counts, u, tf.zeros_like(u)), message)
 
             def put(combine: Any) -> None:

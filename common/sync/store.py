@@ -32,8 +32,8 @@ The operations of an event, in the order in which rules use them:
     event(slot, slices, has_room)           context: one atomic event of this worker, which may bring a message. It is
                                             refused if the message is not finite, unless `has_room()` is true then,
                                             comes after the last update, or is not from the holder of the slot. Of its
-                                            value, `released` is ready once the lock is free again, and `finite` tells
-                                            whether the message is
+                                            value, `released` is ready once the lock is free again; with `has_room`,
+                                            `finite` tells whether the message is
     check(slices)                           refuse a message that is not finite, where no `event` does; returns a tensor
                                             that the update must follow
     exclusive()                             context: one atomic event that is no worker's message
