@@ -38,8 +38,9 @@ from numbers import Integral
 from types import SimpleNamespace
 from typing import Any
 
-from .arguments import at_least, at_most
-from .contract.checks import check_kind, check_update, fitted
+from .arguments import at_most
+from .cards import warn_if_crowded
+from .contract.checks import fitted_in_process
 from .contract.fragments import fragments_of
 from .contract.scheme import Scheme
 from .contract.seeded import uniform
@@ -318,6 +319,7 @@ class Group:
     def __init__(
         self, scheme: Scheme, params: Any, *, workers: int, ps: int = 1, codec: str = "float32", seed: int = 0
     ):
+        warn_if_crowded()
         scheme = fitted_in_process(scheme, workers, ps, codec, "Group(Downpour(), params, workers=4)")
         self.scheme, self.workers, self._structure = scheme, workers, Structure(params)
         center = self._structure.vector(params, "params")
@@ -385,20 +387,6 @@ class Group:
         self._operations.given = vector, None if loss is None else tf.cast(loss, tf.float32)
         self._turns.step(k)
         return k in self.ready
-
-
-def fitted_in_process(scheme: Scheme, workers: int, ps: int, codec: str, usage: str) -> Scheme:
-    """Return the scheme with this codec; `UserError` if the arguments do not fit, with the call as it should be."""
-    check_kind(scheme, usage)
-    at_least(1, workers=workers, ps=ps)
-    scheme = fitted(scheme, workers, ps, codec)
-    if scheme.sync.grace:
-        raise UserError(
-            f"{scheme.name}: without processes there is no clock to end a time of grace: leave it out. Received: "
-            f"grace={scheme.sync.grace:g}"
-        )
-    check_update(scheme, in_process=True)
-    return scheme
 
 
 def check_finite(now: Now, message: Message) -> None:

@@ -24,9 +24,11 @@ import numpy as np
 import tensorflow as tf
 
 from .arguments import at_most
+from .cards import warn_if_crowded
+from .contract.checks import fitted_in_process
 from .contract.scheme import Scheme
 from .errors import UserError
-from .group import Operations, fitted_in_process
+from .group import Operations
 from .messages.structure import Structure
 from .settings import refuse, source_of
 from .turns import WHOLE, Now, Order, TurnsAhead, check_order, now_of
@@ -148,6 +150,7 @@ class Optimizer(keras.optimizers.Optimizer):
         loss_scale_factor: float | None = None,
     ):
         refuse()
+        warn_if_crowded()
         scheme = fitted_in_process(scheme, workers, ps, codec, "Optimizer(Downpour(), workers=4)")
         check_order(order, workers)
         rate = getattr(scheme, "learning_rate", 0.0)

@@ -22,10 +22,9 @@ CONFIG = {
 }  # fmt: skip
 
 
-def test_worker_k_sees_gpu_k_in_turn_and_takes_what_it_needs():
+def test_worker_k_sees_gpu_k_in_turn():
     seen = [seen_by("worker", k, 1, ["0", "1", "2"], placed=False, workers=4) for k in range(4)]
     assert [one["CUDA_VISIBLE_DEVICES"] for one in seen] == ["0", "1", "2", "0"]
-    assert all(one["TF_FORCE_GPU_ALLOW_GROWTH"] == "true" for one in seen)
     two = [seen_by("worker", k, 2, ["0", "1", "2"], placed=False, workers=2)["CUDA_VISIBLE_DEVICES"] for k in range(2)]
     assert two == ["0,1", "2,0"]
 
@@ -33,7 +32,7 @@ def test_worker_k_sees_gpu_k_in_turn_and_takes_what_it_needs():
 def test_a_ps_sees_no_gpu_and_a_placed_worker_keeps_its_own():
     assert seen_by("ps", 0, 1, ["0"], placed=False, workers=1) == {"CUDA_VISIBLE_DEVICES": "-1"}
     for there, placed in ((["0", "1"], True), ([], False)):
-        assert seen_by("worker", 1, 1, there, placed, workers=2) == {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+        assert seen_by("worker", 1, 1, there, placed, workers=2) == {}
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,20 @@ def test_the_gpus_of_a_machine_are_those_that_the_run_may_use(tmp_path):
         (tmp_path / name).touch()
     assert gpus({}, tmp_path) == ["0", "1", "2"]
     assert gpus({"CUDA_VISIBLE_DEVICES": "1, GPU-5c3f"}, tmp_path) == ["1", "GPU-5c3f"]
-    assert gpus({"CUDA_VISIBLE_DEVICES": "-1"}, tmp_path) == gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("0,-1,1", ["0"]), ("2,0,2,-1,1", ["2", "0", "2"]), (" 1 , 0 ", ["1", "0"]), ("0,7,1", ["0"]), ("0,,1", ["0"]),
+     ("GPU-8932f937,1", ["GPU-8932f937", "1"]), ("MIG-377e0049-554c", ["MIG-377e0049-554c"]), ("-1", []), ("", []),
+     ("NoDevFiles", []), ("none", []), ("void", []), ("all", [])],
+)  # fmt: skip
+def test_a_list_of_visible_gpus_ends_as_for_cuda_before_the_first_entry_that_is_none(text, found, tmp_path):
+    for number in range(3):
+        (tmp_path / f"nvidia{number}").touch()
+    assert gpus({"CUDA_VISIBLE_DEVICES": text}, tmp_path) == found
+    if text != "0,7,1":
+        assert gpus({"CUDA_VISIBLE_DEVICES": text}, tmp_path / "none") == found  # as in WSL
 
 
 @pytest.fixture
@@ -67,7 +79,8 @@ def cards(monkeypatch):
     import tensorflow as tf
 
     models: list[str] = []
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: list(models) if kind == "GPU" else [])
+    for listed in ("list_physical_devices", "get_visible_devices"):
+        monkeypatch.setattr(tf.config, listed, lambda kind=None: list(models) if kind == "GPU" else [])
     monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda model: {"device_name": model})
     return models
 

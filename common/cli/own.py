@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..arguments import nearest
+from ..cards import keep_off
 from ..cluster.fingerprint import model_digest
 from ..data import models, named
 from ..data.examples import arrays_of, read, yields_batches
@@ -27,8 +28,12 @@ from .flags import in_file
 from .imports import execute, import_tensorflow, where
 
 
-def find_problem(options: Options) -> tuple[Dataset, str, ModelRecipe, Any]:
+def find_problem(options: Options, only_tries: bool = False) -> tuple[Dataset, str, ModelRecipe, Any]:
     """Return data, the name of the model, its recipe, and the Keras model, None if data and model have names.
+
+    Args:
+        options: the options of the command.
+        only_tries: True if this process does no more with the model than to try it: then it keeps off the GPUs.
 
     Raises:
         UserError: there are no such data or model, or they do not fit each other.
@@ -41,6 +46,8 @@ def find_problem(options: Options) -> tuple[Dataset, str, ModelRecipe, Any]:
         return dataset, name, ModelRecipe.named(name, dataset.shape, dataset.classes, options.run.seed), None
     set_here(options.run.kernels)
     import_tensorflow()
+    if only_tries:
+        keep_off()
     keras.utils.set_random_seed(options.run.seed)  # weights and shuffled data are the same in each task and run
     model = own_model(options.model or "") if in_file(options.model) else None
     dataset = named.load(options.dataset or "") if options.data is None else own_data(options, model)

@@ -176,7 +176,8 @@ def prepared(scheme: Scheme, options: Options) -> tuple[Job, dict[str, Any], Any
     require_tensorflow()
     cluster = find_cluster(options, scheme.sync.uses_ps)
     with Console(stderr=True).status(f"{scheme.name}: reading the data ..."):  # shown only on a terminal
-        dataset, name, recipe, model = find_problem(options)
+        in_tasks = not (cluster.placement.in_process or options.dry_run)
+        dataset, name, recipe, model = find_problem(options, only_tries=in_tasks)
     job = make_job(scheme, recipe, dataset.train, dataset.test, cluster, options.run)
     job.scheme = shaped(job.scheme, options.lr_schedule, job.steps)
     config = describe(job, options.data or options.dataset or "", name)

@@ -42,6 +42,20 @@ def fitted(scheme: Scheme, workers: int, ps: int, codec: str) -> Scheme:
     return rounded(scheme, codec)
 
 
+def fitted_in_process(scheme: Scheme, workers: int, ps: int, codec: str, usage: str) -> Scheme:
+    """Return the scheme with this codec; `UserError` if the arguments do not fit, with the call as it should be."""
+    check_kind(scheme, usage)
+    at_least(1, workers=workers, ps=ps)
+    scheme = fitted(scheme, workers, ps, codec)
+    if scheme.sync.grace:
+        raise UserError(
+            f"{scheme.name}: without processes there is no clock to end a time of grace: leave it out. Received: "
+            f"grace={scheme.sync.grace:g}"
+        )
+    check_update(scheme, in_process=True)
+    return scheme
+
+
 def check_scheme(scheme: Scheme, workers: int) -> None:
     """Check synchronization rule, codecs, scalars and variables of a scheme, then call its own `Scheme.check`.
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..cards import left_visible
 from ..cluster.cluster import Isolation
 from ..cluster.failure_detector import POLL_SECONDS, FailureDetector
 from ..errors import TaskLost, UserError, WaitTimeout
@@ -142,6 +143,7 @@ class ForkServer:
             "TF_CPP_MIN_LOG_LEVEL": "1",
             "MALLOC_ARENA_MAX": "2",  # a quarter less memory for each worker
             **known,
+            **left_visible(),
             **self.kernels_environment,
             "PYTHONPATH": os.pathsep.join(import_path()),
             "OPENBLAS_NUM_THREADS": "1",  # a process with several threads cannot fork safely

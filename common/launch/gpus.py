@@ -1,41 +1,30 @@
 """The GPUs of this machine, and what each worker has of them.
 
 Worker k gets GPU number k, in turn; a ps gets none, and the evaluator one if the workers leave one. A worker whose
-batches are shared by d devices gets the next d GPUs. It allocates GPU memory as it needs it, so that several workers
-may share one GPU.
+batches are shared by d devices gets the next d GPUs. It allocates GPU memory as it needs it (see `cards`), so that
+several workers may share one GPU.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..cards import NONE, VISIBLE, gpus, left_visible
 from ..cluster.cluster import OF_WORKER
 from ..lazy import tf
 from ..packages import IS_CHECKOUT
 from ..reports import Report
 from ..tasks.job import Job
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-
-NONE = "-1"
-
 DRIVER = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/nvidia0", "usr/lib/wsl/lib/libcuda.so.1")  # as in run.sh
 
 CUDNN = "nvidia.cudnn"  # a package of the CUDA libraries
 
 SET_UP = "DISTSGD_GPU=1 bash run.sh list" if IS_CHECKOUT else "pip install 'tensorflow[and-cuda]'"
-
-
-def gpus(environment: Mapping[str, str] = os.environ, drivers: Path = Path("/dev")) -> list[str]:
-    """Return CUDA's numbers or names of the GPUs that a run may use; without TensorFlow, which would occupy them."""
-    if VISIBLE in environment:
-        named = [name.strip() for name in environment[VISIBLE].split(",")]
-        return [name for name in named if name and name != NONE]
-    numbers = sorted(int(path.name.removeprefix("nvidia")) for path in drivers.glob("nvidia[0-9]*"))
-    return [str(number) for number in range(len(numbers))]
 
 
 def seen_by(
@@ -53,12 +42,21 @@ def seen_by(
     """
     if job_name == "ps":
         return {VISIBLE: NONE}
-    growing = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     of_worker = there if placed else [*dict.fromkeys(_cards(index, devices, there))]
     if job_name == "evaluator":  # it builds the graph of the workers, whose GPUs it does not see
         free = [] if placed else there[workers * devices :]
-        return growing | {VISIBLE: free[0] if free else NONE, OF_WORKER: str(len(of_worker))}
-    return growing if job_name != "worker" or placed or not there else growing | {VISIBLE: ",".join(of_worker)}
+        return {VISIBLE: free[0] if free else NONE, OF_WORKER: str(len(of_worker))}
+    return {} if job_name != "worker" or placed or not there else {VISIBLE: ",".join(of_worker)}
+
+
+def shares(job: Job) -> Counter[str]:
+    """Return the number of workers that compute on each GPU of this machine, for a job in processes."""
+    there, own, cluster = gpus(os.environ | left_visible()), job.devices_per_worker, job.cluster
+    if cluster.task is not None:
+        return Counter(there if cluster.task.job == "worker" else [])
+    if cluster.placement.in_process:  # a process of its own has all tasks
+        return Counter(there[: cluster.workers * own])
+    return Counter(card for k in range(cluster.workers) for card in {*_cards(k, own, there)})
 
 
 def _cards(index: int, devices: int, there: Sequence[str]) -> list[str]:
@@ -68,7 +66,7 @@ def _cards(index: int, devices: int, there: Sequence[str]) -> list[str]:
 
 def planned(workers: int, devices: int) -> str:
     """Return the devices that the workers of a run on this machine will have, in words; without TensorFlow."""
-    number = min(len(gpus()), workers * devices)
+    number = min(len(gpus(os.environ | left_visible())), workers * devices)
     return f"{number} GPU{'s' * (number > 1)}" if number else "CPU"
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import sys
 import tempfile
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from ..cards import ask, crowded, keep_off
 from ..data.dataset import is_arrays, leaves
 from ..data.mapped import Pickler, size_of
 from ..errors import DistsgdError, UserError
@@ -21,6 +23,7 @@ from ..record.plot import import_ahead
 from ..tasks.job import Job, Script
 from .by_value import dumps
 from .client import fork_server
+from .gpus import shares
 from .supervisor import OnEvent, Supervision
 from .terms import names_of_joins
 
@@ -38,11 +41,14 @@ def launch(job: Job, on_event: OnEvent) -> None:
         own_folder(logs)
     names = task_names(job)
     check_descriptors(job, len(names), logs)
+    answer = ask() if (sharing := shares(job)) else list  # the tool needs a second, while TensorFlow is imported
     threading.Thread(target=import_ahead, daemon=True).start()  # the plot of the end needs it: import it meanwhile
     with fork_server(job.cluster.isolation, job.kernels, logs) as server:
         on_event({"event": "network", "state": server.network})
         if used := server.kernels or job.kernels.name:
             on_event({"event": "kernels", "used": used, "why": job.kernels.why})
+        for line in crowded(answer(), sharing, own=False):
+            on_event({"event": "warning", "message": line})
         with tempfile.TemporaryDirectory(dir=server.folder.name) as scratch:
             if ("evaluator", 0) in names:
                 job = replace(job, graph_file=Path(scratch) / "worker.graph")
@@ -81,6 +87,8 @@ def check_descriptors(job: Job, tasks: int, logs: Path) -> None:
     if most >= least or job.transport != "memory":
         return
     with standard_error_to(logs / "launcher.log"):  # where TensorFlow, first imported here, prints its messages
+        if "tensorflow" not in sys.modules:
+            keep_off()
         size = job.recipe.flat().size
     if FLOAT_BYTES * size < segments.SHARED_BYTES:
         return

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..cards import ask, crowded
 from ..cluster.fingerprint import class_digest, data_digest, identity, model_digest
 from ..errors import CannotWrite, Diverged, Interrupted
 from ..files import Lock, in_one_line
@@ -24,7 +25,7 @@ from ..simulation.virtual_run import simulate
 from ..tasks.job import Job, checkpoints_of
 from ..tasks.results import write_data, write_graph
 from ..worker.flat_model import FlatModel, unused_optimizer
-from .gpus import planned
+from .gpus import planned, shares
 from .launcher import launch
 from .supervisor import OnEvent
 from .threads import run_threads
@@ -117,6 +118,9 @@ def start(job: Job, on_event: OnEvent, model: Any = None) -> None:
     """
     if model is not None and job.cluster.backend in HERE:
         report_kernels(job, on_event)
+        if job.cluster.simulated is None and (sharing := shares(job)):
+            for line in crowded(ask()(), dict.fromkeys(sharing, 1), own=True):
+                on_event({"event": "warning", "message": line})
         with using(job.recipe.settings):
             HERE[job.cluster.backend](job, lambda **event: on_event(event), job.recipe.flat(model))
     else:
