@@ -207,6 +207,26 @@ def is_sensitive(name, run):
         assert not judge(replace(run, hyperparameters=wrong)).agrees, wrong
 
 
+def types_of(run, dtype) -> set[str]:
+    """Return the types of all centers of the equations, of the points of all gradients and of all messages."""
+    found = set()
+
+    def seen(vector):
+        found.add(vector.dtype.name)
+        return vector
+
+    def gradient(x, k, t):
+        return seen(run.gradient(seen(x), k, t))
+
+    def send(message, k):
+        return seen(run.send(seen(message), k))
+
+    cast = replace(run, start=run.start.astype(dtype), gradient=gradient, send=send)
+    for center in run.equations.execute(cast, run.hyperparameters):
+        seen(center)
+    return found
+
+
 @pytest.mark.parametrize("name", WAYS)
 def test_a_run_on_three_workers_and_two_ps_replays(name, warm, tmp_path):
     """With one ps: the long runs below, those that survive a fault, and rules that need the whole center."""
@@ -229,7 +249,10 @@ def test_a_group_follows_equations_that_notice_a_slightly_wrong_number(name):
     trace = happens(
         scheme, 3, seed=1, size=1.0, rounds=rounds, step_factors="0.58,0.75,1.51", stop_at_version=stop
     ).trace
-    is_sensitive(name, PlayedRun(scheme, hidden=(8,), seed=1).replay(trace).recorded(trace))
+    run = PlayedRun(scheme, hidden=(8,), seed=1).replay(trace).recorded(trace)
+    is_sensitive(name, run)
+    assert types_of(run, np.float64) == {"float64"}
+    assert types_of(run, np.float32) == {"float32"}, "NumPy has promoted what a type is computed from"
 
 
 @pytest.mark.parametrize("name", ["async_sgd", pytest.param("all_reduce", marks=pytest.mark.thorough)])

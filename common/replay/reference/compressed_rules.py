@@ -62,8 +62,8 @@ def sparseloco(
 
 def mean_of(sent: Sequence[np.ndarray], senders: bool) -> np.ndarray:
     """Return the mean over the workers; with `senders` of each element over those that have sent it."""
-    number = np.maximum(np.count_nonzero(sent, axis=0), 1) if senders else len(sent)
-    return np.sum(sent, axis=0) / number
+    total, number = np.sum(sent, axis=0), len(sent)
+    return total / (np.maximum(np.count_nonzero(sent, axis=0), 1).astype(total.dtype) if senders else number)
 
 
 def sparta(
@@ -292,7 +292,7 @@ def powersgd(
         if rank * (n + m) < n * m:
             matrices[i], qs[i] = (n, m), first[begin : begin + m * rank].reshape(m, rank)
         begin += m * rank if i in matrices else n * m
-    errors = [{i: np.zeros(sides) for i, sides in matrices.items()} for _ in range(workers)]
+    errors = [{i: np.zeros(sides, x.dtype) for i, sides in matrices.items()} for _ in range(workers)]
     for t in range(steps):
         gradients = [np.split(gradient(x, k, t), cuts) for k in range(workers)]
         moves = [np.mean(of_each, axis=0) for of_each in zip(*gradients, strict=True)]

@@ -106,7 +106,7 @@ def fednova(
             x = inner_window(theta, {}, gradient, k, done[k], h[k], eta, sgd_step)
             done[k] += h[k]
             d.append(send((theta - x) / h[k], k))
-        theta = theta - np.mean(h) * np.mean(d, axis=0)
+        theta = theta - sum(h) / workers * np.mean(d, axis=0)
         path.append(theta.copy())
     return path
 
@@ -123,12 +123,12 @@ def krum(
     for t in range(steps):
         g = np.array([gradient(theta, k, t) for k in range(workers)])
         finite = [bool(np.isfinite(row).all()) for row in g]
-        far = np.full((workers, workers), np.inf)
+        far = np.full((workers, workers), np.inf, g.dtype)
         for j in range(workers):
             for k in range(j):  # each distance once, so that both ends have the same
                 if finite[j] and finite[k]:
                     far[j, k] = far[k, j] = np.sum((g[k] - g[j]) ** 2)
-        scores = np.where(finite, np.sort(far, axis=1)[:, :near].sum(axis=1), np.inf)
+        scores = np.where(finite, np.sort(far, axis=1)[:, :near].sum(axis=1), far.dtype.type(np.inf))
         best = np.argsort(scores, kind="stable")[: min(chosen, sum(finite))]
         theta = theta - eta * np.mean(g[best], axis=0)
         path.append(theta.copy())

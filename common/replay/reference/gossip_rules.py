@@ -44,8 +44,8 @@ class Members:
 
     lost: Sequence[Lost] = field(default=())
 
-    def mixing(self, weights: np.ndarray, t: int) -> np.ndarray:
-        """Return the matrix of round t, given that of all workers, [W, W].
+    def mixing(self, weights: np.ndarray, t: int, dtype: np.dtype) -> np.ndarray:
+        """Return the matrix of round t, of this type, given that of all workers, [W, W].
 
         With L the workers that are not out and D those that are, it is W_LL + W_LD (1 − W_DD)⁻¹ W_DL, the stochastic
         complement, and 1 for D. A worker that has not heard a message before that has its weight itself.
@@ -63,7 +63,7 @@ class Members:
                 missing = [i for i, first in enumerate(one.missed_from) if first <= t and i != one.worker]
                 mixed[missing, missing] += mixed[missing, one.worker]
                 mixed[missing, one.worker] = 0
-        return mixed
+        return mixed.astype(dtype)
 
     def mean(self, rows: np.ndarray, rounds: int) -> np.ndarray:
         """Return the mean of rows [W, P] over the workers in the center after that many rounds."""
@@ -130,7 +130,7 @@ def d_psgd(
     for t in range(steps):
         x[members.anew(t)] = path[-1] if path else start
         moves = np.array([gradient(own, k, t) for k, own in enumerate(x)])
-        x = members.mixing(weights(t), t) @ x - eta * moves
+        x = members.mixing(weights(t), t, start.dtype) @ x - eta * moves
         path.append(members.mean(x, t + 1))
     return path
 
@@ -182,7 +182,7 @@ def dsgd_tracking(
             y = before = np.zeros_like(x)
         now = np.array([gradient(own, k, t) for k, own in enumerate(x)])
         y, before = y + now - before, now
-        mixing = members.mixing(weights(t), t)
+        mixing = members.mixing(weights(t), t, start.dtype)
         x, y = mixing @ (x - eta * y), mixing @ y
         path.append(members.mean(x, t + 1))
     return path
@@ -202,11 +202,11 @@ def sgp(
 
     `weights` returns P of a step, whose columns sum to one.
     """
-    x, w, path = np.tile(start, (workers, 1)), np.ones((workers, 1)), []
+    x, w, path = np.tile(start, (workers, 1)), np.ones((workers, 1), start.dtype), []
     for t in range(steps):
         x[members.anew(t)] = path[-1] if path else start
         x = x - eta * np.array([gradient(z_k, k, t) for k, z_k in enumerate(x / w)])
-        mixing = members.mixing(weights(t), t)
+        mixing = members.mixing(weights(t), t, start.dtype)
         x, w = mixing @ x, mixing @ w
         path.append(members.mean(x / w, t + 1))
     return path
@@ -237,7 +237,7 @@ def noloco(
         for k in members.anew(number):
             a[k], m[k], states[k] = path[-1], 0, {}
         x = _after_steps(a, states, gradient, t, min(period, steps - t), eta, inner)
-        mixing = members.mixing(weights(number), number)
+        mixing = members.mixing(weights(number), number, start.dtype)
         m = mu * m + epsilon * (mixing @ (x - a)) + gamma * (mixing @ a - a)
         a = a + m
         path.append(members.mean(a, number + 1))
@@ -270,7 +270,7 @@ def gasloc(
             theta[k], before[k], states[k] = path[-1], path[-1], {}
         x = _after_steps(theta, states, gradient, t, min(period, steps - t), eta, inner)
         psi = theta + epsilon * (x - theta)
-        laplacian = np.eye(workers) - members.mixing(weights(number), number)
+        laplacian = np.eye(workers, dtype=start.dtype) - members.mixing(weights(number), number, start.dtype)
         theta, before = psi - alpha * (laplacian @ psi) + mu * (psi - before), psi
         path.append(members.mean(theta, number + 1))
     return path
