@@ -1,3 +1,5 @@
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -185,6 +187,9 @@ def test_the_validation_split_is_the_end_and_class_weights_go_to_examples():
     np.testing.assert_array_equal(last["a"], np.arange(7, 10))
     for form in (labels, labels[:, 0], np.eye(3)[labels[:, 0]]):
         np.testing.assert_array_equal(weighted((first, form), {0: 5.0, 2: 0.5})[2], [5, 1, 0.5, 1, 5, 1, 0.5])
+    for sequences in (np.eye(3)[np.arange(28).reshape(7, 4) % 3], np.ones((7, 4, 1)), np.tile([0, 1, 1], (7, 1))):
+        with pytest.raises(UserError, match=re.escape(f"sample_weight of shape (7, {sequences.shape[1]})")):
+            weighted((first, sequences), {1: 2.0})
 
 
 def test_the_classes_of_mnist1d_are_balanced():
@@ -367,7 +372,7 @@ def failing():
         (lambda: (tf.sparse.eye(3), Y), "data must hold dense arrays. Received: tensorflow.SparseTensor"),
         (
             lambda: iter([(np.zeros(3), 1.0)]),
-            r"as after dataset.batch\(32\). Received: x float64 \(3,\), y int64|float64",
+            r"as after dataset.batch\(32\). Received: x float32 \(3,\), y float32",
         ),
         (lambda: (3, 4), r"the examples along the first axis.*Received: x int64 \(\), y int64 \(\)"),
     ],
@@ -376,6 +381,17 @@ def test_data_that_cannot_be_read_are_refused_in_one_line(data, message, monkeyp
     monkeypatch.setattr(examples, "MOST_BATCHES", 100)
     with pytest.raises(UserError, match=message):
         examples.read(data(), "data", linear())
+
+
+def test_wide_floats_are_read_as_those_of_fit_and_mapped_ones_stay_in_their_file(tmp_path):
+    np.save(tmp_path / "x.npy", X.astype("d"))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    for wide in (X.astype("d"), X.tolist(), tf.constant(X, tf.float64), X.astype(np.longdouble)):
+        (x, y), _ = examples.read((wide, [*range(64)]), "data")
+        assert (x.dtype, y.dtype) == (np.float32, np.int64)
+        np.testing.assert_array_equal(x, X)
+    assert examples.read(mapped[3:], "data")[0][0].base is not None
+    assert examples.read(X.astype("e"), "data")[0][0].dtype == np.float16
 
 
 def test_data_larger_than_a_share_of_the_memory_are_refused(monkeypatch):

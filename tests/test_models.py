@@ -13,6 +13,7 @@ from distsgd.common.data.models import MADE_FOR, MODELS, ModelRecipe, batched
 from distsgd.common.data.named import load
 from distsgd.common.data.trial import diagnostic_batch, try_out
 from distsgd.common.worker.flat_model import FlatModel
+from distsgd.common.worker.replica import own_seed
 
 GLOBAL = 2.0  # which a lambda below needs
 
@@ -271,7 +272,7 @@ class Told(OwnLoss):
 
 def test_a_loss_of_the_models_own_is_what_is_trained():
     model = Told(1)
-    x, y = batch()[0], np.zeros((8, 1), "f")
+    x, y = batch()[0], np.zeros((8, 1))  # float64, as NumPy makes it
     model(x)
     model.compile()
     flat = try_out(ModelRecipe.of(model), model, (x, y)).flat()
@@ -387,3 +388,10 @@ def test_a_model_that_is_another_one_after_it_has_been_rebuilt_is_refused():
     model.layers[0].factor = 9.0
     with pytest.raises(UserError, match="rebuilt from its configuration and weights, has another loss"):
         try_out(ModelRecipe.of(model), model, batch())
+
+
+def test_no_two_layers_of_two_workers_draw_the_same_numbers():
+    """Though their seeds are neighbours, and Keras adds one to the counter in each step."""
+    states = [own_seed(np.array([seed, 0], np.uint32), k).numpy() for seed in range(8) for k in range(64)]
+    assert len({state[0] for state in states}) == 8 * 64
+    assert not np.array(states)[:, 1].any()

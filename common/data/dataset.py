@@ -44,7 +44,11 @@ def split_off(data: tuple[Any, ...], fraction: float) -> tuple[tuple[Any, ...], 
 
 
 def weighted(data: tuple[Any, ...], class_weight: Mapping[int, float]) -> tuple[Any, ...]:
-    """Return the data with the weight of its class for each example; y holds class numbers or one-hot rows."""
+    """Return the data with the weight of its class for each example; y holds class numbers or one-hot rows.
+
+    Raises:
+        UserError: an example has more than one class, as a sequence of labels has.
+    """
     if len(data) == 3:
         raise UserError("class_weight and sample_weight cannot be used at the same time: multiply them yourself")
     if not isinstance(class_weight, Mapping):
@@ -52,8 +56,14 @@ def weighted(data: tuple[Any, ...], class_weight: Mapping[int, float]) -> tuple[
     x, y = (*data, None)[:2]
     if not isinstance(y, np.ndarray):
         raise UserError(f"class_weight needs class numbers in y. Received: y is a {type(y).__name__}")
-    labels = y.reshape(len(y), -1)
-    labels = labels.argmax(1) if labels.shape[1] > 1 else np.round(labels[:, 0]).astype(int)
+    rows = y.reshape(len(y), -1)
+    one_class = rows.shape[1] == 1 or (y.ndim == 2 and np.allclose(rows.sum(1), 1) and rows.min() >= 0)
+    if not one_class:
+        raise UserError(
+            "class_weight needs one class for each example, a number or a one-hot row: give sample_weight of shape "
+            f"{y.shape[: max(y.ndim - 1, 2)]} in its place. Received: y of shape {y.shape}"
+        )
+    labels = rows.argmax(1) if rows.shape[1] > 1 else np.round(rows[:, 0]).astype(int)
     kinds, where = np.unique(labels, return_inverse=True)
     return x, y, np.array([class_weight.get(int(kind), 1.0) for kind in kinds], np.float32)[where]
 

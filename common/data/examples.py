@@ -14,6 +14,7 @@ from ..errors import UserError
 from ..lazy import keras
 from ..system import memory_bytes
 from .dataset import leaves, num_examples
+from .mapped import size_of
 from .models import plain
 from .trial import described
 
@@ -118,17 +119,21 @@ def _arrays(part: Any, name: str) -> Any:
     if isinstance(part, tuple | list) and not numeric:
         return [_arrays(value, name) for value in part]
     try:
-        if isinstance(part, np.ndarray):
-            return part
-        if numeric:
-            array = np.asarray(part)
-            return array.astype(keras.config.floatx()) if array.dtype.kind == "f" else array
+        if isinstance(part, np.ndarray) or numeric:
+            return _narrowed(np.asarray(part))
         if _is_array(part):
-            return np.asarray(getattr(part, "to_numpy", lambda: part)())
+            return _narrowed(np.asarray(getattr(part, "to_numpy", lambda: part)()))
     except Exception as error:  # lists of unequal lengths, a symbolic tensor, a tensor on another device
         raise UserError(f"{name} cannot be read as an array: {plain(error)}") from None
     wanted = "hold dense arrays" if hasattr(part, "dtype") else f"be {KINDS}"
     raise UserError(f"{name} must {wanted}. Received: {kind_of(part)}")
+
+
+def _narrowed(array: np.ndarray) -> np.ndarray:
+    """Return wider floats as those of Keras' setting, as its `fit` does; an array in a mapped file stays there."""
+    wanted = np.dtype(keras.config.floatx())
+    wider = array.dtype.kind == "f" and array.itemsize > wanted.itemsize and size_of(array)
+    return array.astype(wanted) if wider else array
 
 
 def _is_array(value: Any) -> bool:

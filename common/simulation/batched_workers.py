@@ -25,7 +25,7 @@ from ..messages.message import MeanUnknown, as_message, declared_means, known_me
 from ..messages.ops import building, first_values
 from ..messages.stand_in import Row, StandIn
 from ..sync.store import Message
-from ..worker.replica import Replica, Stream
+from ..worker.replica import Replica, Stream, own_seed
 
 Values = dict[str, Any]  # of one or many workers: params, slots (of the scheme), codec (by slice), state, seeds
 
@@ -103,9 +103,8 @@ class BatchedWorkers:
         self.num_workers, self.sizes = workers, sizes
         center, state = initial
 
-        def seeds(initial_seed: Any) -> Any:  # different seeds, so that workers draw different dropout masks
-            number = np.arange(workers, dtype=initial_seed.dtype)
-            return tf.constant(initial_seed[None] + number.reshape(-1, *[1] * initial_seed.ndim))
+        def seeds(initial_seed: Any) -> Any:
+            return own_seed(initial_seed, np.arange(workers)[:, None])
 
         def all_rows(value: Any) -> Any:
             value = tf.convert_to_tensor(value)

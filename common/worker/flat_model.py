@@ -167,10 +167,18 @@ def _attributes(model: Any) -> list[dict[str, Any]]:
 
 
 def loss_of(model: Any, batch: Sequence[Any], training: bool) -> Any:
-    """Return the loss of a Keras model on (x,), (x, y) or (x, y, sample_weight), as `fit` computes it."""
-    x, y, weight, *_ = (*batch, None, None)
+    """Return the loss of a Keras model on (x,), (x, y) or (x, y, sample_weight), as `fit` computes it.
+
+    Floats are of Keras' type, as those of arrays are in `fit`: a user's `compute_loss` may combine them with others.
+    """
+    x, y, weight, *_ = (*tf.nest.map_structure(_in_floatx, tuple(batch)), None, None)
     y_pred = model(x, training=training)
     return model._compute_loss(x, y, y_pred, weight, training=training)
+
+
+def _in_floatx(tensor: Any) -> Any:
+    tensor = tf.convert_to_tensor(tensor)
+    return tf.cast(tensor, keras.config.floatx()) if tensor.dtype.is_floating else tensor
 
 
 def _check(model: Any) -> None:

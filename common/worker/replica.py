@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from .flat_model import FlatModel
 
+SEED_STRIDE = 0x9E3779B1  # odd: all workers have different seeds; of no simple ratio to 2^32: far apart
+
 
 class Shard:
     """Batches from arrays on the worker's device; the rows select the examples of a batch.
@@ -87,7 +89,7 @@ class Replica:
         with tf.device(devices[0]):
             self.state = tf.Variable(tf.zeros([model.state_size]), name=f"{name}_state")
             self.seeds = [  # different on each worker
-                tf.Variable(value + tf.cast(index, value.dtype), name=f"{name}_seed_{i}")
+                tf.Variable(own_seed(value, index), name=f"{name}_seed_{i}")
                 for i, value in enumerate(model.initial_seeds)
             ]
             # Feed the frozen values once, like the data: as constants they would make the graph as large as the model.
@@ -123,7 +125,7 @@ class Replica:
         results = []
         for i, (device, batch) in enumerate(zip(self.devices, self._batches(rows), strict=True)):
             with tf.device(device):  # seeds that no other device of any worker has
-                own = [s + tf.cast(i * self.num_workers, s.dtype) for s in seeds] if i else seeds
+                own = [own_seed(s, i * self.num_workers) for s in seeds] if i else seeds
                 results.append(self._gradient_function(params, state, own, frozen, batch))
         losses, gradients, states, _ = zip(*results, strict=True)
         gradients = [_in_form_of(params, parts) for parts in gradients]
@@ -152,6 +154,14 @@ class Replica:
         leaves = self.source.batch(rows)
         parts = [tf.split(leaf, count) if count > 1 else [leaf] for leaf in leaves]
         return [tf.nest.pack_sequence_as(self.structure, part) for part in zip(*parts, strict=True)]
+
+
+def own_seed(state: Any, number: Any) -> Any:
+    """Return the state (seed, counter) of a layer's random generator on the device of that number, of all workers.
+
+    Seeds are far apart: layers often have neighbouring ones, which a worker's number could make equal.
+    """
+    return state + tf.cast(number, state.dtype) * tf.constant([SEED_STRIDE, 0], state.dtype)
 
 
 def _in_form_of(params: Any, gradient: list[Any]) -> Any:
