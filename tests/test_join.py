@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -19,6 +20,7 @@ from distsgd.algorithms import SCHEMES
 from distsgd.common import Group, UserError
 from distsgd.common.cli.main import dispatch
 from distsgd.common.cli.own import problem_of_run
+from distsgd.common.data.orders import seed_generators
 from distsgd.common.launch.join import JoinedWorker
 from distsgd.common.launch.script import MOST_PENDING, Echo, of_network
 from distsgd.common.record import checkpoint
@@ -46,7 +48,7 @@ with distsgd.join(scheme, {"w": w, "b": b}) as worker:
         worker.log(step=step)
     done, center = worker.steps_done, worker.center()
     print("worker", k, "of", worker.num_workers)
-np.savez(folder / f"{k}.npz", w=w, b=b, done=done, shape=center["w"].shape)
+np.savez(folder / f"{k}.npz", w=w, b=b, done=done, shape=center["w"].shape, drawn=np.random.rand())
 """
 ERRORS = """
 what, k = words[0], distsgd.common.launch.launched.Launched.current.index
@@ -291,6 +293,16 @@ def test_stepped_follows_the_steps_of_an_optimizer_of_the_script(launch, tmp_pat
     assert set(refused) == {"async_sgd", "palsgd"}
 
 
+def drawn_by(task):
+    """The first number of NumPy's global generator in a task of a run with the seed 0."""
+    before = np.random.get_state(), random.getstate()
+    seed_generators(0, task)
+    number = np.random.rand()
+    np.random.set_state(before[0])
+    random.setstate(before[1])
+    return number
+
+
 def test_a_script_that_ends_in_a_round_exchanges_its_steps_and_leaves_a_record(launch, tmp_path, capsys):
     scheme = "LocalSGD(communication_period=4, learning_rate=0.5)"
     code, result = launch(QUADRATIC, scheme, "6", flags=["--ps", "2"])
@@ -307,6 +319,7 @@ def test_a_script_that_ends_in_a_round_exchanges_its_steps_and_leaves_a_record(l
             np.testing.assert_array_equal(np.concatenate([[own["b"]], own["w"].ravel()]), center)
             assert own["done"] == 6
             assert tuple(own["shape"]) == (2, 3)
+            assert own["drawn"] == drawn_by(f"worker-{k}")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (config["algorithm"], config["model"], config["dataset"]) == ("local_sgd", "7 parameters", "script.py")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -109,7 +109,7 @@ def test_a_function_of_tf_data_feeds_each_worker_its_shard(warm, tmp_path):
     def batches():
         import tensorflow as tf
 
-        return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(2000, seed=0).batch(32, drop_remainder=True)
+        return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(2000).batch(32, drop_remainder=True)
 
     def test_batches():
         import matplotlib

@@ -134,6 +134,7 @@ def run_task(start: Start, channel: Channel, parts: Callable[[], Parts]) -> int:
     try:
         if "tensorflow" not in sys.modules:  # in a new interpreter
             import_tensorflow()
+        from ..data.orders import seed_generators
         from ..tasks.job import unpickled
         from .tasks import TASKS
 
@@ -153,6 +154,7 @@ def run_task(start: Start, channel: Channel, parts: Callable[[], Parts]) -> int:
         # different tokens for the same `PyFunc`. Import it after the signal mask, which its threads inherit.
         from ..messages import transport  # noqa: F401
 
+        seed_generators(job.options.seed, start.task)
         TASKS[start.job_name](job, start.addresses, start.index, report)
         return 0
     except BaseException as raised:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..cluster.cluster import compute_devices
 from ..data.mapped import loaded
+from ..data.orders import agreeing
 from ..files import replacing
 from ..lazy import tf
 from ..settings import is_deterministic
@@ -310,7 +311,9 @@ def _source(job: Job, worker: int, device: str) -> tuple[Any, Any]:
 
     with tf.device(device):
         if callable(job.train):
-            dataset: Any = job.train(tf.distribute.InputContext(job.cluster.workers, worker, job.cluster.workers))
+            context = tf.distribute.InputContext(job.cluster.workers, worker, job.cluster.workers)
+            with agreeing(job.options.seed, worker):
+                dataset: Any = job.train(context)
             return Stream(dataset.repeat(), f"worker_{worker}"), dataset.element_spec
         return Shard(job.plan.shard(worker), f"worker_{worker}"), job.train
 
