@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
@@ -18,6 +19,7 @@ from rich.console import Console
 
 from distsgd.algorithms import SCHEMES
 from distsgd.benchmarks import (
+    check_devices,
     convergence,
     endurance,
     grids,
@@ -496,3 +498,35 @@ def test_endurance_runs_for_some_seconds(record, tmp_path, capfd):
     assert (result["outcome"], result["record"]) == ("completed", record)
     assert sum(result["staleness"]["histogram"].values()) == result["updates"] == result["steps"]
     assert (tmp_path / "run" / "trace.npz").exists() == (record == "full")
+
+
+def test_a_check_of_devices_that_fails_is_a_row_of_the_table(monkeypatch, capsys):
+    def fails():
+        raise ValueError("no such device\nand more")
+
+    known = {"good": lambda: check_devices.Checked("GPU 0", 1234.5, "agrees"), "bad": fails}
+    monkeypatch.setattr(check_devices, "checks", lambda options, folder: known.items())
+    monkeypatch.setattr(check_devices.doctor, "look", lambda: defaultdict(str))
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "1")
+    assert check_devices.main([]) == 1
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["good", "GPU", "0", "1,234", "agrees"] in rows
+    assert ["bad", "-", "-", "FAILED:", "ValueError:", "no", "such", "device"] in rows
+    assert "1 FAILED" in " ".join(rows[-1])
+
+
+def test_devices_are_checked_for_each_algorithm_and_in_each_way(tmp_path):
+    found = dict(check_devices.checks(check_devices.Options(), tmp_path))
+    assert set(SCHEMES) < set(found)
+    assert {name.partition(", ")[2] for name in found} > {"threads", "XLA", "2 devices a worker", "convolution"}
+    assert sum(name.endswith("in model.fit") for name in found) == len(check_devices.IN_FIT)
+    assert all(check_devices.short(kind).period <= 4 for kind in SCHEMES.values())
+
+
+def test_a_check_of_devices_runs_and_replays_and_compares_a_fit_with_a_group(warm, tmp_path):
+    options = check_devices.Options(rounds=6)
+    done = check_devices.trained(SCHEMES["sync_sgd"], tmp_path / "run", options, devices_per_worker=2)
+    assert (done.devices, done.verdict[:6], done.right) == ("CPU", "agrees", True)
+    assert done.rate
+    done = check_devices.fitted(SCHEMES["downpour"], options)
+    assert (done.devices, done.verdict[:17], done.right) == ("CPU:0", "agrees with Group", True)

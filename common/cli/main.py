@@ -68,6 +68,10 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("docs", "build the site in build/site: a page for each algorithm, tutorials, reference"),
         ("outputs [<name> ...]", "train each algorithm with its defaults, and keep the output for its page"),
         ("choosing [<name> ...]", "execute the commands of docs/choosing.md and draw its pictures"),
+        (
+            "check-devices",
+            "run the catalogue on the GPUs (or CPUs) of this machine: a table to send (a quarter of an hour)",
+        ),
         ("soak", "run while tasks are killed and stopped at random: --minutes 5 --seed 1"),
         ("endurance", "measure memory and disk use of a run at full speed: --minutes 10"),
         ("throughput", "steps per second beside one process, ParameterServerStrategy and PyTorch"),
@@ -107,6 +111,7 @@ COMMANDS = {
     "docs": "commands:docs",
     "outputs": "outputs",
     "choosing": "choosing",
+    "check-devices": "check_devices",
     "soak": "soak",
     "endurance": "endurance",
     "throughput": "throughput",
