@@ -181,6 +181,10 @@ def test_the_run_directory_holds_the_record(warm, tmp_path):
         ({"data": (IMAGES[0], np.r_[IMAGES[1][1:], 10])}, "label value of 10 which is outside the valid range"),
         ({"data": (np.r_[IMAGES[0][1:], np.full((1, 8, 8, 1), np.nan)], IMAGES[1])}, "x of data holds NaN"),
         ({"data": lambda: 1 / 0}, "the data function fails: ZeroDivisionError"),
+        (
+            {"data": lambda: tf.data.Dataset.from_tensor_slices(IMAGES).batch(4).cache("a").prefetch(1)},
+            r"input_pipeline_id into the name\. Received: cache\('a'\)$",
+        ),
         ({"data": lambda: 3}, "must return a tf.data.Dataset. Received: int"),
         ({"data": lambda: tf.data.Dataset.from_tensors(1.0).repeat(9)}, "must return .* of \\(x,\\), \\(x, y\\) or"),
         (

@@ -83,9 +83,11 @@ def first_batches(train: Any, test: Any, size: int, workers: int) -> tuple[Any, 
         workers: number of workers that share the data.
 
     Raises:
-        UserError: a data function raises an error, or returns another type.
+        UserError: a data function raises an error, returns another type, or caches into one file on several workers.
     """
-    train = _dataset(train, workers) if callable(train) else train
+    if callable(train):
+        make, train = train, _dataset(train, workers)
+        _check_cache_files(train, make, workers)
     test = _dataset(test) if callable(test) else test
     return _batch(train, size), None if test is None else _batch(test, size)
 
@@ -142,10 +144,27 @@ def _batch(data: Any, size: int) -> Any:
     return keras.tree.map_structure(lambda leaf: leaf[:size], batch)
 
 
-def _dataset(make: DataFunction, workers: int | None = None) -> Any:
-    """Call a data function: for worker 0, or for the evaluation if `workers` is not given."""
+def _check_cache_files(dataset: Any, make: DataFunction, workers: int) -> None:
+    """Raise `UserError` if two workers would write the same file: TensorFlow then fails in the middle of the run."""
+    files = _cache_files(dataset)
+    if workers > 1 and files and (shared := files & _cache_files(_dataset(make, workers, 1))):
+        raise UserError(
+            "workers would write the same cache file: leave the name out, .cache(), to cache in memory, or let the "
+            "function take a tf.distribute.InputContext, and put its input_pipeline_id into the name. Received: "
+            f"cache({min(shared)!r})"
+        )
+
+
+def _cache_files(dataset: Any) -> set[str]:
+    """Return the names of the files in which a data set, and those that it is made of, cache their elements."""
+    own = dataset._filename.numpy().decode() if type(dataset).__name__ == "CacheDataset" else ""
+    return {own} - {""} | {name for part in dataset._inputs() for name in _cache_files(part)}
+
+
+def _dataset(make: DataFunction, workers: int | None = None, worker: int = 0) -> Any:
+    """Call a data function: for a worker, or for the evaluation if `workers` is not given."""
     try:
-        return _checked(make(tf.distribute.InputContext(workers, 0, workers)) if workers else make())
+        return _checked(make(tf.distribute.InputContext(workers, worker, workers)) if workers else make())
     except UserError:
         raise
     except Exception as error:
