@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from distsgd.common import Cluster, Group
@@ -128,7 +129,7 @@ def rule_of(scheme: Scheme) -> dict[str, Any]:
 def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, Any]) -> None:
     """Check that each round of a run on one machine is logged, with ordered timestamps and shares of its time."""
     if spent := result["round"]:
-        parts = [spent[name] for name in ("compute", "waiting", "communication")]
+        parts = [spent[name] or 0.0 for name in ("compute", "waiting", "communication", "between")]
         assert min(parts) >= 0, spent
         assert abs(sum(parts) - 1) < 1e-5, spent
     if not trace:
@@ -141,6 +142,13 @@ def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, 
     if result["backend"] == "simulation":  # rounds are in the order of their replies
         of_rounds, of_events = np.sort(of_rounds), np.sort(of_events)
     assert np.array_equal(of_rounds, of_events)
+    if (
+        result["backend"] != "simulation"
+        and result["outcome"] == "completed"
+        and not result["recovery"]["resumed_from"]
+    ):
+        known = np.where(rows[:, 2:] == -1, rows[:, 2:].max(), rows[:, 2:])
+        assert result["seconds_training"] == pytest.approx((rows[:, 7].max() - known[:, 0].min()) / 1e6, abs=2e-3)
     for k in np.unique(rows[:, 0]):
         mine = rows[rows[:, 0] == k]
         assert (np.diff(mine[:, 1]) == 1).all()

@@ -76,18 +76,42 @@ def test_what_a_worker_computes_after_its_message_is_no_waiting_and_no_communica
     assert shares(20, 20) == Shares(1, 20.0, 1.0, 0.0, 0.0)
 
 
+def test_what_lies_between_a_reply_and_the_next_round_is_a_part_of_its_own():
+    """Each round takes 3 ms, 1 to compute; 7 ms lie between two of them, and much more before the second start."""
+    begun = 1000 * np.array([0, 10, 20, 5000, 5010, 5020])
+    rounds = np.stack([0 * begun, range(6), *(begun + add for add in (0, 1000, 1000, 1500, 2000, 3000))], 1)
+    spent = TimeTotals(since=4_000_000)
+    for block in (rounds[4:], rounds[3:4], rounds[:3]):  # the last one first, as the record has it
+        spent.add(block)
+    assert spent.shares == Shares(5, pytest.approx(0.01), *map(pytest.approx, (0.1, 0.05, 0.15, 0.7)))
+    assert spent.seconds == pytest.approx(0.023)
+    elastic = TimeTotals(rounds[3:], exchange_first=True).shares  # local steps lie after the reply
+    assert elastic == Shares(3, pytest.approx(0.01), *map(pytest.approx, (0.8, 0.05, 0.15)), between=None)
+
+
+def test_on_several_machines_the_training_lasts_as_long_as_a_worker_on_its_own_clock():
+    rounds = log([0, 0, 0, 1, 1, 2, 3, 4_000_000], [1, 0, 900_000_000, -1, -1, -1, -1, 903_000_000])
+    assert TimeTotals(rounds, one_clock=False).seconds == 4
+    assert TimeTotals(rounds).seconds == 903
+    assert TimeTotals().seconds is None
+
+
 def test_the_advice_names_the_share_and_what_would_reduce_it():
     def says(rounds, waiting, communication, **hyperparameters):
         return Shares(rounds, 1.0, 0.1, waiting, communication).in_words({"hyperparameters": hyperparameters})
 
     assert (
         says(1000, 0.0, 0.6, communication_period=5)
-        == "60% of a round is communication: communication_period=25 would make that about 23%"
+        == "60% of the workers' time is communication: communication_period=25 would make that about 23%"
     )
     assert says(1000, 0.0, 0.99, communication_period=5).endswith("communication_period=100 would make that about 83%")
     assert "larger batches" in says(1000, 0.0, 0.93)
     assert "larger batches" in says(1000, 0.0, 0.93, communication_period=None)
-    assert "61% of a round is waiting for the slowest worker: backup workers" in says(1000, 0.61, 0.2, backup_workers=0)
+    assert "61% of the workers' time is waiting for the slowest worker: backup workers" in says(
+        1000, 0.61, 0.2, backup_workers=0
+    )
+    between = Shares(1000, 1.0, 0.1, 0.1, 0.1, 0.7).in_words({"hyperparameters": {}})
+    assert between.startswith("70% of the workers' time is between two rounds: steps are short: larger batches")
     assert says(1000, 0.3, 0.3, communication_period=5) is None
     assert says(10, 0.0, 0.93, communication_period=5) is None
     assert says(1000, None, 0.93, communication_period=5) is None

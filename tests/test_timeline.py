@@ -314,9 +314,10 @@ def test_a_reply_leads_from_the_last_arrival_to_the_next_slice(tmp_path):
     assert len(replies) == 4 * (5 - 1)  # that of the last round leads nowhere
     assert max(i for i, kind in enumerate(kinds) if kind == ("i", "exchange")) < min(replies)
     for i in replies:
-        assert kinds[i - 1 : i + 3] == [("X", "pull"), ("s", "reply"), ("f", "reply"), ("X", "compute")]
-        pull, start, end, compute = events[i - 1 : i + 3]
-        assert pull["tid"] == end["tid"] == compute["tid"]
+        assert kinds[i - 1 : i + 3] == [("X", "pull"), ("s", "reply"), ("f", "reply"), ("X", "between rounds")]
+        pull, start, end, between, compute = events[i - 1 : i + 4]
+        assert pull["tid"] == end["tid"] == between["tid"] == compute["tid"]
+        assert (between["ts"], between["ts"] + between["dur"]) == (end["ts"], compute["ts"])
         assert (start["ts"], end["ts"]) == (pull["ts"], pull["ts"] + pull["dur"])
         assert [event["tid"] for event in chosen(events, "i", ts=start["ts"])] == [start["tid"]]
 

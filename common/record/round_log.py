@@ -2,8 +2,9 @@
 
 A round computes (from `begun` to `computed`), waits for other workers (from `arrived` to `released`), and spends the
 rest until the reply (`replied`) on communication: transfer of message and reply, and the work of the ps. What of these
-happens while the worker computes counts as computing, see `server.trace.spent`. Timestamps of one row are of two
-clocks, that of the worker and that of the ps, and can only be compared if the clocks agree.
+happens while the worker computes counts as computing, see `server.trace.spent`. Between its reply and the next round a
+worker gets its next data and reports its progress. Timestamps of one row are of two clocks, that of the worker and that
+of the ps, and can only be compared if the clocks agree.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ MUCH = 0.5  # share of a round from which advice is given
 
 LITTLE = 0.25  # share that the advice aims at
 
+NEVER = np.iinfo(np.int64).max
+
 LONGEST = 20  # times the period of the run: a longer period would harm the loss per step
 
 ADVICE = {
@@ -44,19 +47,25 @@ ADVICE = {
         "backup_workers": "backup workers or an asynchronous algorithm would help",
         None: "an asynchronous algorithm would help",
     },
+    "between": {None: "steps are short: larger batches, or local steps between two messages, would help"},
 }
+
+NAMES = {
+    "waiting": "waiting for the slowest worker", "communication": "communication", "between": "between two rounds",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The mean duration of a round, and its shares of compute, waiting and communication.
+    """The mean time of a worker for a round, and its shares of compute, waiting, communication and the rest.
 
     Attributes:
         rounds: number of rounds in the mean.
-        seconds: duration of a round, from its beginning to its reply.
+        seconds: from the beginning of a round to that of the next.
         compute: share of arithmetic.
         waiting: share of waiting for other workers; None if it is unknown, and then part of `communication`.
-        communication: share of the rest.
+        communication: share of the rest up to the reply.
+        between: share between the reply and the next round; None if it is unknown, and then part of `compute`.
     """
 
     rounds: int
@@ -64,16 +73,18 @@ class Shares:
     compute: float
     waiting: float | None
     communication: float
+    between: float | None = 0.0
 
     @classmethod
-    def of(cls, rounds: int, compute: float, exchange: float, waiting: float | None) -> Shares | None:
-        """Build the shares from mean seconds: of computing, from there to the reply, and of waiting within that."""
-        seconds = compute + exchange
+    def of(
+        cls, rounds: int, compute: float, exchange: float, waiting: float | None, between: float | None
+    ) -> Shares | None:
+        """Build the shares from mean seconds: computing, from there to the reply, waiting within that, and between."""
+        seconds = compute + exchange + (between or 0.0)
         if not rounds or seconds <= 0:
             return None
-        others = waiting or 0.0
-        part = None if waiting is None else waiting / seconds
-        return cls(rounds, seconds, compute / seconds, part, (exchange - others) / seconds)
+        others, after = (None if part is None else part / seconds for part in (waiting, between))
+        return cls(rounds, seconds, compute / seconds, others, (exchange - (waiting or 0.0)) / seconds, after)
 
     def as_dict(self) -> dict[str, float | int | None]:
         """Return the shares in the form of result.json."""
@@ -88,12 +99,12 @@ class Shares:
         if not matters or self.waiting is None:
             return None
         hyperparameters = config["hyperparameters"]
-        for what, name in (("waiting", "waiting for the slowest worker"), ("communication", "communication")):
-            if (part := getattr(self, what)) >= MUCH:
+        for what, name in NAMES.items():
+            if (part := getattr(self, what) or 0.0) >= MUCH:
                 advice = next(text for knob, text in ADVICE[what].items() if knob is None or knob in hyperparameters)
                 if what == "communication" and hyperparameters.get("communication_period"):
                     advice = self._longer(hyperparameters["communication_period"])
-                return f"{part:.0%} of a round is {name}: {advice}"
+                return f"{part:.0%} of the workers' time is {name}: {advice}"
         return None
 
     def _longer(self, period: int) -> str:
@@ -129,23 +140,65 @@ class TimeTotals:
 
     Args:
         rows: the first rounds to count.
+        since: the time at which this start of the run began, in microseconds; earlier rounds have no span and no gap.
+        one_clock: False if workers are on several machines, whose clocks may differ.
+        exchange_first: True if workers compute after the reply, too, until the next round.
 
     Attributes:
         rounds: row 0 sums the rounds whose worker timestamps are known, row 1 those of them whose wait is known, too;
             columns are their number, and seconds of compute, exchange and waiting, [2, 4].
+        gaps: number of pairs of successive rounds, and the seconds from the reply of the first to the second, [2].
+        spans: first and last timestamp of each worker since then, in microseconds.
+        is_whole: False if the first rounds are not on record.
     """
 
-    def __init__(self, rows: np.ndarray = NO_ROUNDS):
-        self.rounds = np.zeros((2, 4))
+    def __init__(
+        self, rows: np.ndarray = NO_ROUNDS, *, since: int = 0, one_clock: bool = True, exchange_first: bool = False
+    ):
+        self.rounds, self.gaps, self.is_whole = np.zeros((2, 4)), np.zeros(2), True
+        self.since, self.one_clock, self.exchange_first = since, one_clock, exchange_first
+        self.spans: dict[int, tuple[int, int]] = {}
+        self._later: dict[int, np.ndarray] = {}  # the first round of each worker among those counted
         self.add(rows)
 
     def add(self, rows: np.ndarray) -> None:
-        """Count rounds, [n, len(ROUND)], without the first of each worker, which is mostly start-up."""
+        """Count rounds, [n, len(ROUND)], that lie before those counted so far.
+
+        The first round of each worker counts for its span only, because it is mostly start-up.
+        """
+        now = rows[rows[:, BEGUN] >= self.since]
+        now = now[np.lexsort((now[:, NUMBER], now[:, WORKER]))]
+        for mine in np.split(now, np.flatnonzero(np.diff(now[:, WORKER])) + 1) if len(now) else ():
+            self._add_span(int(mine[0, WORKER]), mine)
         rows = rows[rows[:, NUMBER] > 0]
         known = rows[(rows[:, [BEGUN, READY, COMPUTED, REPLIED]] != UNKNOWN).all(1)]
         met = known[(known[:, [ARRIVED, RELEASED]] != UNKNOWN).all(1)]
         for sums, some in zip(self.rounds, (known, met), strict=True):
             sums += [len(some), *spent(some).sum(0) / 1e6]
+
+    def _add_span(self, worker: int, mine: np.ndarray) -> None:
+        """Count rounds of one worker, in order, [n, len(ROUND)]."""
+        begun, replied = self.spans.get(worker, (NEVER, 0))
+        first, last = mine[:, BEGUN].min(), mine[:, [BEGUN, READY, COMPUTED, REPLIED]].max()
+        self.spans[worker] = min(begun, int(first)), max(replied, int(last))
+        row = np.concatenate([mine, self._later.get(worker, NO_ROUNDS)])
+        self._later[worker] = mine[:1]
+        known = (row[:-1, REPLIED] != UNKNOWN) & (row[1:, NUMBER] == row[:-1, NUMBER] + 1) & (row[:-1, NUMBER] > 0)
+        gaps = np.maximum(row[1:, BEGUN] - row[:-1, REPLIED], 0)[known]
+        self.gaps += [len(gaps), gaps.sum() / 1e6]
+
+    @property
+    def seconds(self) -> float | None:
+        """Time from the first round to the last reply, or None if it is unknown.
+
+        If workers have clocks of their own, it is the longest time of a worker on its own.
+        """
+        if not self.spans or not self.is_whole:
+            return None
+        if self.one_clock:
+            begun, replied = zip(*self.spans.values(), strict=True)
+            return (max(replied) - min(begun)) / 1e6
+        return max(last - first for first, last in self.spans.values()) / 1e6
 
     @property
     def shares(self) -> Shares | None:
@@ -155,4 +208,7 @@ class TimeTotals:
         if not number:
             return None
         compute, exchange, waiting = (float(sum_ / number) for sum_ in seconds)
-        return Shares.of(int(number), compute, exchange, waiting if met[0] else None)
+        between = float(self.gaps[1] / max(1, self.gaps[0]))
+        if self.exchange_first:
+            compute, between = compute + between, None
+        return Shares.of(int(number), compute, exchange, waiting if met[0] else None, between)

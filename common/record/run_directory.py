@@ -292,10 +292,13 @@ class RunRecord:
 
     def _result(self, error: BaseException | None) -> dict[str, Any]:
         config, last = self.config, self.last
-        seconds = rate = None
-        if self.finished:
+        seconds, rate, tracing = last.get("training"), None, None
+        if seconds is None and self.finished:  # the record has no first round: it is off, and the run was long
             ended = max(e["ended"] for e in self.finished.values())
             seconds = ended - min(e["started"] for e in self.finished.values())
+        elif self.finished:  # a worker that was started again prepares later than its first round
+            begun = last["first_rounds"]
+            tracing = max(0, *(begun.get(str(k), 0) - e["prepared"] for k, e in self.finished.items())) / 1e6
         if "updates" in last and self.simulated:
             seconds = self.simulated["virtual_seconds"]
         steps = last.get("steps", sum(self.steps.values()))  # the count of the ps at the end is the exact one
@@ -325,6 +328,7 @@ class RunRecord:
             "examples": examples,
             "updates": last.get("updates", last.get("version")),
             "seconds_to_first_update": _rounded(self.first_update),
+            "seconds_tracing": _rounded(tracing),
             "seconds_training": _rounded(seconds),
             "seconds_total": _rounded(time.monotonic() - self.began),
             "examples_per_second": _rounded(rate, 1),

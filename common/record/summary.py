@@ -84,4 +84,6 @@ def _round(spent: dict[str, Any] | None) -> str | None:
     if spent is None:
         return None
     parts = [f"{spent[name]:.0%} {name}" for name in ("compute", "waiting", "communication") if spent[name] is not None]
+    if spent.get("between"):  # in virtual time one round follows the other
+        parts.append(f"{spent['between']:.0%} between rounds")
     return f"{1000 * spent['seconds']:.1f} ms: {', '.join(parts)}"

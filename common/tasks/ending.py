@@ -85,7 +85,7 @@ class Ending:
             **self.observer.figures.steps_made(rounds_applied),
             lost_workers=losses.described(lost),
             refused={str(k): int(n) for k, n in enumerate(refused) if n},
-            **result_of(seen, self.rounds.shares, missing, metrics),
+            **result_of(seen, self.rounds.spent, missing, metrics),
         )
         if self.job.script is None or not self.job.ps:  # a script may join another run on the same ps tasks
             self.calls.end_ps()

@@ -6,6 +6,7 @@ import contextlib
 import io
 import numbers
 import pickle
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -87,6 +88,7 @@ class Job:
     warnings: list[str] = field(default_factory=list)  # of its preparation: the run prints them when it begins
     prefix: str = ""  # of the names of all variables, queues and locks: different for each `join` of a script
     program: str = ""  # the program that has started this task, among those of several machines
+    began: int = field(default_factory=lambda: time.time_ns() // 1000)  # this start, in microseconds since 1970
 
     @property
     def plan(self) -> Plan:

@@ -36,7 +36,8 @@ class Progress:
         end: `computed` and `replied` of the last round, or `UNKNOWN` each; see `server.trace`.
         stopping: the run ends now.
         first: number of local steps that were done when the first round began.
-        started, ended: times of the begin of the first and the end of the last round, on the clock `time.monotonic`.
+        started, ended: times at which the worker prepared its first round and ended its last, on `time.monotonic`.
+        prepared: the first of them in microseconds since 1970, as in the record of rounds.
     """
 
     def __init__(self, calls: WorkerCalls, plan: Plan, on_nan: OnNan, report: Report):
@@ -51,6 +52,7 @@ class Progress:
         """Start the clock of the rounds."""
         self.first = self.steps
         self.started = self.ended = self.reported = time.monotonic()
+        self.prepared = time.time_ns() // 1000
 
     def joined(self, now: Joined) -> None:
         """Continue after the last logged round; report rounds that were acknowledged and then lost with a ps."""
@@ -127,6 +129,7 @@ class Progress:
             first=self.first,
             rounds=self.rounds,
             started=self.started,
+            prepared=self.prepared,
             ended=self.ended,
             sent=time.monotonic(),
         )

@@ -15,7 +15,7 @@ from ..errors import CannotWrite, Diverged, UserError
 from ..files import PART, replacing, writing
 from ..record.event_log import Tally
 from ..record.keras_callbacks import EVALUATED
-from ..record.round_log import Shares
+from ..record.round_log import TimeTotals
 from ..record_format import DATA, INITIAL, PARTS
 from ..reports import Report
 from ..sync.topology import FILE, GRAPH, Topology
@@ -25,19 +25,21 @@ from ..worker.flat_model import FlatModel
 MOST_BYTES = 1 << 26  # of data in a run directory
 
 
-def result_of(seen: Tally, shares: Shares | None, missing: list[str], metrics: Mapping[str, Any]) -> dict[str, Any]:
+def result_of(seen: Tally, spent: TimeTotals, missing: list[str], metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of a run, for its event.
 
     Args:
         seen: totals of its events.
-        shares: shares of a round's time, if they are known.
+        spent: the times of its rounds.
         missing: the reasons for which files could not be written.
         metrics: metrics at its end.
     """
     return {
         "updates": metrics["version"],
         "share_of_updates": seen.shares,
-        "round": None if shares is None else shares.as_dict(),
+        "round": spent.shares.as_dict() if spent.shares else None,
+        "training": spent.seconds,
+        "first_rounds": {str(worker): begun for worker, (begun, _) in spent.spans.items()},
         "dropped": seen.dropped,
         "staleness_histogram": {str(t): n for t, n in sorted(seen.staleness.items())},
         "unwritten": missing,

@@ -11,7 +11,7 @@ import numpy as np
 from ..files import writing
 from ..record.array_files import save_columns
 from ..record.event_log import BEGUN, COMPUTED, KIND, MICROSECONDS, READY, RELEASED, REPLIED, WORKER, EventLog
-from ..record.round_log import FILE, Shares, TimeTotals
+from ..record.round_log import FILE, TimeTotals
 from ..server.trace import ROUND, UNKNOWN, ends_round
 from .job import Job
 
@@ -29,16 +29,16 @@ class RoundRecord:
         job: the run, with its synchronization rule and the files of this task.
 
     Attributes:
-        shares: shares of a round's time, or None if no round is wholly known.
+        spent: the times of the rounds that were written.
     """
 
     def __init__(self, job: Job):
         self.folder, self.every_round, self.sync = job.run_dir, job.options.every_round, job.scheme.sync
         self.in_process, self.one_clock = job.cluster.placement.in_process, job.cluster.task is None
-        self.shares: Shares | None = None
+        self.spent = TimeTotals(since=job.began, one_clock=self.one_clock, exchange_first=job.scheme.exchange_first)
 
     def write(self, log: EventLog, rounds: np.ndarray, ends: np.ndarray) -> None:
-        """Write rounds.npz, unless the record is off, and set `shares`.
+        """Write rounds.npz, unless the record is off, and count them in `spent`.
 
         Args:
             log: the events.
@@ -48,16 +48,16 @@ class RoundRecord:
         Raises:
             CannotWrite: the file cannot be written.
         """
-        path, spent = self.folder / FILE, TimeTotals()
+        path = self.folder / FILE
         with writing(path), tempfile.TemporaryFile(dir=self.folder) as file:
             end = number = int(log.tally.rounds.sum())
             for rows in self._blocks(log, rounds.copy(), ends.copy()):
-                spent.add(rows)
+                self.spent.add(rows)
                 if self.every_round:
                     end -= len(rows)
                     file.seek(end * ROW_BYTES)
                     file.write(rows.tobytes())
-            self.shares = spent.shares
+            self.spent.is_whole = log.first == 0
             if self.every_round:
                 save_columns(path, ROUND, number, lambda: _read(file))
 

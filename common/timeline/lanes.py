@@ -19,6 +19,8 @@ TIMES = ROUND[2:]
 # The parts of a round between two of its times; parts with an unknown time between them are merged.
 PARTS = ("compute", "push", "wait", "pull")
 
+BETWEEN = "between rounds"  # after a reply, until the worker's next round
+
 COLUMNS = ("worker", "round", "event", "version", "after", "staleness", "accepted", *TIMES)
 
 LATEST = np.iinfo(np.int64).max

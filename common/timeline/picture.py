@@ -9,7 +9,7 @@ import numpy as np
 
 from ..record.plot import figure_class
 from ..record_format import BETWEEN_SERVERS
-from .lanes import TIMES, Tracks
+from .lanes import BETWEEN, TIMES, Tracks
 
 # Viridis (van der Walt & Smith 2015, CC0) at 17 points, without its darkest and palest ends.
 SCALE = (
@@ -51,7 +51,7 @@ def draw(runs: Sequence[Tracks], begin: float = 0.0, end: float | None = None) -
     if any((run.columns["staleness"] > 0).any() for run in runs):
         scale = figure.colorbar(ScalarMappable(norm, colours), ax=list(panels), pad=0.01, aspect=30)
         scale.set_label("staleness", fontsize=8)  # the label must fit the height of one lane
-    figure.legend(handles=_legend(colours(0.0)), ncols=4, loc="outside upper right", frameon=False, fontsize=8)
+    figure.legend(handles=_legend(colours(0.0)), ncols=5, loc="outside upper right", frameon=False, fontsize=8)
     return figure
 
 
@@ -63,6 +63,7 @@ def _legend(compute: Any) -> list[Any]:
         Patch(color=compute, label="compute"),
         Line2D([], [], color=TRANSFER, lw=2.5, label="push, pull"),
         Patch(color=WAIT, label="wait"),
+        Patch(facecolor="white", edgecolor="0.6", lw=0.5, label=BETWEEN),
         Line2D([], [], color="0.3", lw=1, marker=(3, 0, 0), markevery=[1], label="message to the ps"),
     ]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..record_format import BETWEEN_SERVERS, EVENTS
 from ..server.trace import UNKNOWN
-from .lanes import COLUMNS, PARTS, Tracks
+from .lanes import BETWEEN, COLUMNS, PARTS, Tracks
 
 RoundRow = namedtuple("RoundRow", (*COLUMNS, "arrow"))
 
@@ -57,6 +57,7 @@ def _events(run: Tracks, pid: int, arrow: int) -> Iterator[Json]:
     for row in _rows(run, np.arange(len(by_arrival)), arrow):
         if before is not None and before.worker == row.worker and row.begun != UNKNOWN:
             yield from _reply(before, pid)
+            yield from _between(before, row, pid)
         yield from _round(row, pid)
         before = row
 
@@ -113,6 +114,13 @@ def _reply(row: RoundRow, pid: int) -> Iterator[Json]:
         arrow = {"name": "reply", "cat": "message", "id": row.arrow + 1}
         yield {"ph": "s", "ts": released, "tid": pid} | arrow
         yield {"ph": "f", "ts": row.replied, "tid": pid + 1 + row.worker} | arrow
+
+
+def _between(before: RoundRow, row: RoundRow, pid: int) -> Iterator[Json]:
+    """Yield the time of a worker between two successive rounds, if it is known."""
+    if row.round == before.round + 1 and UNKNOWN != before.replied < row.begun:
+        since = {"ts": before.replied, "dur": row.begun - before.replied}
+        yield {"ph": "X", "name": BETWEEN, **since, "tid": pid + 1 + row.worker, "args": {"round": row.round}}
 
 
 def _parts(row: RoundRow) -> list[tuple[str, int, int]]:
