@@ -113,18 +113,27 @@ def physical(monkeypatch):
     return visible
 
 
-def test_tasks_see_the_gpus_that_the_program_has_left_visible(physical):
-    assert (left_visible(), planned(4, 1)) == ({}, "2 GPUs")
+@pytest.fixture
+def driver(tmp_path):
+    """A root folder that looks as if there were an NVIDIA driver."""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidiactl").touch()
+    return tmp_path
+
+
+def test_tasks_see_the_gpus_that_the_program_has_left_visible(physical, driver, tmp_path):
+    assert (left_visible(), planned(4, 1, driver)) == ({}, "2 GPUs")
     tf.config.set_visible_devices(physical[1:], "GPU")
-    assert (left_visible(), planned(4, 1)) == ({"CUDA_VISIBLE_DEVICES": "GPU-5c3f"}, "1 GPU")
+    assert (left_visible(), planned(4, 1, driver)) == ({"CUDA_VISIBLE_DEVICES": "GPU-5c3f"}, "1 GPU")
+    assert planned(4, 1, tmp_path / "none") == "CPU"  # a left-over CUDA_VISIBLE_DEVICES
     tf.config.set_visible_devices([], "GPU")
-    assert (left_visible(), planned(4, 1)) == ({"CUDA_VISIBLE_DEVICES": "-1"}, "CPU")
+    assert (left_visible(), planned(4, 1, driver)) == ({"CUDA_VISIBLE_DEVICES": "-1"}, "CPU")
 
 
-def test_a_launcher_that_keeps_off_the_gpus_leaves_them_to_its_tasks(physical, monkeypatch):
+def test_a_launcher_that_keeps_off_the_gpus_leaves_them_to_its_tasks(physical, driver, monkeypatch):
     keep_off()
     assert physical == []
-    assert (left_visible(), planned(4, 1)) == ({}, "2 GPUs")
+    assert (left_visible(), planned(4, 1, driver)) == ({}, "2 GPUs")
     tf.config.set_visible_devices(["PhysicalDevice 0"], "GPU")  # in the file of the user's model
     assert left_visible() == {"CUDA_VISIBLE_DEVICES": "3"}
 

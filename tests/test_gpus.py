@@ -85,7 +85,7 @@ def cards(monkeypatch):
     return models
 
 
-def test_a_worker_reports_its_devices_by_cudas_number_and_model(cards, monkeypatch):
+def test_a_worker_reports_its_devices_by_cudas_number_and_model(cards, tmp_path, monkeypatch):
     job = SimpleNamespace(devices_per_worker=1)
     reports = []
     for before in range(3):
@@ -99,9 +99,11 @@ def test_a_worker_reports_its_devices_by_cudas_number_and_model(cards, monkeypat
     assert on_devices({0: devices_of(1), 1: devices_of(1, 1), 2: devices_of(1)}) == (
         "workers 0, 2 on GPU 3 (H100); worker 1 on GPU GPU-5c3f (L4)"
     )
-    assert (planned(1, 1), planned(4, 1), planned(1, 2)) == ("1 GPU", "2 GPUs", "2 GPUs")
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidia0").touch()
+    assert [planned(*how, tmp_path) for how in ((1, 1), (4, 1), (1, 2))] == ["1 GPU", "2 GPUs", "2 GPUs"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert planned(4, 1) == "CPU"
+    assert planned(4, 1, tmp_path) == "CPU"
 
 
 def machine(root, *files):

@@ -64,9 +64,10 @@ def _cards(index: int, devices: int, there: Sequence[str]) -> list[str]:
     return [there[(index * devices + i) % len(there)] for i in range(devices if there else 0)]
 
 
-def planned(workers: int, devices: int) -> str:
+def planned(workers: int, devices: int, root: Path = Path("/")) -> str:
     """Return the devices that the workers of a run on this machine will have, in words; without TensorFlow."""
-    number = min(len(gpus(os.environ | left_visible())), workers * devices)
+    there = gpus(os.environ | left_visible()) if _has_driver(root) else []
+    number = min(len(there), workers * devices)
     return f"{number} GPU{'s' * (number > 1)}" if number else "CPU"
 
 
@@ -96,7 +97,7 @@ def unusable(root: Path = Path("/"), environment: Mapping[str, str] = os.environ
     The user may have said that workers compute on the CPU: by `DISTSGD_GPU=0`, or an empty `CUDA_VISIBLE_DEVICES`.
     """
     meant = environment.get("DISTSGD_GPU") == "0" or environment.get(VISIBLE, "0").strip() in ("", NONE)
-    if meant or tf.config.list_physical_devices("GPU") or not any((root / place).exists() for place in DRIVER):
+    if meant or tf.config.list_physical_devices("GPU") or not _has_driver(root):
         return ""
     nodes = [root / "dev" / name for name in ("nvidiactl", "nvidia0")]
     if not tf.sysconfig.get_build_info().get("is_cuda_build"):
@@ -113,6 +114,10 @@ def unusable(root: Path = Path("/"), environment: Mapping[str, str] = os.environ
         f"an NVIDIA driver is on this machine, and workers compute on the CPU: {why}. To use the GPU, {remedy}; for "
         "the CPU, set DISTSGD_GPU=0"
     )
+
+
+def _has_driver(root: Path) -> bool:
+    return any((root / place).exists() for place in DRIVER)
 
 
 def _is_installed(module: str) -> bool:
