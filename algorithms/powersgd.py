@@ -16,7 +16,8 @@ Departures: a matrix whose factors would have as many elements is sent as it is.
 second mean travels as the message of the round.
 Limits: with a rank of all columns it is `all_reduce` with momentum. The time of the products and of the
 orthogonalization is not in virtual time. Where only the number of parameters is known, as in `advise`, the model is
-taken for one square matrix: several smaller ones have more elements to send. A lost worker stops the run.
+taken for 24 square matrices, or those of `--layers`: more and smaller ones have more elements to send. A lost worker
+stops the run.
 """
 
 import math

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from scheduled import happens
 
 from distsgd.algorithms import (
     AEASGD,
@@ -18,6 +19,7 @@ from distsgd.algorithms import (
     DynSGD,
     Ringmaster,
     Serial,
+    SparseLoCo,
     SyncSGD,
     SyncSGDLR,
 )
@@ -66,6 +68,139 @@ def test_gradients_that_are_refused_do_not_count():
     run = forecast(Ringmaster(delay_threshold=4), EVEN, workers=16, parameters=1000)
     assert run.gradients == pytest.approx(4 / 0.02, rel=0.1)
     assert run.staleness <= 3
+
+
+MACHINES = [
+    {"uplink": "1Gbit"},
+    {"uplink": "1Gbit", "ps_link": "1Gbit", "latency": "20ms", "compute": "lognormal:sigma=0.3"},
+    {"network": "cloud-regions", "step_factors": "1,1,1,3"},
+]
+
+
+@pytest.mark.parametrize("machines", MACHINES, ids=str)
+def test_each_row_is_the_forecast_of_its_algorithm_alone(machines):
+    rows = predict(Question(workers=8, parameters="1M"), Platform(**machines))
+    assert len(rows) > len(SCHEMES) - 2
+    for row in rows.values():
+        assert row.run == forecast(row.scheme, Platform(**machines), workers=8, parameters=10**6), row.scheme
+
+
+def test_updates_of_several_messages_are_as_many_times_rarer():
+    """Eight equal workers whose messages and replies take 32 ms each, and steps 10 ms."""
+    rows = predict(Question(workers=8, parameters="1M"), Platform(uplink="1Gbit"))
+    rounds = {1: 8 / 0.074, 10: 8 / 0.164}
+    for name, messages in {"async_sgd": 1, "softsync": 2, "k_batch_async": 4, "fedbuff": 4}.items():
+        run, period = rows[name].run, rows[name].scheme.period
+        assert run.updates == pytest.approx(rounds[period] / messages, rel=0.01), name
+        assert run.gradients == pytest.approx(period * rounds[period], rel=0.01), name
+        assert run.staleness == pytest.approx(7 / messages, rel=0.02), name
+
+
+def test_algorithms_with_other_messages_have_their_own_bytes():
+    """PowerSGD of rank 2 on 24 layers of 204², DSGD with tracking two vectors to each of two neighbours."""
+    rows = predict(Question(workers=8, parameters="1M"), Platform(uplink="1Gbit"))
+    factors = 4 * (2 * 2 * 204 * 24 + 10**6 - 24 * 204**2)
+    low = rows["powersgd"].run
+    assert low.sent / low.updates == pytest.approx(2 * 7 / 8 * factors)
+    tracked = rows["dsgd_tracking"].run
+    assert tracked.sent / tracked.updates == pytest.approx(2 * 2 * 4e6)
+    assert tracked.updates == pytest.approx(1 / (0.010 + 4 * 0.032), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["one_bit_adam", "zero_one_adam"])
+def test_rounds_sent_as_floats_have_the_bytes_of_floats(name):
+    """Before its variance is frozen either is `sync_sgd`; after that a message has two bits for each parameter."""
+    machines = Platform(step_ms=10.0, uplink="1Gbit")
+    floats, plain, signs = (
+        forecast(scheme, machines, workers=8, parameters=10**6)
+        for scheme in (
+            SCHEMES[name](warmup_steps=10**6, **({"variance_repeats": 10**6} if name == "zero_one_adam" else {})),
+            SyncSGD(),
+            SCHEMES[name](),
+        )
+    )
+    assert floats.sent == pytest.approx(plain.sent, rel=1e-4)
+    assert floats.updates == pytest.approx(plain.updates, rel=1e-4) == pytest.approx(1 / 0.074, rel=1e-4)
+    assert signs.sent / signs.updates == pytest.approx(250_000, rel=1e-3)
+    assert signs.updates == pytest.approx(1 / (SCHEMES[name]().period * 0.010 + 2 * 0.002), rel=1e-3)
+
+
+def test_a_run_sends_floats_in_the_rounds_that_have_them_and_signs_after():
+    """Two rounds of floats of 1 s each way, and three of 10 ms."""
+    sizes = {"size": 1e4, "reply_bytes": 1e4, "float_bytes": 1e6, "uplink": "8Mbit"}
+    found = happens(SCHEMES["one_bit_adam"](warmup_steps=2), workers=2, steps=5, **sizes)
+    assert found.seconds == pytest.approx(5 * 0.010 + 2 * 2 + 3 * 0.020)
+
+
+def test_a_warm_up_is_over_in_a_long_run():
+    """Whatever it has: single steps, rounds of floats, updates of worker 0 alone."""
+    machines = Platform(uplink="1Gbit")
+    for name, warm_up in (
+        ("local_sgd", "synchronous_steps"),
+        ("one_bit_adam", "warmup_steps"),
+        ("downpour", "warm_start"),
+    ):
+        short, long = (forecast(SCHEMES[name](**{warm_up: n}), machines, workers=4, parameters=10**6) for n in (1, 500))
+        assert short == long, name
+
+
+def test_equal_workers_do_not_stay_in_step_at_a_card_that_they_share():
+    """W/(W + 1) of its rate by mean value analysis, each way, where computing takes no time; in step it is a half."""
+    for workers, least in ((8, 0.85), (64, 0.97)):
+        run = forecast(AsyncSGD(), Platform(ps_link="100Gbit"), workers=workers, parameters=7 * 10**10)
+        assert least < run.updates * 280 / 12.5 <= 1.0
+
+
+# A reduction among the workers in place of parameter servers.
+
+
+def test_a_period_with_a_reduction_is_that_of_the_closed_form():
+    """H steps, two latencies, and 2 (W - 1)/W vectors; over one ps 2 W of them pass its card."""
+    machines = Platform(uplink="1Gbit", ps_link="1Gbit", latency="5ms")
+    for name, period in (("diloco", 20), ("local_sgd", 10), ("sync_sgd", 1)):
+        for workers in (1, 4):
+            how = {"workers": workers, "parameters": 10**6}
+            reduced, over_ps = (
+                forecast(SCHEMES[name](), machines, over=over, **how) for over in ("collective", "as-here")
+            )
+            seconds = period * 0.010 + (2 * 0.005 + 2 * 3 / 4 * 0.032) * (workers > 1)
+            assert reduced.updates == pytest.approx(1 / seconds, rel=1e-5)
+            assert over_ps.updates == pytest.approx(1 / (period * 0.010 + 2 * 0.005 + 2 * workers * 0.032), rel=1e-5)
+            assert reduced.sent == pytest.approx((workers > 1) * 1.5 * 4e6 / seconds, rel=1e-5)
+
+
+@pytest.mark.parametrize("collective", ["slices", "ring", "tree"])
+def test_compressed_messages_are_reduced_or_gathered_whichever_is_less(collective):
+    """SparseLoCo sends 8 bytes for each element of 3 %, and gets up to W times as many; the sum of all has floats."""
+    machines = Platform(uplink="8Mbit", collective=collective)  # a microsecond a byte
+    for workers in (2, 8):
+        run = forecast(SparseLoCo(), machines, workers=workers, parameters=10**6, over="collective")
+        message = 0.03 * 8e6
+        seconds = min((workers - 1) * message, (workers - 1) / workers * (message + workers * message)) / 1e6
+        assert 1 / run.updates == pytest.approx(20 * 0.010 + seconds, rel=1e-3)
+
+
+def test_steps_during_a_reduction_hide_it_as_they_hide_a_message():
+    machines = Platform(uplink="1Gbit")
+    run = forecast(SCHEMES["co2"](), machines, workers=4, parameters=10**6, over="collective")
+    assert run.compute == 1.0
+
+
+def test_an_algorithm_without_an_update_of_all_has_no_reduction(capsys):
+    for scheme in (AsyncSGD(), SyncSGD(backup_workers=1), Ringmaster()):
+        with pytest.raises(UserError, match=r"update of .* may have fewer"):
+            forecast(scheme, EVEN, workers=4, parameters=10, over="collective")
+    for name in ("all_reduce", "d_psgd", "serial"):
+        runs = [
+            forecast(SCHEMES[name](), EVEN, workers=4, parameters=10, over=over) for over in ("collective", "as-here")
+        ]
+        assert runs[0] == runs[1]
+    machines = ["--workers", "4", "--parameters", "1M", "--uplink", "1Gbit", "--ps-link", "1Gbit"]
+    reduced, _, text = gradients("local_sgd", *machines, "--over", "collective", capsys=capsys)
+    assert float(reduced[2]) == pytest.approx(4 / (0.010 + 1.5 * 0.0032), rel=0.01)
+    assert "are reduced among the workers (--over)" in text
+    _, _, text = gradients("local_sgd", *machines, capsys=capsys)
+    assert "share the network card of 1 ps (--ps)" in text
 
 
 # Limits.
@@ -176,7 +311,7 @@ def test_the_command_prints_every_algorithm_and_one_sentence(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--parameters", "many"], "parameters takes a number with k, M, G, B or T, as in 25M"),
+        (["--parameters", "many"], "parameters takes a number, as in 25M or 7e9, with k, M, G, B or T"),
         (["--parameters", "0"], "parameters takes a number"),
         (["--workers", "0"], "workers must be at least 1. Received: workers=0"),
         (["--workers", "5000"], "workers must be at most 1000"),
@@ -196,10 +331,30 @@ def test_a_question_without_sense_is_one_line(arguments, message):
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("25M", 25_000_000), ("1.5k", 1500), ("9610", 9610), ("7B", 7 * 10**9), ("1T", 10**12), ("0.5T", 5 * 10**11)],
+    [
+        ("25M", 25_000_000),
+        ("1.5k", 1500),
+        ("9610", 9610),
+        ("7B", 7 * 10**9),
+        ("7b", 7 * 10**9),
+        ("1T", 10**12),
+        ("0.5T", 5 * 10**11),
+        ("7e9", 7 * 10**9),
+        ("1E6", 10**6),
+        ("1.5e+3", 1500),
+        ("1e3k", 10**6),
+        ("1_000_000", 10**6),
+        (".5M", 500_000),
+    ],
 )
-def test_a_number_of_parameters_may_have_a_suffix(text, size):
+def test_a_number_of_parameters_is_what_people_type(text, size):
     assert Question(parameters=text).size == size
+
+
+@pytest.mark.parametrize("text", ["", "M", "-1", "1e-3", "1e99", "nan", "inf", "0x10", "1,000", "5MB"])
+def test_other_texts_are_no_number_of_parameters(text):
+    with pytest.raises(UserError, match="parameters takes a number"):
+        Question(parameters=text)
 
 
 # What is worth it, and what was assumed.
@@ -278,11 +433,15 @@ def test_updates_that_are_rare_have_three_digits(capsys):
 
 def test_what_was_taken_as_ideal_is_said(capsys):
     _, _, text = gradients("serial", "--uplink", "1Gbit", "--latency", "20ms", capsys=capsys)
-    assert "Not given, so taken as ideal: --compute, --downlink, --ps-link, --service." in text
+    assert "Not given, so taken as ideal: --compute, --ps-link, --service." in text
+    assert "Warning: the network card of a ps carries any number of messages in the time of one" in text
     assert "Not given, so assumed: a step takes 10 ms (--step-ms)." in text
     given = "--uplink 1Gbit --downlink 1Gbit --latency 1ms --ps-link unlimited --service 1us --compute lognormal"
     _, _, text = gradients("serial", *given.split(), "--step-ms", "3", capsys=capsys)
     assert "Not given, so" not in text
+    assert "Warning" not in text
+    _, _, text = gradients("serial", "--ps-link", "1Gbit", capsys=capsys)
+    assert "Warning: the links of the workers carry any number of messages in the time of one" in text
 
 
 def test_failures_that_were_not_seen_are_said(capsys):

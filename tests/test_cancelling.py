@@ -1,5 +1,6 @@
 """Late computations that are stopped, `cancel_late`: in virtual time at the moment of the update, as in the papers."""
 
+import itertools
 from functools import partial
 from itertools import pairwise
 
@@ -79,6 +80,28 @@ def test_k_sync_takes_the_kth_smallest_time_of_each_round_for_any_law():
     last = np.flatnonzero(np.diff(found.trace["version"], append=200) & (found.trace["event"] == EXCHANGE))
     assert len(last) == 200
     np.testing.assert_array_equal(found.trace["microseconds"][last], ends // 1000)
+
+
+def test_a_computation_is_stopped_at_the_update_however_far_its_worker_is():
+    """One of two: worker 0 has an update each 1 + 10 + 1 ms, when the other, which takes 100 ms, is stopped."""
+    found = happens(KSync(workers_per_update=1, cancel_late=True), 2, 5, step_factors="1,10", latency="1ms")
+    expected = [(1000 * (11 + 12 * n), worker, event) for n in range(5) for worker, event in ((0, EXCHANGE), (1, PULL))]
+    assert rows(found, "microseconds", "worker", "event") == expected[:-1]  # the run ends with its last update
+
+
+@each(OF_EACH)
+@pytest.mark.parametrize("latency", ["0ms", "3ms"])
+def test_links_and_locks_that_take_no_time_change_nothing(scheme, latency):
+    """Whether they are absent, or are there and take a nanosecond."""
+    found = []
+    for link, service in itertools.product(({}, {"ps_link": "1TB"}), ({}, {"service": "1ns"})):
+        machines = {"compute": "exponential", "latency": latency, **link, **service}
+        found.append(happens(scheme, 8, 200, size=1.0, **machines))
+    for other in found[1:]:
+        assert [other.trace[name].tolist() for name in ("worker", "event", "version")] == [
+            found[0].trace[name].tolist() for name in ("worker", "event", "version")
+        ]
+        np.testing.assert_allclose(other.trace["microseconds"], found[0].trace["microseconds"], rtol=1e-4, atol=2)
 
 
 # The algorithm of the paper.

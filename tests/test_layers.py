@@ -4,13 +4,14 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from distsgd.benchmarks.reproduced_links import TABLE, exchange, first_points, point, step_of
 from distsgd.common import UserError
 from distsgd.common.cli.advise import Question, predict
 from distsgd.common.cli.main import dispatch
-from distsgd.common.virtual_time.layers import Exchange, LayeredStep, needed_rate, utilisation
+from distsgd.common.virtual_time.layers import Exchange, LayeredStep, largest_of, needed_rate, utilisation
 from distsgd.common.virtual_time.platform import Platform
 
 TWO = LayeredStep(layers=2, seconds=5.0, parameters=2.0)  # nodes of 1 s: F1 F2 A2 P2 P1; a bit for each layer
@@ -28,7 +29,11 @@ BIT = Exchange(bits_up=1, bits_down=1)  # two workers send half of a vector twic
         ({"delay": 1}, 1.0, 5),
         ({"delay": 1}, 1 / 3, 6),  # the link is always busy
         ({"workers": 4}, 1.0, 7),  # a layer takes 1.5 s: P2 from 4 to 5.5, P1 from 5.5 to 7
-        ({"latency": 0.25}, 1.0, 6.25),
+        ({"latency": 0.25}, 1.0, 6.5),  # of both halves of the reduction
+        ({"goodput": 0.5}, 2.0, 6),
+        ({"gathered": True, "workers": 3}, 2.0, 6),  # two messages of half a second, in place of 2/3 of two vectors
+        ({"neighbours": 2}, 2.0, 6),
+        ({"neighbours": 2, "latency": 0.25}, 2.0, 6.25),
         ({"uses_ps": True}, 1.0, 7),  # up: P2 4 to 5, P1 5 to 6; down: P2 5 to 6, P1 6 to 7
         ({"bits_down": 3}, 1.0, 8),  # a layer takes 2 s: P2 from 4 to 6, P1 to 8
     ],
@@ -48,7 +53,7 @@ def test_no_delay_hides_that_a_link_is_too_slow(periods, period):
 @pytest.mark.parametrize("delay", [4, 20])
 def test_a_reply_that_comes_later_than_its_step_is_waited_for(delay):
     latency = 10.0 * (delay + 1)  # P1 ends at 5 k; its reply, of no length, is needed τ + 1 steps later, by F1
-    sent = replace(BIT, delay=delay, latency=latency)
+    sent = replace(BIT, delay=delay, latency=latency / 2)  # in both halves of the reduction
     # From the end of a step: the latency, then that step of which F1 needs the reply; τ + 1 steps in all.
     assert utilisation(TWO, sent, math.inf) == pytest.approx(5 * (delay + 1) / (latency + 5))
 
@@ -100,7 +105,7 @@ def test_the_bandwidths_of_streaming_diloco_are_those_of_the_paper(size):
 
 
 def test_the_command_prints_the_bandwidth_of_a_closed_form(capsys):
-    words = "--parameters 1M --layers 4 --step-ms 10 --buckets 1 --utilisation 0.5,0.8 --json"
+    words = "--parameters 1M --layers 4 --step-ms 10 --buckets 1 --utilisation 0.5,0.8 --goodput 1 --spread 0 --json"
     assert dispatch(["bandwidth", "sync_sgd", "diloco:communication_period=50", "all_reduce", *words.split()]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["sync_sgd"] == {
@@ -111,6 +116,72 @@ def test_the_command_prints_the_bandwidth_of_a_closed_form(capsys):
     assert found["all_reduce"]["0.5"] == pytest.approx(3.2e9, rel=1e-5)
 
 
+def asked(capsys, *words):
+    """Bits per second that `bandwidth` prints for a utilisation of a half."""
+    plain = ["--parameters", "1M", "--step-ms", "10", "--buckets", "1", "--utilisation", "0.5", "--goodput", "1"]
+    assert dispatch(["bandwidth", *plain, "--spread", "0", "--json", *words]) == 0
+    return [rates["0.5"] for rates in json.loads(capsys.readouterr().out).values()]
+
+
+@pytest.mark.parametrize("layers", [1, 4, 25])
+def test_two_factors_of_each_layer_are_sent_and_what_is_in_no_matrix(layers, capsys):
+    """2 r √(P/L) floats of each of L layers: √L times as many bits as of one square matrix."""
+    side = math.isqrt(10**6 // layers)
+    bits = 32 * (2 * 2 * side * layers + 10**6 - layers * side**2)
+    assert asked(capsys, "powersgd", "--layers", str(layers)) == [pytest.approx(bits / 0.01, rel=1e-5)]
+
+
+def test_compressed_messages_are_counted_in_both_directions(capsys):
+    """DeMo has 4 bits a parameter up and 32 down; without a ps, 2 workers send each other 4."""
+    over_ps, over_all, few, many = (
+        asked(capsys, "demo", "--layers", "1", *words)
+        for words in (
+            ("--over", "ps"),
+            ("--over", "collective"),
+            ("--over", "collective", "--workers", "8"),
+            ("--over", "collective", "--workers", "64"),
+        )
+    )
+    assert over_ps == [pytest.approx((4 + 32) * 1e6 / 0.01, rel=1e-5)]
+    assert over_all == [pytest.approx(4e6 / 0.01, rel=1e-5)]
+    assert few == [pytest.approx(7 * 4e6 / 0.01, rel=1e-5)]
+    assert many == [pytest.approx(63 / 64 * 36e6 / 0.01, rel=1e-5)]  # fewer than 63 messages of 4
+    assert dispatch(["bandwidth", "demo"]) == 0
+    assert "4 bits a parameter up, 32 down" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("scheme", "copies"), [("d_psgd", 2), ("sgp", 1), ("d_psgd:topology=complete", 7)])
+def test_gossip_sends_a_copy_to_each_neighbour(scheme, copies, capsys):
+    assert asked(capsys, scheme, "--layers", "1", "--workers", "8") == [pytest.approx(copies * 32e6 / 0.01, rel=1e-5)]
+
+
+@pytest.mark.parametrize("period", [1, 100])
+def test_links_have_headers_and_workers_wait_for_the_slowest_in_proportion_to_the_period(period, capsys):
+    """H (1 + σ E max z) steps and 8 n/(g b) of messages, of which H steps compute; max z of two is 1/√π in the mean."""
+    words = "--parameters 1M --layers 4 --step-ms 10 --buckets 1 --utilisation 0.8"
+    assert dispatch(["bandwidth", f"local_sgd:communication_period={period}", *words.split(), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out).values()
+    slowest = 1 + 0.015 / math.sqrt(math.pi)
+    seconds = period * 0.01 / 0.8 - period * 0.01 * slowest
+    assert found["0.8"] == pytest.approx(64e6 / seconds / 0.941, rel=1e-4)
+    assert dispatch(["bandwidth", "async_sgd", "local_sgd", *words.split()]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Messages have 0.941 of a link's rate (--goodput)" in text
+    assert "differ by 0.015 of their mean (--spread): all wait for the slowest" in text
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 64])
+def test_the_largest_of_normal_numbers(number):
+    drawn = np.random.default_rng(0).standard_normal((40_000, number)).max(1)
+    assert largest_of(number) == pytest.approx(drawn.mean(), abs=0.02)
+    assert largest_of(3) == pytest.approx(1.5 / math.sqrt(math.pi), rel=1e-6)
+
+
+def test_workers_that_do_not_wait_do_not_wait_for_the_slowest(capsys):
+    found = [asked(capsys, "async_sgd", "--spread", spread) for spread in ("0", "0.3")]
+    assert found[0] == found[1]
+
+
 def test_an_algorithm_in_buckets_has_them_on_its_links_too(capsys):
     words, found = "--parameters 1M --layers 8 --step-ms 10 --json", []
     for more in (["all_reduce:buckets=2"], ["all_reduce", "--buckets", "2"], ["all_reduce"]):
@@ -119,8 +190,8 @@ def test_an_algorithm_in_buckets_has_them_on_its_links_too(capsys):
     assert found[0] == found[1] != found[2]
     assert dispatch(["bandwidth", "all_reduce:buckets=2", "sync_sgd"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "A vector of all_reduce:buckets=2 is sent in 2 messages." in text
-    assert "A layer of sync_sgd is sent as soon as its gradient is known" in text
+    assert "all_reduce:buckets=2: a vector is sent in 2 messages." in text
+    assert "sync_sgd: a layer is sent as soon as its gradient is known" in text
     machines, computes = "--parameters 1G --step-ms 100 --layers 8 --uplink 1Tbit --downlink 1Tbit --json", []
     for number in ("1", "2"):  # one bucket is taken for messages of layers
         assert dispatch(["simulate", "all_reduce", "--buckets", number, *machines.split()]) == 0
@@ -147,7 +218,7 @@ def test_the_command_draws_the_curves_and_names_what_is_out_of_reach(tmp_path, c
         ("diloco:communication_period=100 --fragments 99", "at most the number of layers"),
         ("all_reduce --fragments 3", "at most 1, the period"),
         ("diloco --plot a.pdf", "ends in"),
-        ("diloco --parameters 0", "takes a number with k, M, G"),
+        ("diloco --parameters 0", "takes a number, as in 25M or 7e9"),
     ],
 )
 def test_a_question_without_an_answer_ends_in_one_line(words, message):
@@ -166,7 +237,7 @@ def test_a_simulation_of_time_alone_is_that_of_the_closed_form(capsys):
     assert found["--layers 48"]["compute"] > 1.04 * whole  # the backward pass hides a part
     step = LayeredStep(layers=48, seconds=0.8, parameters=1e10)
     assert found["--layers 48"]["compute"] == pytest.approx(utilisation(step, Exchange(workers=4), 8e10))
-    assert found["--layers 48"]["sent"] == pytest.approx(0.75 * 4e10 * found["--layers 48"]["updates"])
+    assert found["--layers 48"]["sent"] == pytest.approx(2 * 0.75 * 4e10 * found["--layers 48"]["updates"])
 
 
 def test_layers_need_equal_workers_that_wait_for_each_other():

@@ -314,7 +314,7 @@ def test_with_a_fitted_card_a_larger_model_is_slower_there_with_a_note(tmp_path,
     assert "a message takes longer at the card of the ps alone: its " in output.err
     (line,) = [line.split() for line in output.out.splitlines() if line.startswith("async_sgd")]
     there = forecast(AsyncSGD(), Platform(**SHARED), workers=16, parameters=10 * PARAMETERS)
-    assert float(line[2]) == pytest.approx(there.gradients, rel=0.05)
+    assert float(line[2]) == pytest.approx(there.gradients, rel=0.1)
 
 
 def swapped(path):

@@ -422,7 +422,7 @@ def test_a_forecast_of_a_scheme_with_overlap_waits_for_a_slow_worker():
 
 
 def test_the_layers_of_a_scheme_in_fragments_have_its_whole_period_and_all_bits():
-    found = exchange_of(StreamingDiLoCo(communication_period=20, fragments=4, delay=2), 4000, 2)
+    found = exchange_of(StreamingDiLoCo(communication_period=20, fragments=4, delay=2), 4000, 2, 8)
     assert (found.period, found.fragments, found.delay) == (20, 4, 2)
     assert found.bits_up == pytest.approx(32 + 2 * 4 * 32 / 4000)  # and the index and the number of each part
     assert found.bits_down == pytest.approx(32 + 4 * 32 / 4000)

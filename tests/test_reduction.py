@@ -128,7 +128,7 @@ def test_every_message_of_a_reduction_in_slices_draws_its_latency(workers, regio
     machines = Machines(Platform(latency="20ms", latency_sigma=sigma, regions=text))
     network = Network(machines, workers, 1, 3)
     size = workers * 4.0 * (1 << 15)  # as many slices as workers
-    found = np.array([network.reduction(size, n) for n in range(10_000)]) / 1e9
+    found = np.array([network.reduction((size, size), n) for n in range(10_000)]) / 1e9
     assert found.mean() == pytest.approx(expected.mean(), rel=0.015)
     assert np.quantile(found, (0.1, 0.9)) == pytest.approx(np.quantile(expected, (0.1, 0.9)), rel=0.03)
 

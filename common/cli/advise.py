@@ -23,11 +23,13 @@ from ..contract.scheme import Scheme
 from ..contract.stability import largest_rate, rate_of
 from ..errors import UserError
 from ..record.tables import columns
+from ..server.traffic import LAYERS
 from ..virtual_time.forecast import Forecast, forecast
 from ..virtual_time.platform import NETWORKS, Machines, Platform
+from ..virtual_time.reduced import Over
 from ..virtual_time.schedule import check
 from . import flags
-from .machines import fitted, number_of_parameters
+from .machines import fitted, free_links, number_of_parameters
 from .simulate import scheme_of
 
 PARAMETERS = 10**6  # the size of the model if neither the question nor a recorded run gives it
@@ -66,6 +68,9 @@ class Question:
     layers: Natural | None = None
     """Number of layers of the model, each of which algorithms without a ps send as soon as its gradient is known, on
     equal machines. Default: they send a vector at once, as in a run."""
+    over: Over = "as-here"
+    """Path of messages of algorithms whose updates have a message of every worker: a reduction among the workers
+    (collective), as most programs have it, or as-here, that of the algorithm in this package, to its ps tasks."""
     communication_period: Natural | None = None
     """Local steps between two exchanges, for all algorithms with such a period. Default: that of each algorithm, and
     longer ones if messages take more than half of the time."""
@@ -157,6 +162,16 @@ def main(arguments: list[str]) -> int:
         f"h = {question.curvature:g}, at that staleness; !: the default exceeds it; ?: stale, and no limit is known. "
         "Data and hostile workers are not part of the question: see docs/choosing.md."
     )
+    if question.over == "collective":
+        page.print("Where an update has a message of every worker, messages are reduced among the workers (--over).")
+    elif math.isfinite(Machines(machines).ps_link):
+        page.print(
+            f"Messages to the center share the network {'card' if question.ps == 1 else 'cards'} of {question.ps} ps "
+            f"(--ps). Most programs reduce them among the workers instead, as --ps {question.workers} nearly does: see "
+            "--over collective."
+        )
+    if question.layers is None and "powersgd" in rows:
+        page.print(f"powersgd: for a model of {LAYERS} square layers (--layers).")
     if ideal := _ideal(machines):
         page.print(f"Not given, so taken as ideal: {', '.join(ideal)}.")
     if machines.step_ms is None and machines.network in NETWORKS:
@@ -171,16 +186,14 @@ def main(arguments: list[str]) -> int:
             "Left out, because the algorithm does not support so many workers or such machines, or its synchronization "
             f"rule cannot be simulated: {', '.join(missing)}."
         )
+    for warning in free_links(machines):
+        page.print(Text(f"\n{warning}", style="yellow"))
     page.print(Text(f"\n{recommendation(rows)}", style="bold"))
     return 0
 
 
 def predict(question: Question, platform: Platform) -> dict[str, Prediction]:
-    """Predict a run of each algorithm on these machines, by name; leave out those that cannot have so many workers.
-
-    Algorithms with equal message sizes, periods and synchronization rules share one forecast.
-    """
-    known: dict[object, Forecast] = {}
+    """Predict a run of each algorithm on these machines, by name; leave out those that cannot have so many workers."""
     machines, size = Machines(platform), question.size or PARAMETERS
 
     def row(scheme: Scheme) -> Prediction | None:
@@ -193,20 +206,19 @@ def predict(question: Question, platform: Platform) -> dict[str, Prediction]:
             return None
         with suppress(UserError):
             scheme = rounded(scheme, question.codec)
-        alike = _what_takes_time(scheme)
-        if alike not in known:
-            known[alike] = forecast(
-                scheme,
-                platform,
-                workers=question.workers,
-                parameters=size,
-                ps=question.ps,
-                seed=question.seed,
-                layers=question.layers if scheme.sync.is_collective and scheme.sync.waits else None,
-            )
-        return Prediction(
-            scheme, known[alike], largest_rate(scheme, workers, known[alike].staleness, question.curvature)
+        reduces = question.over == "collective" and scheme.sync.meets(question.workers)
+        collective = reduces or (scheme.sync.is_collective and scheme.sync.waits)
+        run = forecast(
+            scheme,
+            platform,
+            workers=question.workers,
+            parameters=size,
+            ps=question.ps,
+            seed=question.seed,
+            layers=question.layers if collective else None,
+            over="collective" if reduces else "as-here",
         )
+        return Prediction(scheme, run, largest_rate(scheme, workers, run.staleness, question.curvature))
 
     def best(scheme: Any) -> Prediction | None:
         """Lengthen the period while messages take more than half of the time and the algorithm stays stable."""
@@ -250,16 +262,6 @@ def _ideal(platform: Platform) -> list[str]:
 def _exchanging(rows: Mapping[str, Prediction]) -> dict[str, Prediction]:
     """Return the rows of algorithms with several workers."""
     return {name: row for name, row in rows.items() if row.scheme.sync.exchanges}
-
-
-def _what_takes_time(scheme: Scheme) -> object:
-    """Return a key of all properties of an algorithm on which its order of events depends."""
-    kind = type(scheme)
-    own = tuple(name for name in ("accepts", "rounds") if getattr(kind, name) is not getattr(Scheme, name))
-    return (
-        scheme.sync, scheme.period, scheme.codec, scheme.reply_codec, scheme.exchange_first, scheme.overlap,
-        scheme.regions, scheme.warmup_updates, own and scheme,
-    )  # fmt: skip
 
 
 def recommendation(rows: Mapping[str, Prediction]) -> str:

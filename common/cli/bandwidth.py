@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..arguments import below_one, positive
-from ..contract.hyperparameters import Natural, Positive, check_fields
+from ..contract.hyperparameters import Fraction, Natural, NotNegative, Positive, check_fields
 from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..errors import UserError
@@ -33,11 +33,17 @@ GRID = np.logspace(-1, 3, 50)  # Gbit/s, of Table 4 in arXiv:2501.18512
 
 POINTS = 60  # of a curve
 
+# A packet of 1500 bytes has 20 of IP, 20 of TCP and 12 of a timestamp; Ethernet adds 38, with the gap after it.
+GOODPUT = round(1448 / 1538, 3)
+
+# The range of 8 % is that of a box plot without outliers: four times the distance of the quartiles, 5.4 deviations.
+SPREAD = 0.015
+
 SAME = 1e-5  # of a rate: the precision with which it is found
 
 ABOUT = (
     "Compute the bandwidth of a worker's link, each way, at which workers compute for a given fraction of their time. "
-    "Workers are equal; messages of layers travel while others are computed. For algorithms with options as in "
+    "Messages of layers travel while others are computed. For algorithms with options as in "
     "diloco:communication_period=100. See docs/simulation.md."
 )
 
@@ -78,6 +84,12 @@ class LinkQuestion:
     """Compression of messages, as in training; algorithms with a codec of their own keep it."""
     latency: str = "0ms"
     """Time until the first bit of a message arrives."""
+    goodput: Fraction = GOODPUT
+    """Fraction of a link's rate that messages have. Default: 1448 bytes of data in the 1538 that a packet of TCP takes
+    on Ethernet."""
+    spread: NotNegative = SPREAD
+    """Standard deviation of the workers' step times, as a fraction of their mean; all wait for the slowest, in
+    proportion to the period. Default: that of equal GPUs, which differ by 8 % (Sinha et al. 2022, arXiv:2208.11035)."""
     grid: bool = False
     """Round up to the next of 50 bandwidths from 0.1 to 1000 Gbit/s, in equal ratios."""
     plot: Path | None = None
@@ -118,15 +130,18 @@ class LinkQuestion:
 
     def exchange(self, scheme: Scheme) -> Exchange:
         """Return what the workers of an algorithm send; raises `UserError` if they send nothing."""
-        found = exchange_of(rounded(scheme, self.codec), round(self.step.parameters), self.workers)
+        found = exchange_of(rounded(scheme, self.codec), round(self.step.parameters), self.workers, self.layers)
+        if self.over == "collective":
+            found = found.reduced()
+        if self.over == "ps":
+            found = replace(found, uses_ps=True)
         names = "buckets", "fragments", "delay"
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.both_bits:
-            given["bits_up"], given["bits_down"] = self.both_bits
-        if self.over != "as-here":
-            given["uses_ps"] = self.over == "ps"
-        latency = nanoseconds("latency", self.latency) / SECOND
-        return replace(found, pattern=self.pattern, latency=latency, **given)
+            given |= {"bits_up": self.both_bits[0], "bits_down": self.both_bits[1], "gathered": False}
+        given["latency"] = nanoseconds("latency", self.latency) / SECOND
+        given["spread"] = self.spread if scheme.sync.waits else 0.0
+        return replace(found, pattern=self.pattern, goodput=self.goodput, **given)
 
 
 def _numbers(name: str, text: str) -> list[float]:
@@ -181,22 +196,40 @@ def _table(question: LinkQuestion, found: Mapping[str, list[float]]) -> Table:
 
 
 def _notes(question: LinkQuestion, exchanges: Mapping[str, Exchange]) -> str:
-    bits = ", ".join(sorted({f"{each.bits_up:g}" for each in exchanges.values()}))
     lines = [
         f"Computed, not measured: {question.workers} workers, {question.parameters} parameters in {question.layers} "
-        f"layers, {question.step_ms:g} ms a step, {bits} bits a parameter."
+        f"layers, {question.step_ms:g} ms a step."
     ]
-    for number in sorted({each.buckets or 0 for each in exchanges.values()}):
-        names = ", ".join(text for text, each in exchanges.items() if (each.buckets or 0) == number)
-        of = "" if len(names.split(", ")) == len(exchanges) else f" of {names}"
-        lines.append(
-            f"A vector{of} is sent in {number} message{'s' * (number > 1)}."
-            if number
-            else f"A layer{of} is sent as soon as its gradient is known; runs send a vector at once (--buckets 1)."
-        )
+    lines += _each(exchanges, lambda each: f"{each.bits_up:.3g} bits a parameter up, {each.bits_down:.3g} down")
+    lines += _each(exchanges, _sent)
+    if any(each.gathered for each in exchanges.values()):
+        lines.append("Messages much smaller than their sum go to all workers, and are not added up on the way.")
     if any(each.uses_ps for each in exchanges.values()):
         lines.append("The links of the parameter servers are taken as fast enough for all workers.")
+    lines.append(f"Messages have {question.goodput:.3g} of a link's rate (--goodput).")
+    if waits := max(each.slowest for each in exchanges.values()) - 1:
+        lines.append(
+            f"Step times of workers differ by {question.spread:.2g} of their mean (--spread): all wait for the "
+            f"slowest, and compute for {1 / (1 + waits):.1%} of their time at most."
+        )
     return "\n" + " ".join(lines)
+
+
+def _sent(exchange: Exchange) -> str:
+    """Describe how a vector leaves a worker."""
+    if exchange.buckets is None:
+        return "a layer is sent as soon as its gradient is known; runs send a vector at once (--buckets 1)"
+    return f"a vector is sent in {exchange.buckets} message{'s' * (exchange.buckets > 1)}"
+
+
+def _each(exchanges: Mapping[str, Exchange], describe: Callable[[Exchange], str]) -> list[str]:
+    """Return what is so of each exchange, in a sentence for those that are alike, with their names if others differ."""
+    alike: dict[str, list[str]] = {}
+    for text, exchange in exchanges.items():
+        alike.setdefault(describe(exchange), []).append(text)
+    if len(alike) == 1:
+        return [f"{said[0].upper()}{said[1:]}." for said in alike]
+    return [f"{', '.join(names)}: {said}." for said, names in alike.items()]
 
 
 def _picture(question: LinkQuestion, exchanges: Mapping[str, Exchange]) -> Any:

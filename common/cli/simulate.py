@@ -29,10 +29,11 @@ from ..spec import parse
 from ..tasks.job import checked
 from ..virtual_time.forecast import Forecast, forecast
 from ..virtual_time.platform import Platform
+from ..virtual_time.reduced import Over
 from . import flags
 from .catalogue import known_names, meant_by
 from .flag_groups import GROUPS, Options, find_cluster, parse_flags
-from .machines import number_of_parameters, with_machines
+from .machines import free_links, number_of_parameters, with_machines
 from .train import perform, run_command, with_data
 
 ABOUT = (
@@ -162,6 +163,9 @@ class Timing:
     layers: Natural | None = None
     """Number of layers of the model: a layer is sent as soon as its gradient is known. Default: a vector is sent at
     once, as in a run."""
+    over: Over = "as-here"
+    """Path of messages: a reduction among the workers (collective), for algorithms whose updates have a message of
+    every worker, or as-here, that of the algorithm in this package."""
     codec: str = "float32"
     """Compression of messages, as in training."""
     seed: Count = 0
@@ -185,11 +189,15 @@ def time_alone(scheme_type: type[Scheme], arguments: Sequence[str]) -> int:
         ps=timing.ps,
         seed=timing.seed,
         layers=timing.layers,
+        over=timing.over,
     )
     if timing.json:
         print(dumps(asdict(found)), flush=True)  # noqa: T201
     else:
-        Console(highlight=False).print(_of_time(scheme, timing, found))
+        page = Console(highlight=False)
+        page.print(_of_time(scheme, timing, found))
+        for warning in free_links(platform, scheme.sync.uses_ps and timing.over == "as-here"):
+            page.print(warning)
     return 0
 
 

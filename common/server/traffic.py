@@ -9,6 +9,15 @@ from dataclasses import dataclass, replace
 from ..contract.scheme import Scheme
 from ..messages.codec import FLOAT_BYTES, Codec
 
+LAYERS = 24  # of a model of which only the number of parameters is known
+
+
+def square_layers(parameters: int, layers: int = LAYERS) -> list[tuple[int, ...]]:
+    """Return the shapes of a model of so many square matrices, about equal, and a vector of the other parameters."""
+    layers = min(layers, parameters)
+    side = math.isqrt(parameters // layers)
+    return [*[(side, side)] * layers, (parameters - layers * side**2,)]
+
 
 @dataclass(frozen=True)
 class Traffic:
@@ -20,7 +29,7 @@ class Traffic:
         workers: number of workers, W.
         sizes: sizes of the slices of the center.
         state_size: S, floats of the model's non-trainable state, which are sent with each message.
-        shapes: shapes of the model's variables; if they are not known, those of one square matrix and a rest.
+        shapes: shapes of the model's variables; if they are not known, those of `square_layers`.
     """
 
     scheme: Scheme
@@ -33,11 +42,10 @@ class Traffic:
     @property
     def vectors(self) -> Sequence[float]:
         """Bytes of each vector that a worker sends in a round: without a ps, of each mean of `Scheme.message_sizes`."""
-        if self.scheme.sync.uses_ps:
-            scalars = len(self.scheme.scalars) * len(self.sizes)  # each slice gets all scalars
-            return [self.codec.bytes(self.sizes) + FLOAT_BYTES * (scalars + self.state_size)]
+        scalars = len(self.scheme.scalars) * len(self.sizes) if self.scheme.sync.uses_ps else 0  # each slice gets all
         *means, last = self._message_sizes()
-        return [*(FLOAT_BYTES * size for size in means), FLOAT_BYTES * (last + self.state_size)]
+        message = self.codec.bytes(self._slices(last)) + FLOAT_BYTES * (scalars + self.state_size)
+        return [*(FLOAT_BYTES * size for size in means), message]
 
     @property
     def message(self) -> float:
@@ -47,9 +55,9 @@ class Traffic:
     @property
     def reply(self) -> float:
         """Bytes of one reply."""
-        if not self.scheme.sync.uses_ps:
-            return FLOAT_BYTES * sum(self._message_sizes())
-        return self.scheme.reply_codec.for_workers(self.workers).bytes(self.sizes)
+        *means, last = self._message_sizes()
+        codec = self.scheme.reply_codec.for_workers(self.workers)
+        return FLOAT_BYTES * sum(means) + codec.bytes(self._slices(last))
 
     @property
     def floats(self) -> tuple[float, float]:
@@ -65,10 +73,16 @@ class Traffic:
     @property
     def of_events(self) -> Mapping[str, tuple[float, float]]:
         """Bytes up and down by name of the event."""
-        up, down = self.scheme.sync.traffic(self.workers)
+        sync = self.scheme.sync
+        up, down = sync.traffic(self.workers)
         asked, read = self.codec.reads or (0, 0)
+        message, reply = self.message, self.reply
+        if sync.is_collective and not sync.gossips:
+            *means, last = self.vectors
+            first, second = halves(last, reply - sum(means), self.workers)
+            message, reply = sum(means) + first, sum(means) + second
         return {
-            "exchange": (up * self.message, down * self.reply),
+            "exchange": (up * message, down * reply),
             "push": (up * self.message + asked, read),
             "pull": (0, self.center),
             "join": (0, self.center),
@@ -91,5 +105,17 @@ class Traffic:
         return up, down
 
     def _message_sizes(self) -> Sequence[int]:
-        size, side = sum(self.sizes), math.isqrt(sum(self.sizes))
-        return self.scheme.message_sizes(self.shapes or [(side, side), (size - side**2,)])
+        return self.scheme.message_sizes(self.shapes or square_layers(sum(self.sizes)))
+
+    def _slices(self, size: int) -> Sequence[int]:
+        """Return the sizes of the slices of a message: those of the center if it has as many elements."""
+        return self.sizes if size == sum(self.sizes) else [size]
+
+
+def halves(message: float, reply: float, workers: int) -> tuple[float, float]:
+    """Return the bytes of the vectors of which a reduction among workers moves (W - 1)/W in each of its halves.
+
+    Messages are added up in slices, then the slices of the sum are gathered, in the size of a reply. If messages are so
+    much smaller than their sum, all are gathered instead: that is one half, and a vector of the messages of all.
+    """
+    return (0.0, workers * message) if workers * message < message + reply else (message, reply)

@@ -38,7 +38,7 @@ MOST_SIGMA = 4.0  # the largest sigma of a lognormal: half of its values are bel
 
 Draw = Callable[[np.ndarray], np.ndarray]  # uniform numbers [W, n] for indices [n]
 
-PURPOSES = ("step", "speed", "link", "message", "reply", "crash", "repair", "reduction", "gossip")
+PURPOSES = ("step", "speed", "link", "message", "reply", "crash", "repair", "reduction", "gossip", "start")
 
 
 def uniforms(seed: int, purpose: str, workers: Sequence[int] | np.ndarray, indices: Any) -> np.ndarray:
@@ -105,6 +105,14 @@ class Independent:
         return self.quantile(draw(np.arange(first, first + number))), None
 
 
+class Constant:
+    """Equal steps, for which nothing is drawn."""
+
+    def multiples(self, draw: Draw, first: int, number: int, before: Any) -> tuple[np.ndarray, Any]:
+        """Return steps as `Independent` does, in one row for all workers."""
+        return np.ones((1, number)), None
+
+
 @dataclass(frozen=True)
 class Phases:
     """Two states; a worker leaves each with a fixed probability at each step.
@@ -146,12 +154,12 @@ class RecordedSteps:
         return self.values[rows, at % self.values.shape[1]], None
 
 
-Model = Independent | Phases | RecordedSteps
+Model = Constant | Independent | Phases | RecordedSteps
 
 
 def constant() -> Model:
     """Build a model of equal steps."""
-    return Independent(np.ones_like)
+    return Constant()
 
 
 def exponential() -> Model:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
@@ -17,13 +19,17 @@ from ..messages.cut import even_sizes
 from ..record_format import EVENTS
 from ..server.trace import ends_round
 from ..server.traffic import Traffic
+from ..sync.pairs import Pairs
 from .layers import LayeredStep, exchange_of, utilisation
 from .platform import Machines, Platform
+from .reduced import Over, with_reduction
 from .schedule import SECOND, EventLoop, EventSchedule
 
 MESSAGES = 3000  # of all workers: enough for means with an error of one or two per cent
 
 LEAST_ROUNDS, MOST_ROUNDS = 9, 60
+
+LONG_RUN = 10_000  # rounds of a worker
 
 WARM_UP = 3  # the first 1/3 of the updates is left out: workers that begin together are not stale yet
 
@@ -43,8 +49,8 @@ class Forecast:
         waiting: fraction spent waiting for other workers.
         communication: fraction spent on messages and replies in transit and at the ps.
         staleness: mean staleness of the accepted messages.
-        sent: bytes per second from each worker to the center.
-        received: bytes per second from the center to each worker.
+        sent: bytes per second that leave a worker, in the mean over the workers.
+        received: bytes per second that arrive at a worker.
         joined: number of returns of workers after a crash in the simulated rounds.
     """
 
@@ -68,8 +74,13 @@ def forecast(
     ps: int = 1,
     seed: int = 0,
     layers: int | None = None,
+    over: Over = "as-here",
 ) -> Forecast:
-    """Predict the figures of a long run in which no worker has finished.
+    """Predict the figures of a long run in which no worker has finished, and which is past its warm-up.
+
+    A warm-up are rounds that a run makes only at its beginning: the floats of 1-bit Adam, the single steps of
+    post-local SGD, the updates of worker 0 alone. If it has more than half of the first 10,000 rounds of a worker, it
+    is predicted instead.
 
     A scheme that exchanges nothing has one worker, on the fastest of the machines; its figures are exact.
 
@@ -81,7 +92,10 @@ def forecast(
         ps: number of ps tasks that share the center.
         seed: seed of all random numbers.
         layers: number of layers of the model, each of which is sent as soon as its gradient is known (see `layers`), by
-            equal workers that exchange together. By default a vector is sent at once, as in a run.
+            equal workers that exchange together. By default a vector is sent at once, as in a run, and an algorithm
+            whose messages depend on the shapes of the model has `square_layers`.
+        over: path of the messages: `collective` is a reduction among the workers in place of parameter servers, for
+            algorithms whose updates have a message of every worker; `as-here` is that of the algorithm in this package.
 
     Example:
         >>> from distsgd import AsyncSGD, Platform, forecast
@@ -97,23 +111,40 @@ def forecast(
     if not scheme.sync.exchanges:
         steps = SECOND / Machines(platform).expected_steps(workers, seed).min()
         return Forecast(steps, steps, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    if over == "collective":
+        scheme = with_reduction(scheme, workers)
     if layers is not None:
         return _layered(scheme, platform, workers, parameters, ps, layers)
     traffic = Traffic(scheme, scheme.codec, workers, even_sizes(parameters, ps))
     rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, MESSAGES // workers)) // WARM_UP * WARM_UP
-    plans = [scheme.rounds(rounds * SLOWEST * scheme.period, 0, worker) for worker in range(workers)]
+    plans = [scheme.rounds(LONG_RUN * scheme.period, 0, worker) for worker in range(workers)]
+    before = warm_up(scheme, plans)
+    plans = [Rounds(((tuple(itertools.islice(plan.after(before), rounds * SLOWEST)), 1),)) for plan in plans]
     schedule = EventLoop(
         scheme,
         platform,
         workers=workers,
         rounds=plans,
+        before=before,
         seed=seed,
         message_bytes=traffic.vectors,
         reply_bytes=traffic.reply,
+        float_bytes=traffic.floats,
         ps=ps,
         stop_at_version=round(rounds * scheme.updates_per_round(workers)),
     ).run()
-    return figures(schedule, scheme, traffic, workers, plans)
+    return figures(schedule, scheme, traffic, workers, plans, before)
+
+
+def warm_up(scheme: Scheme, plans: Sequence[Rounds]) -> int:
+    """Return after how many rounds of a worker, one at least, the warm-up of a long run is over; see `forecast`."""
+    count, before = scheme.sent_as_floats, [1]
+    for plan in plans:
+        lengths = [len(pattern) * times for pattern, times in plan.parts]
+        before.append(sum(lengths[: lengths.index(max(lengths))]))
+    if (floats := count(LONG_RUN)) == count(LONG_RUN // 2):
+        before.append(bisect_left(range(LONG_RUN), floats, key=count))
+    return max(before)
 
 
 def _layered(scheme: Scheme, platform: Platform, workers: int, parameters: int, ps: int, layers: int) -> Forecast:
@@ -124,35 +155,44 @@ def _layered(scheme: Scheme, platform: Platform, workers: int, parameters: int, 
     if not scheme.sync.waits:
         raise UserError(f"with layers, workers wait for each other, and those of {scheme.name} do not")
     step = LayeredStep(layers=layers, seconds=machines.step / SECOND, parameters=parameters)
-    exchange = replace(exchange_of(scheme, parameters, workers), latency=machines.latency / SECOND)
+    exchange = replace(exchange_of(scheme, parameters, workers, layers), latency=machines.latency / SECOND)
     of_ps = machines.ps_link * ps / workers if scheme.sync.uses_ps else math.inf
     computes = utilisation(step, exchange, 8 * SECOND * min(machines.uplink, machines.downlink, of_ps))
     seconds = step.seconds / computes
-    sent, received = (moved / (seconds * scheme.period) for moved in exchange.moved(parameters))
+    sent, received = (moved / (seconds * exchange.period) for moved in exchange.moved(parameters))
+    if scheme.sync.is_collective and not scheme.sync.gossips:
+        sent = received = sent + received
     updates = scheme.updates_per_round(workers) / (seconds * scheme.period)
     return Forecast(updates, workers / seconds, computes, 0.0, 1 - computes, 0.0, sent, received)
 
 
 def figures(
-    schedule: EventSchedule, scheme: Scheme, traffic: Traffic, workers: int, plans: Sequence[Rounds] | None = None
+    schedule: EventSchedule,
+    scheme: Scheme,
+    traffic: Traffic,
+    workers: int,
+    plans: Sequence[Rounds] | None = None,
+    before: int = 0,
 ) -> Forecast:
     """Compute the figures of a recorded run, real or simulated, from the first update after the start-up to the last.
 
-    `plans` are the rounds of each worker; without them, each round has the steps of a period.
+    `plans` are the rounds of each worker; without them, each round has the steps of a period. Each worker has made
+    `before` rounds before them.
     """
     trace, times = schedule.trace, schedule.trace["microseconds"]
     last, first, begin = int(trace["version"][-1]) + 1, *_start_up(trace)
     seen = times > begin
     if not seen.any():
         raise UserError(f"{scheme.name} takes no microsecond on these machines: give a longer --step-ms")
-    seconds = max(1, times[-1] - begin) / 1e6
+    seconds = max(1, int(times[-1]) - begin) / 1e6
     counted = seen & (trace["accepted"] == 1)
-    moved = np.array([traffic.of_events[name] for name in EVENTS])[trace["event"][seen]].sum(axis=0)
-    sent, received = (moved / seconds / workers).tolist()
+    sent, received = (
+        float(moved / seconds / workers) for moved in _moved(trace, seen, scheme, traffic, workers, before)
+    )
     waiting, communication = _parts(schedule.rounds, begin)
     return Forecast(
         updates=(last - first) / seconds,
-        gradients=(_steps(trace, plans)[counted].sum() if plans else scheme.period * counted.sum()) / seconds,
+        gradients=int(_steps(trace, plans)[counted].sum() if plans else scheme.period * counted.sum()) / seconds,
         compute=1 - waiting - communication,
         waiting=waiting,
         communication=communication,
@@ -161,6 +201,27 @@ def figures(
         received=received,
         joined=int((trace["event"] == EVENTS.index("join")).sum()),
     )
+
+
+def _moved(
+    trace: Mapping[str, np.ndarray], seen: np.ndarray, scheme: Scheme, traffic: Traffic, workers: int, before: int
+) -> tuple[float, float]:
+    """Return the bytes that all workers send and receive in the events of a trace that are `seen`, [n]."""
+    exchanges = seen & (trace["event"] == EVENTS.index("exchange"))
+    events: dict[str, int] = dict(
+        zip(EVENTS, np.bincount(trace["event"][seen], minlength=len(EVENTS)).tolist(), strict=True)
+    )
+    count, as_floats = scheme.sent_as_floats, 0
+    for rows in rows_of_rounds(trace, workers):  # in the order of time: the first are not seen
+        as_floats += count(before + len(rows)) - count(before + int((~seen[rows]).sum()))
+    if scheme.sync.in_pairs and workers > 1:
+        # `Pairs.traffic` is the mean over workers with equal numbers of rounds; only some of them begin averages.
+        begins = cast(Pairs, scheme.sync).peers(workers)[0] != np.arange(workers)
+        events["exchange"] = begins[trace["worker"][exchanges]].sum() / begins.mean()
+    up, down = traffic.moved(events, as_floats)
+    if scheme.sync.is_collective and (scheme.sync.in_pairs or not scheme.sync.gossips):
+        return up + down, up + down  # what one worker gets, another one sends
+    return up, down
 
 
 def _start_up(trace: Mapping[str, np.ndarray]) -> tuple[int, int]:

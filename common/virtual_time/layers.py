@@ -3,11 +3,13 @@
 A step is a graph of 3 L − 1 nodes of equal time, which a worker computes one after the other: the forward pass of the
 layers 1 to L; then, from the last layer to the first, the backward pass to the activations (not of the first layer) and
 to the parameters. A message of a layer is ready when its parameters' node is, goes to a link, which serves messages in
-their order, and is needed by the forward node of that layer τ + 1 steps later. All workers are equal and have a link of
-the same rate each way, so that one of them stands for all.
+their order, and is needed by the forward node of that layer τ + 1 steps later. All workers have a link of the same rate
+each way and wait for the slowest, so that this one stands for all. Of W workers whose step times are normal it takes
+1 + σ E max(z_1 ... z_W) times as long as the mean: a wait that grows with H, and that no delay hides.
 
     all_reduce          every layer in each step
     DiLoCo              every layer in each H-th step
+    gossip              a copy of every layer for each neighbour
     Streaming DiLoCo    a fragment of the layers in turn, each in every H-th step, used τ steps later
 
 Reference: Douillard et al. 2025, *Streaming DiLoCo with overlapping communication*, arXiv:2501.18512, whose Table 4
@@ -18,13 +20,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal, get_args
 
-from ..arguments import at_least, fraction, not_negative, one_of, positive
+import numpy as np
+
+from ..arguments import at_least, at_most, fraction, not_negative, one_of, positive
 from ..contract.scheme import Scheme
 from ..errors import UserError
-from ..server.traffic import Traffic
+from ..server.traffic import Traffic, halves, square_layers
 
 CYCLES = 12  # times that a message comes back as its reply; the second half of them is measured
 
@@ -79,7 +84,11 @@ class Exchange:
             replies.
         uses_ps: True if messages go to a parameter server, which has a faster link: then a reply follows its message,
             and both are as long as the vector.
+        gathered: True if a reduction has one half, in which all messages go to all, see `traffic.halves`.
+        neighbours: messages that a worker sends to neighbours and gets of them, in place of a reduction.
         latency: seconds until the first bit of a message arrives, which occupies no link.
+        goodput: fraction of a link's rate that messages have; the rest are headers and gaps between packets.
+        spread: standard deviation σ of the workers' step times, as a fraction of their mean.
     """
 
     period: int = 1
@@ -91,7 +100,11 @@ class Exchange:
     bits_down: float = 32
     workers: int = 2
     uses_ps: bool = False
+    gathered: bool = False
+    neighbours: float | None = None
     latency: float = 0.0
+    goodput: float = 1.0
+    spread: float = 0.0
 
     def __post_init__(self):
         at_least(1, period=self.period, fragments=self.fragments, workers=self.workers)
@@ -104,7 +117,9 @@ class Exchange:
             )
         one_of(get_args(Pattern), pattern=self.pattern)
         positive(bits_up=self.bits_up, bits_down=self.bits_down)
-        not_negative(latency=self.latency)
+        not_negative(latency=self.latency, spread=self.spread)
+        positive(goodput=self.goodput)
+        at_most(1, goodput=self.goodput)
 
     def check(self, layers: int) -> None:
         """Raise `UserError` if so many layers cannot be cut into the fragments."""
@@ -129,21 +144,54 @@ class Exchange:
             first, end = i * len(own) // number, (i + 1) * len(own) // number
             yield own[first], end - first
 
-    def seconds(self, parameters: float, rate: float) -> list[float]:
-        """Return the seconds for which a message of so many parameters occupies each link, one after the other."""
-        up, down = (8 * moved / rate for moved in self.moved(parameters))
-        return [up, down] if self.uses_ps else [up + down]
+    @property
+    def slowest(self) -> float:
+        """Step time of the slowest worker, as a multiple of the mean."""
+        return 1 + self.spread * largest_of(self.workers)
+
+    def hops(self, parameters: float, rate: float) -> list[tuple[float, float]]:
+        """Return the links that a message of so many parameters takes, one after the other: seconds on it, and latency.
+
+        A reduction is one link, with a latency for each half.
+        """
+        up, down = (8 * moved / (rate * self.goodput) for moved in self.moved(parameters))
+        if self.uses_ps:
+            return [(up, self.latency), (down, self.latency)]
+        if self.neighbours is not None:
+            return [(up, self.latency)]
+        return [(up + down, self.latency if self.gathered else 2 * self.latency)]
 
     def moved(self, parameters: float) -> tuple[float, float]:
         """Return the bytes that a worker sends, and receives, with a message of so many parameters and its reply.
 
-        In a reduction it sends and receives as many in both steps: these are those of the first step and the second.
+        In a reduction it sends and receives as many in both halves: these are those of the first half and the second.
         """
-        share = 1 if self.uses_ps else (self.workers - 1) / self.workers
-        return share * parameters * self.bits_up / 8, share * parameters * self.bits_down / 8
+        up, down = parameters * self.bits_up / 8, parameters * self.bits_down / 8
+        if self.uses_ps:
+            return up, down
+        if self.neighbours is not None:
+            return self.neighbours * up, self.neighbours * up
+        if self.gathered:
+            return 0.0, (self.workers - 1) * up
+        share = (self.workers - 1) / self.workers
+        return share * up, share * down
+
+    def reduced(self) -> Exchange:
+        """Return the same exchange as a reduction among the workers."""
+        gathered = not halves(self.bits_up, self.bits_down, self.workers)[0]
+        return replace(self, uses_ps=False, neighbours=None, gathered=gathered)
 
 
-def exchange_of(scheme: Scheme, parameters: int, workers: int) -> Exchange:
+@cache
+def largest_of(number: int) -> float:
+    """Return the mean of the largest of so many standard normal numbers."""
+    from scipy.special import ndtr
+
+    x = np.linspace(0, 10, 10_001)
+    return float(np.trapezoid(1 - ndtr(x) ** number - ndtr(-x) ** number, x))
+
+
+def exchange_of(scheme: Scheme, parameters: int, workers: int, layers: int) -> Exchange:
     """Return what the workers of an algorithm send: in the buckets of its rule, or else one for each layer.
 
     Raises:
@@ -153,10 +201,14 @@ def exchange_of(scheme: Scheme, parameters: int, workers: int) -> Exchange:
         raise UserError(f"{scheme.name} has one worker, which needs no link")
     if scheme.events != frozenset({"exchange"}):
         raise UserError(f"{scheme.name} pushes and pulls in periods of their own, which no formula covers: simulate it")
+    if scheme.sync.in_pairs:
+        raise UserError(
+            f"workers of {scheme.name} share the links of their peers, which no formula covers: simulate it"
+        )
     fragments = getattr(scheme, "fragments", 1)  # a message and a round are those of one fragment
-    traffic = Traffic(scheme, scheme.codec, workers, [parameters])
+    traffic = Traffic(scheme, scheme.codec, workers, [parameters], shapes=square_layers(parameters, layers))
     up, down = (8 * fragments * moved / parameters for moved in (traffic.message, traffic.reply))
-    return Exchange(
+    found = Exchange(
         period=scheme.period * fragments,
         fragments=fragments,
         buckets=scheme.sync.buckets if scheme.sync.buckets > 1 else None,
@@ -165,7 +217,9 @@ def exchange_of(scheme: Scheme, parameters: int, workers: int) -> Exchange:
         bits_down=down,
         workers=workers,
         uses_ps=scheme.sync.uses_ps,
+        neighbours=scheme.sync.traffic(workers)[0] if scheme.sync.gossips else None,
     )
+    return found if found.uses_ps or scheme.sync.gossips else found.reduced()
 
 
 def utilisation(step: LayeredStep, exchange: Exchange, rate: float) -> float:
@@ -178,12 +232,13 @@ def utilisation(step: LayeredStep, exchange: Exchange, rate: float) -> float:
         0.862
     """
     exchange.check(step.layers)
-    worker = _Worker(step, exchange, rate)
+    slowest = replace(step, seconds=step.seconds * exchange.slowest)
+    worker = _Worker(slowest, exchange, rate)
     periods = CYCLES // 2 * (1 + exchange.delay // exchange.period)  # a delay of several lets their lengths differ
     start = worker.after(periods * exchange.period)
     seconds = (worker.after(periods * exchange.period) - start) / periods
     # A delay hides for many periods that a link falls behind, but no period is shorter than its messages in the end.
-    return exchange.period * step.seconds / max(seconds, step.layers * max(worker.occupied))
+    return exchange.period * step.seconds / max(seconds, step.layers * max(seconds for seconds, _ in worker.hops))
 
 
 class _Worker:
@@ -191,9 +246,9 @@ class _Worker:
 
     def __init__(self, step: LayeredStep, exchange: Exchange, rate: float):
         self.step, self.exchange = step, exchange
-        self.occupied = exchange.seconds(step.parameters / step.layers, rate)
+        self.hops = exchange.hops(step.parameters / step.layers, rate)
         self.now, self.number = 0.0, 0
-        self.links = [0.0] * len(self.occupied)  # times at which they are free
+        self.links = [0.0] * len(self.hops)  # times at which they are free
         self.due: dict[int, list[tuple[int, float]]] = {}  # for each step the layers that need a reply, and its time
 
     def after(self, steps: int) -> float:
@@ -216,9 +271,9 @@ class _Worker:
     def _send(self, first: int, number: int) -> None:
         """Send the message of `number` layers, which is ready with the gradient of layer `first`."""
         at = self.now + self.step.ready(first)
-        for i, seconds in enumerate(self.occupied):
+        for i, (seconds, latency) in enumerate(self.hops):
             self.links[i] = max(self.links[i], at) + number * seconds
-            at = self.links[i] + self.exchange.latency
+            at = self.links[i] + latency
         self.due.setdefault(self.number + 1 + self.exchange.delay, []).append((first, at))
 
 

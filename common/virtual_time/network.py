@@ -12,6 +12,9 @@ slices  each worker adds up a slice for all and sends the sum back: two turns, i
 ring    2 (W - 1) turns: each worker sends 1/W of the vector to the next
 tree    2 ⌈log2 W⌉ turns: the distance of the partners is halved each time, then doubled again (Bruck et al. 1997)
 
+A worker may send compressed messages, and get replies of another size: then the second half of the turns has as many
+bytes as replies have; or all messages are gathered in these turns alone, if that is less (`sizes.halves`).
+
 The bytes of a turn of slices take the time of the slowest link: a worker's own, or that of a region, which carries all
 bytes that leave the region, and in the other direction all that enter it. In a ring or a tree a worker sends as soon as
 it has the data; its rate is that of its own link, or its share of the region's link if the message crosses that. Each
@@ -58,8 +61,8 @@ class Network:
         self.regions = np.array(machines.region_of(workers))
         factors = machines.link_factors(workers, seed) if machines.link_sigma else np.ones(workers)
         self.uplinks, self.downlinks = machines.uplink * factors, machines.downlink * factors
-        self.up = self._shared(self.uplinks.tolist(), machines.ps_link * ps)
-        self.down = self._shared(self.downlinks.tolist(), machines.ps_link * ps)
+        self.card = machines.ps_link * ps
+        self.up, self.down = (self._shared(links.tolist(), self.card) for links in (self.uplinks, self.downlinks))
         added, links = zip(*machines.regions, strict=True)
         self.added, self.region_links = np.array(added), np.array(links)
         self.latency = (machines.latency + self.added[self.regions]).tolist()
@@ -68,7 +71,7 @@ class Network:
         )
         self.inside = np.bincount(self.regions, minlength=len(links))  # workers of each region
         self.hops: Callable[[int, int], int] | None = None  # latencies between workers that gossip
-        self.times: dict[float, int] = {}  # of reductions by size, if latencies are constant
+        self.times: dict[tuple[float, float], int] = {}  # of reductions by size, if latencies are constant
 
     def _shared(self, links: Sequence[float], card: float) -> Shared | None:
         caps = [bandwidth for _, bandwidth in self.machines.regions]
@@ -78,17 +81,32 @@ class Network:
         kind = OneByOne if self.machines.fifo and not private else Fair
         return kind(card, links, self.regions.tolist(), caps)
 
+    def starts(self, size: float) -> list[int]:
+        """Draw when workers start, within the time that a link which they share needs for a message of each.
+
+        Equal workers that start together would all send, then all receive, for ever, so that each way of a fairly
+        shared link is idle for half of the time. Small differences between real ones end that: a worker that is a
+        little ahead has the link alone, and its lead grows.
+
+        Args:
+            size: bytes of a message.
+        """
+        slowness = np.maximum(self.workers / self.card, self.inside[self.regions] / self.region_links[self.regions])
+        return (
+            np.rint(size * slowness * uniforms(self.seed, "start", range(self.workers), [0])[:, 0]).astype(int).tolist()
+        )
+
     # Reductions among the workers.
 
-    def reductions(self, sizes: Sequence[float], number: int) -> int:
+    def reductions(self, sizes: Sequence[tuple[float, float]], number: int) -> int:
         """Return the nanoseconds of reductions of vectors of these sizes, one after the other, in a round."""
         return sum(self.reduction(size, number * len(sizes) + i) for i, size in enumerate(sizes))
 
-    def reduction(self, size: float, number: int) -> int:
+    def reduction(self, size: tuple[float, float], number: int) -> int:
         """Return the nanoseconds of a reduction.
 
         Args:
-            size: bytes of the vector.
+            size: bytes of the vector in the first half of the reduction, and in the second.
             number: number of earlier reductions.
         """
         if self.workers == 1:
@@ -129,47 +147,55 @@ class Network:
 
     # Slices.
 
-    def _in_slices(self, size: float, number: int) -> float:
-        each = max(size / self.workers, min(size, LEAST * FLOAT_BYTES))
-        holders = min(self.workers, math.ceil(size / each)) if size else 1
+    def _in_slices(self, size: tuple[float, float], number: int) -> float:
+        gathered, whole = size[1] > size[0] == 0, max(size)
+        each = whole / self.workers if gathered else max(whole / self.workers, min(whole, LEAST * FLOAT_BYTES))
+        holders = min(self.workers, math.ceil(whole / each)) if whole else 1
         held = np.zeros(self.workers)
-        held[:holders] = np.minimum(each, size - each * np.arange(holders))
-        return self._bytes(size, held) + self._last(holders, number)
+        held[:holders] = np.minimum(each, whole - each * np.arange(holders)) / (whole or 1)
+        return self._bytes(size, held) + self._last(holders, number, 1 if gathered else 2)
 
-    def _bytes(self, size: float, held: np.ndarray) -> float:
-        """Return the time of the slowest link in both turns; `held` are the bytes that each worker adds up, [W]."""
-        sends, gets = size - held, (self.workers - 1) * held  # in the first turn; swapped in the second
+    def _bytes(self, size: tuple[float, float], held: np.ndarray) -> float:
+        """Return the time of the slowest link in both turns; `held` is the share that each worker adds up, [W].
+
+        In the first turn a worker sends all but its own share, and gets its share of all others; in the second turn
+        both are swapped.
+        """
+        most, least = 1 - held, (self.workers - 1) * held
         held_in = np.bincount(self.regions, held, len(self.region_links))
-        leaves, enters = self.inside * (size - held_in), held_in * (self.workers - self.inside)
+        leaves, enters = self.inside * (1 - held_in), held_in * (self.workers - self.inside)
         regions = (np.maximum(leaves, enters) / self.region_links).max()
-        first = max((sends / self.uplinks).max(), (gets / self.downlinks).max(), regions)
-        return first + max((gets / self.uplinks).max(), (sends / self.downlinks).max(), regions)
+        first = max((most / self.uplinks).max(), (least / self.downlinks).max(), regions)
+        second = max((least / self.uplinks).max(), (most / self.downlinks).max(), regions)
+        return size[0] * first + size[1] * second
 
-    def _last(self, holders: int, number: int) -> float:
-        """Return the latency of the last sum: over slices, the largest sum of the longest latencies of both turns."""
+    def _last(self, holders: int, number: int, turns: int) -> float:
+        """Return the latency of the last sum: over slices, the largest sum of the longest latencies of the turns."""
         own, regions = self.regions[:holders, None], np.arange(len(self.region_links))[None]
         many = self.inside[None] - (own == regions)  # messages between a slice's worker and a region
         means = self._latencies(own, regions)  # [holders, regions]
         if not self.sigma:
-            return 2 * np.where(many > 0, means, 0).max()
+            return turns * np.where(many > 0, means, 0).max()
         both = 2 * len(self.region_links)
         u = uniforms(self.seed, "reduction", range(holders), number * both + np.arange(both))
-        u = u.reshape(holders, 2, -1)
+        u = u.reshape(holders, 2, -1)[:, :turns]
         longest = means[:, None] * self._factors(u, np.maximum(many, 1)[:, None])
         return np.where(many[:, None] > 0, longest, 0).max(2).sum(1).max()
 
     # Ring and tree.
 
-    def _turns(self, size: float) -> Iterable[tuple[int, float]]:
+    def _turns(self, size: tuple[float, float]) -> Iterable[tuple[int, float]]:
         """Return the distance of the partners in each turn, and the bytes of its messages."""
-        part = size / self.workers
+        first, second = (part / self.workers for part in size)
         if self.machines.collective == "ring":
-            return [(1, part)] * (2 * (self.workers - 1))
-        distances = [2**k for k in range(math.ceil(math.log2(self.workers)))]
-        doubling = [(far, part * min(far, self.workers - far)) for far in distances]
-        return [*reversed(doubling), *doubling]
+            distances = [(1, 1)] * (self.workers - 1)
+        else:
+            powers = [2**k for k in range(math.ceil(math.log2(self.workers)))]
+            distances = [(far, min(far, self.workers - far)) for far in powers]
+        adding = [] if second > first == 0 else [(far, first * parts) for far, parts in reversed(distances)]
+        return [*adding, *((far, second * parts) for far, parts in distances)]
 
-    def _in_turns(self, size: float, number: int) -> float:
+    def _in_turns(self, size: tuple[float, float], number: int) -> float:
         turns = list(self._turns(size))
         paths = {far: self._path(far) for far in {far for far, _ in turns}}
         ready = np.zeros(self.workers)  # time at which each worker has the data of its next message

@@ -108,7 +108,7 @@ LONGEST = 10**6  # hours: a longer time is a mistake, and does not fit into 64 b
 
 
 def _values_of(network: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a preset network or a TOML file; values that it does not set are ideal.
+    """Return the values that a preset network or a TOML file sets.
 
     Args:
         network: the name or the path.
@@ -121,7 +121,7 @@ def _values_of(network: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
         if network not in NETWORKS:
             known = nearest(network, NETWORKS)
             raise UserError(f"unknown network {network!r}. {known} Or give the path of a .toml file")
-        return IDEAL | NETWORKS[network]
+        return dict(NETWORKS[network])
     try:
         found = tomllib.loads(Path(network).read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -133,7 +133,7 @@ def _values_of(network: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(value, wanted) or isinstance(value, bool):
             what = "a text in quotes" if wanted is str else "a number"
             raise UserError(f"{name} of {network} must be {what}. Received: {value!r}")
-    return IDEAL | found
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +167,9 @@ class Platform(CheckedCall):
     core_ms: Annotated[NotNegative, not_longer] | None = None
     """Extra CPU time per step (ms) that does not overlap with --step-ms."""
     uplink: str | None = None
-    """Bandwidth from a worker to the parameter server, as in 100Mbit."""
+    """Bandwidth from a worker to the parameter server, as in 100Mbit. Default: that of --downlink."""
     downlink: str | None = None
-    """Bandwidth from the parameter server to a worker, as in 100Mbit."""
+    """Bandwidth from the parameter server to a worker, as in 100Mbit. Default: that of --uplink."""
     link_sigma: Sigma | None = None
     """Variation of links between workers: sigma of a lognormal factor on both bandwidths, in 16 classes."""
     latency: str | None = None
@@ -198,9 +198,18 @@ class Platform(CheckedCall):
 
     def described(self) -> dict[str, Any]:
         """Return all fields by name; those that are not given have the values of the network."""
+        return IDEAL | self.given()
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that are given, here or by the network; one of a link's two ways stands for both."""
         kinds = {name: _kind(hint) for name, hint in typing.get_type_hints(Platform).items() if name != "network"}
-        own = {name: value for name, value in vars(self).items() if value is not None}
-        return _values_of(self.network, kinds) | own
+        found = _values_of(self.network, kinds)
+        found |= {name: value for name, value in vars(self).items() if value is not None}
+        for one, other in (("uplink", "downlink"), ("downlink", "uplink")):
+            if one in found and other not in found:
+                bytes_per_nanosecond(one, found[one])  # an error names the flag that is given
+                found[other] = found[one]
+        return found
 
 
 def _kind(hint: Any) -> Any:

@@ -94,6 +94,7 @@ class EventLoop:
         message_bytes: size of a message, or of each vector that a worker sends for it, see `Traffic.vectors`.
         reply_bytes: size of a reply, and of the center that a worker pulls or joins with.
         float_bytes: sizes of message and reply, or of both, in rounds that send floats, see `Scheme.sent_as_floats`.
+        before: rounds that each worker has made before; after some, workers start as `Network.starts` says.
         ps: number of ps tasks that share the center.
         stop_at_version: version of the center that ends the run.
 
@@ -122,15 +123,16 @@ class EventLoop:
         message_bytes: float | Sequence[float],
         reply_bytes: float,
         float_bytes: float | Sequence[float] = 0.0,
+        before: int = 0,
         ps: int = 1,
         stop_at_version: int | None = None,
     ):
         self.machines = machines = platform if isinstance(platform, Machines) else Machines(platform)
         check(scheme, machines, workers)
         self.scheme, self.workers, self.seed = scheme, workers, seed
-        self.sizes = sizes = Sizes(scheme, message_bytes, reply_bytes, float_bytes)
         self.plans = plans_of(machines, rounds, workers, seed, scheme.exchange_first)
         most_rounds = max(len(plan.steps) for plan in self.plans)
+        self.sizes = sizes = Sizes(scheme, message_bytes, reply_bytes, float_bytes, before, most_rounds)
         self.server = server = SimulatedServer(scheme, workers, most_rounds, stop_at_version)
         self.timings = RoundTimings(workers)
         self.regional = far = Regional(server, machines, ps, seed, self.timings, sizes, self._arrive, self._release)
@@ -140,7 +142,8 @@ class EventLoop:
         self.cancelling = late = Cancelling(scheme, server, self.timings, self._lock, self._ready)
         self.grace = grace = Grace(server, workers, self._lock, self._release)
         computed = self._computed if self.cores else late.computed if scheme.cancels_late else self._ready
-        acts = self._crash, self._come_back, far.arrive, self._reply, late.stop, computed, self._overlapped, grace.end
+        overlapped = self._computed if self.cores else self._computed_all
+        acts = self._crash, self._come_back, far.arrive, self._reply, late.stop, computed, overlapped, grace.end
         self.queue = late.queue = grace.queue = far.queue = EventQueue(far.numbers, (*acts, far.serve), shared)
         # Events of phases that take no time are skipped: the next phase is called directly.
         at_once, sync = not any(net.latency) and not scheme.sync.in_pairs, scheme.sync
@@ -155,7 +158,10 @@ class EventLoop:
         self.crashes, self.crash_at = [0] * workers, [math.inf] * workers  # of each worker: their number, the next
         self.away, self.returned, self.fetching, self.reducing = set[int](), set[int](), set[int](), list[int]()
         self.computing: dict[int, int | None] = {}
-        self.held_back = range(1, workers) if scheme.warmup_updates else range(0)
+        self.starts = (
+            net.starts(max(sizes.of_message, sizes.of_reply)) if before and not server.in_sets else [0] * workers
+        )
+        self.held_back = range(1, workers) if scheme.warmup_updates and not before else range(0)
 
     def run(self, progress: Callable[[int], None] = lambda events: None) -> EventSchedule:
         """Process all events to the end of the run; `progress` receives their number now and then.
@@ -163,10 +169,9 @@ class EventLoop:
         Raises:
             UserError: the run takes more than a century, or hardly a round ends between two crashes.
         """
-        for worker in range(self.workers):
-            if worker not in self.held_back:
-                self._start_life(worker, 0)
-                self._begin(worker, 0)
+        for worker in sorted({*range(self.workers)}.difference(self.held_back)):
+            self._start_life(worker, self.starts[worker])
+            self._begin(worker, self.starts[worker])
         try:
             self.queue.run(progress)
         except OverflowError:
@@ -210,10 +215,6 @@ class EventLoop:
             self.queue.at(now + late, OVERLAPPED, worker)
         self.exchange(worker, now)
 
-    def _overlapped(self, worker: int, now: int) -> None:
-        """Continue the steps after a message on the cores that all share, if there are such, or end them."""
-        (self._computed if self.cores else self._computed_all)(worker, now)
-
     def _computed_all(self, worker: int, now: int) -> None:
         """End the steps after a message, and the round with the later of them and the reply."""
         self.timings.computed[worker], replied = now, self.computing.pop(worker)
@@ -254,6 +255,7 @@ class EventLoop:
 
     def _release(self, workers: Sequence[int], released: int, at: int) -> None:
         """Release workers; their replies are sent at the time `at`, when computations that are now late are stopped."""
+        self.cancelling.stop_late(at)  # first: a reply without bytes begins a computation at once, at a later time
         for worker in workers:
             self.timings.released[worker] = released
             if worker in self.away:
@@ -262,7 +264,6 @@ class EventLoop:
                 self.queue.at(at, REPLY, worker)
             else:
                 self.reply(worker, at)
-        self.cancelling.stop_late(at)
 
     def _reply(self, worker: int, now: int) -> None:
         """Send a reply; the acknowledgement of a push has no bytes."""
@@ -302,8 +303,8 @@ class EventLoop:
         self.timings.arrived[worker] = now
         self.reducing.append(worker)
         if len(self.reducing) == self.workers:
-            self.reducing = []
-            at = now + self.network.reductions(self.sizes.vectors, self.server.version)
+            self.reducing, number = [], self.server.version
+            at = now + self.network.reductions(self.sizes.reductions(number, self.workers), number)
             for free in self.server.reduce(at):
                 self.timings.released[free] = now
                 self._end_round(free, at)

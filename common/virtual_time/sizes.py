@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..contract.scheme import Scheme
+from ..server.traffic import halves
 
 
 class Sizes:
@@ -15,32 +16,51 @@ class Sizes:
     Args:
         scheme: the algorithm.
         message: bytes of a message, or of each vector that a worker sends for it, see `Traffic.vectors`.
-        reply: bytes of a reply.
+        reply: bytes of a reply, with those of the means among these vectors.
         floats: bytes of a message and a reply, or of both, that are sent as floats, see `Scheme.sent_as_floats`.
+        before: rounds that each worker has made before.
+        rounds: the most rounds that it makes now.
 
     Attributes:
-        vectors: the given bytes of each vector.
+        means: the given bytes of each vector but the last, which is the message.
     """
 
-    def __init__(self, scheme: Scheme, message: float | Sequence[float], reply: float, floats: float | Sequence[float]):
-        self.vectors: list[float] = np.ravel(message).tolist()
-        self.of_message = float(sum(self.vectors))
+    def __init__(
+        self,
+        scheme: Scheme,
+        message: float | Sequence[float],
+        reply: float,
+        floats: float | Sequence[float],
+        before: int,
+        rounds: int,
+    ):
+        vectors: list[float] = np.ravel(message).tolist()
+        self.means = vectors[:-1]
+        self.of_message = float(sum(vectors))
         self.of_reply = reply
         self.floats = np.broadcast_to(floats, 2).tolist()
-        self.count = scheme.sent_as_floats
-        self.vary = type(scheme).sent_as_floats is not Scheme.sent_as_floats  # a method costs time in each round
+        self.count, self.before = scheme.sent_as_floats, before
+        self.vary = self.count(before + rounds) > self.count(before)
 
     def message(self, number: int) -> float:
         """Return the bytes of the message of a worker's round, from 0."""
-        return self.floats[0] if self.vary and self._as_floats(number) else self.of_message
+        return self.floats[0] if self.vary and self.as_floats(number) else self.of_message
 
     def reply(self, number: int) -> float:
         """Return the bytes of the reply in a worker's round, from 0."""
-        return self.floats[1] if self.vary and self._as_floats(number) else self.of_reply
+        return self.floats[1] if self.vary and self.as_floats(number) else self.of_reply
 
     def of(self, kind: str, number: int) -> float:
         """Return the bytes for which the ps holds its lock in a worker's round that ends with that kind of event."""
         return self.reply(number) if kind == "pull" else self.message(number)
 
-    def _as_floats(self, number: int) -> bool:
+    def reductions(self, number: int, workers: int) -> list[tuple[float, float]]:
+        """Return the bytes of each vector that workers reduce in a round, from 0: in both halves of its reduction."""
+        means = sum(self.means)
+        last = halves(self.message(number) - means, self.reply(number) - means, workers)
+        return [*((size, size) for size in self.means), last]
+
+    def as_floats(self, number: int) -> bool:
+        """Return True if the message of a worker's round, from 0, is sent as floats."""
+        number += self.before
         return self.count(number + 1) > self.count(number)
