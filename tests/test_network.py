@@ -10,8 +10,9 @@ from scheduled import happens
 from distsgd.algorithms import SSP, AllReduce, AsyncSGD, Downpour, SyncSGD
 from distsgd.common.errors import UserError
 from distsgd.common.record_format import EVENTS
+from distsgd.common.virtual_time.links import SharedLinks
 from distsgd.common.virtual_time.platform import NETWORKS, Machines, Platform
-from distsgd.common.virtual_time.resources import NEVER, Fair, OneByOne, level
+from distsgd.common.virtual_time.resources import NEVER, Fair, level
 
 
 def ends(shared, sends):
@@ -77,20 +78,71 @@ def test_links_are_shared_as_if_water_were_poured():
         np.testing.assert_allclose(found, expected, atol=8, err_msg=str(trial))  # nanoseconds, rounded up
 
 
+def filled(rates, ways, sizes, begun):
+    """The ends of messages on ways of several links, in small steps of time: water is poured until links are full."""
+    left, found, now = {}, {}, 0
+    while len(found) < len(ways):
+        left |= {n: sizes[n] for n in range(len(ways)) if begun[n] <= now and n not in left and n not in found}
+        speed, growing = dict.fromkeys(left, 0.0), set(left)
+        while growing:
+            room = {
+                link: (rates[link] - sum(speed[n] for n in left if link in ways[n])) / number
+                for link in range(len(rates))
+                if (number := sum(link in ways[n] for n in growing))
+            }
+            more = min(room.values())
+            for n in growing:
+                speed[n] += more
+            full = {link for link, rest in room.items() if rest <= more * (1 + 1e-12)}
+            growing = {n for n in growing if not full.intersection(ways[n])}
+        step = min([left[n] / speed[n] for n in left] + [at - now for at in begun if at > now])
+        now += step
+        for n in list(left):
+            left[n] -= speed[n] * step
+            if left[n] <= 1e-6:
+                found[n] = now
+                del left[n]
+    return [found[n] for n in range(len(ways))]
+
+
+def test_messages_on_ways_of_several_links_share_them_as_if_water_were_poured():
+    draw = np.random.default_rng(0)
+    for trial in range(20):
+        rates = draw.choice([1.0, 2.0, 5.0, 20.0], 7).tolist()
+        ways = [draw.permutation(7)[: draw.integers(1, 5)].tolist() for _ in range(9)]
+        sizes, begun = draw.integers(500, 4000, 9).astype(float).tolist(), draw.choice([0, 0, 700, 1500], 9).tolist()
+        links = SharedLinks(rates, lambda n, ways=ways: ways[n], 4, fifo=False)
+        found = ends(links, list(zip(begun, range(9), sizes, strict=True)))
+        np.testing.assert_allclose(found, filled(rates, ways, sizes, begun), atol=12, err_msg=str(trial))
+
+
+def one_by_one(capacity, caps, regions, region_caps):
+    """The links of workers, of their regions, and the one that all share; first come, first served."""
+    first = len(caps)
+    ways = [(worker, first + region, first + len(region_caps)) for worker, region in enumerate(regions)]
+    return SharedLinks([*caps, *region_caps, capacity], ways.__getitem__, 3, fifo=True)
+
+
 def test_first_come_first_served_lets_one_through_after_the_other():
-    link = OneByOne(1.0, [1.0, 0.5], [0, 0], [math.inf])
+    link = one_by_one(1.0, [1.0, 0.5], [0, 0], [math.inf])
     assert ends(link, [(0, 0, 1000.0), (500, 1, 1000.0), (9000, 0, 10.0)]) == [1000, 3000, 9010]
 
 
 def test_a_later_message_has_the_rate_that_earlier_ones_leave():
-    link = OneByOne(1.0, [0.75, 0.75, 1.0], [0, 0, 0], [math.inf])
+    link = one_by_one(1.0, [0.75, 0.75, 1.0], [0, 0, 0], [math.inf])
     # 0.75 and 0.25 until 1000; then 0.75 and 0.25, until 2000; the third has all of the link for its last 750.
     assert ends(link, [(0, 0, 750.0), (0, 1, 1000.0), (0, 2, 1000.0)]) == [1000, 2000, 2750]
 
 
 def test_a_full_region_delays_no_message_of_another_region():
-    link = OneByOne(9.0, [1.0] * 3, [0, 0, 1], [1.0, 2.0])
+    link = one_by_one(9.0, [1.0] * 3, [0, 0, 1], [1.0, 2.0])
     assert ends(link, [(0, 0, 1000.0), (0, 1, 1000.0), (0, 2, 1000.0)]) == [1000, 2000, 1000]
+
+
+def test_a_message_without_links_or_bytes_takes_no_time():
+    for fifo in (False, True):
+        link = SharedLinks([1.0], [(), (0,), (0,)].__getitem__, 1, fifo)
+        assert ends(link, [(0, 0, 1000.0), (0, 1, 500.0), (0, 2, 0.0)]) == [0, 500, 0]
 
 
 @pytest.mark.parametrize("ways", [{"uplink": "8Mbit", "downlink": "8Mbit"}, {"regions": ",".join(["0ms/8Mbit"] * 5)}])

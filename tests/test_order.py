@@ -146,13 +146,11 @@ class Instants:
 def test_shared_resources_come_last_at_a_tie_in_their_own_order():
     happened = []
     things = Instants(5), Instants(5)
-    shared = [
-        (thing, lambda worker, now, n=n: happened.append((f"thing {n}", worker))) for n, thing in enumerate(things)
-    ]
+    ends = [lambda worker, now, n=n: happened.append((f"thing {n}", worker)) for n in range(2)]
     acts = [lambda worker, now, k=k: happened.append((f"kind {k}", worker)) for k in range(2)]
-    queue = EventQueue(4, acts, shared)
-    queue.share(things[1], 0, 0, 1.0)
-    queue.share(things[0], 0, 1, 1.0)
+    queue = EventQueue(4, acts, things)
+    queue.share(things[1], 0, 0, 1.0, ends[1])
+    queue.share(things[0], 0, 1, 1.0, ends[0])
     queue.at(5, 1, 2)
     queue.at(5, 0, 3)
     queue.run(lambda events: None)

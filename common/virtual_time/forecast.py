@@ -29,6 +29,8 @@ MESSAGES = 3000  # of all workers: enough for means with an error of one or two 
 
 LEAST_ROUNDS, MOST_ROUNDS = 9, 60
 
+MOST_TIMES = 16  # times these, of pairs whose workers make very different numbers of rounds
+
 LONG_RUN = 10_000  # rounds of a worker
 
 WARM_UP = 3  # the first 1/3 of the updates is left out: workers that begin together are not stale yet
@@ -116,24 +118,36 @@ def forecast(
     if layers is not None:
         return _layered(scheme, platform, workers, parameters, ps, layers)
     traffic = Traffic(scheme, scheme.codec, workers, even_sizes(parameters, ps))
-    rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, MESSAGES // workers)) // WARM_UP * WARM_UP
-    plans = [scheme.rounds(LONG_RUN * scheme.period, 0, worker) for worker in range(workers)]
-    before = warm_up(scheme, plans)
-    plans = [Rounds(((tuple(itertools.islice(plan.after(before), rounds * SLOWEST)), 1),)) for plan in plans]
-    schedule = EventLoop(
-        scheme,
-        platform,
-        workers=workers,
-        rounds=plans,
-        before=before,
-        seed=seed,
-        message_bytes=traffic.vectors,
-        reply_bytes=traffic.reply,
-        float_bytes=traffic.floats,
-        ps=ps,
-        stop_at_version=round(rounds * scheme.updates_per_round(workers)),
-    ).run()
-    return figures(schedule, scheme, traffic, workers, plans, before)
+    whole = [scheme.rounds(LONG_RUN * scheme.period, 0, worker) for worker in range(workers)]
+    before, times = warm_up(scheme, whole), 1
+    while True:
+        rounds = times * _rounds(scheme, workers)
+        plans = [Rounds(((tuple(itertools.islice(plan.after(before), rounds * SLOWEST)), 1),)) for plan in whole]
+        schedule = EventLoop(
+            scheme,
+            platform,
+            workers=workers,
+            rounds=plans,
+            before=before,
+            seed=seed,
+            message_bytes=traffic.vectors,
+            reply_bytes=traffic.reply,
+            float_bytes=traffic.floats,
+            ps=ps,
+            stop_at_version=round(rounds * scheme.updates_per_round(workers)),
+        ).run()
+        # Of pairs half of the workers may only answer, and make any number of rounds for one of the others.
+        least = np.bincount(schedule.trace["worker"], minlength=workers).min()
+        if not scheme.sync.in_pairs or least >= LEAST_ROUNDS or times > MOST_TIMES:
+            return figures(schedule, scheme, traffic, workers, plans, before)
+        times *= 4
+
+
+def _rounds(scheme: Scheme, workers: int) -> int:
+    """Return the rounds of each worker to simulate, a multiple of `WARM_UP`."""
+    sends = scheme.sync.traffic(workers)[0] if scheme.sync.gossips else 1
+    number = int(MESSAGES / workers / max(1, sends))
+    return min(MOST_ROUNDS, max(LEAST_ROUNDS, number)) // WARM_UP * WARM_UP
 
 
 def warm_up(scheme: Scheme, plans: Sequence[Rounds]) -> int:

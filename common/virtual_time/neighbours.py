@@ -1,4 +1,4 @@
-"""Gossip in virtual time: a worker waits for its neighbours alone, or averages with one that does not wait."""
+"""Gossip in virtual time: a worker waits for its neighbours alone, or averages with one that does not wait for it."""
 
 from __future__ import annotations
 
@@ -8,78 +8,135 @@ from typing import cast
 
 import numpy as np
 
-from ..contract.scheme import Scheme
 from ..sync.gossip import Gossip
 from ..sync.pairs import Pairs
 from ..sync.synchronization import Synchronization
 from .network import Network
+from .resources import EventQueue
 from .server import RoundTimings, SimulatedServer
+from .sizes import Sizes
+
+
+class GossipRound:
+    """A round that not all workers have ended. Times are in nanoseconds.
+
+    Args:
+        weights: the mixing matrix, [W, W].
+        network: the latencies.
+        number: number of the round.
+
+    Attributes:
+        hearing: for each worker those that hear it, and the latency of the message to each.
+        missing: messages that each worker still needs, with its own, [W].
+        ready: when the last message that each worker needs has left its sender, so far, [W].
+        heard: when the last message that each worker needs has arrived, so far, [W].
+        left: number of workers that have not ended the round.
+    """
+
+    def __init__(self, weights: np.ndarray, network: Network, number: int):
+        self.left = len(weights)
+        self.hearing: list[list[tuple[int, int]]] = [[] for _ in range(self.left)]
+        others, ones = np.nonzero((weights > 0) & ~np.eye(self.left, dtype=bool))
+        edges = zip(ones.tolist(), others.tolist(), network.hops(ones, others, number), strict=True)
+        for one, other, late in edges:
+            self.hearing[one].append((other, late))
+        self.missing = (1 + np.bincount(others, minlength=self.left)).tolist()
+        self.ready, self.heard = [0] * self.left, [0] * self.left
 
 
 class Neighbours:
     """The messages between neighbours. Times are in nanoseconds.
 
     Args:
-        scheme: the algorithm; its synchronization rule has the graph.
+        rule: the synchronization rule, which has the graph; of another one no message is sent.
         server: the record.
         timings: the timestamps of the rounds.
-        network: the links.
-        message_bytes: size of a message.
+        network: the latencies, and the links between workers.
+        sizes: bytes of messages.
         end_round: ends the round of a worker at a time.
+
+    Attributes:
+        queue: the events of the run; set once it is known.
+        links: the links between workers; None if bytes take no time.
+        rounds: the rounds that not all workers have ended, by their numbers.
     """
+
+    queue: EventQueue
 
     def __init__(
         self,
-        scheme: Scheme,
+        rule: Synchronization,
         server: SimulatedServer,
         timings: RoundTimings,
         network: Network,
-        message_bytes: float,
+        sizes: Sizes,
         end_round: Callable[[int, int], None],
     ):
-        self.server, self.timings, self.network, self.end_round = server, timings, network, end_round
-        self.message_bytes, self.rule = message_bytes, cast(Gossip, scheme.sync)
-        # For each round that not all workers have done: its links, and when each worker has sent its message.
-        self.rounds: dict[int, tuple[np.ndarray, dict[int, int]]] = {}
+        self.rule, self.server, self.timings, self.network = cast(Gossip, rule), server, timings, network
+        self.sizes, self.end_round = sizes, end_round
+        self.links = network.between_workers() if rule.gossips and not rule.in_pairs else None
+        self.rounds: dict[int, GossipRound] = {}
 
     def send(self, worker: int, now: int) -> None:
-        """Send the message of a worker to its neighbours, and let those continue that now have all that they need."""
+        """Send the message of a worker to its neighbours."""
         number = self.server.recorded[worker]
         if number not in self.rounds:
-            self.rounds[number] = self.rule.weights(self.server.workers, number) > 0, {}
-        links, sent = self.rounds[number]
-        self.timings.arrived[worker] = sent[worker] = now
-        for other in np.flatnonzero(links[:, worker] | (np.arange(len(links)) == worker)).tolist():
-            heard = [k for k in np.flatnonzero(links[other]).tolist() if k != other]
-            if other in sent and all(k in sent for k in heard):
-                hops = [self._hop(links, k, other, number, len(heard)) for k in heard]
-                at = max([sent[other], *(sent[k] + hop for k, hop in zip(heard, hops, strict=True))])
-                self.timings.released[other] = max(sent[k] for k in (*heard, other))
-                self.server.gossip(other, at)
-                self.end_round(other, at)
-        if len(sent) == len(links):
-            del self.rounds[number]
+            self.rounds[number] = GossipRound(self.rule.weights(self.server.workers, number), self.network, number)
+        self.timings.arrived[worker] = now
+        size = self.sizes.message(number)
+        for other, late in self.rounds[number].hearing[worker]:
+            act = partial(self._arrive, number, now, late)
+            if self.links is None:
+                act(other, now)
+            else:
+                self.queue.share(self.links, now, other, size, act, (worker, other))
+        self._arrive(number, now, 0, worker, now)
 
-    def _hop(self, links: np.ndarray, one: int, other: int, number: int, gets: int) -> int:
-        """Return the time of a message; a link carries the messages of a round to or from all neighbours together."""
-        sends = int(links[:, one].sum()) - int(links[one, one])
-        return self.network.hop(one, other, number, self.message_bytes, sends, gets)
+    def _arrive(self, number: int, ready: int, late: int, worker: int, now: int) -> None:
+        """Add the latency to a message whose bytes have all been sent; end the round of a worker that has all it needs.
+
+        Args:
+            number: number of the round.
+            ready: when the message has left its sender.
+            late: latency of the message.
+            worker: the receiver.
+            now: when its last byte was sent.
+        """
+        found = self.rounds[number]
+        found.ready[worker] = max(found.ready[worker], ready)
+        found.heard[worker] = at = max(found.heard[worker], now + late)
+        found.missing[worker] -= 1
+        if not found.missing[worker]:
+            found.left -= 1
+            if not found.left:
+                del self.rounds[number]
+            self.timings.released[worker] = found.ready[worker]
+            self.server.gossip(worker, at)
+            self.end_round(worker, at)
 
 
-def between_peers(network: Network, sync: Synchronization, message_bytes: float) -> Network:
+def between_peers(network: Network, sync: Synchronization) -> Network:
     """Return a network in which a worker's message goes to its peer of the round, and the reply back, if in pairs.
 
-    A worker without a peer sends nothing. A link carries one message at a time: others that share it are not known.
+    A worker without a peer sends nothing.
     """
     if not sync.in_pairs:
         return network
-    peers = cast(Pairs, sync).peers(network.workers)
+    peers = cast(Pairs, sync).peers(network.workers).tolist()
 
-    def late(worker: int, number: int, there: bool) -> int:
-        peer = int(peers[number % len(peers), worker])
-        ends = (worker, peer) if there else (peer, worker)
-        return 0 if peer == worker else network.hop(*ends, number, message_bytes, 1, 1)
+    def there(worker: int, number: int) -> tuple[int, int] | None:
+        peer = peers[number % len(peers)][worker]
+        return None if peer == worker else (worker, peer)
 
-    network.up = network.down = None
-    network.message_late, network.reply_late = partial(late, there=True), partial(late, there=False)
+    def back(worker: int, number: int) -> tuple[int, int] | None:
+        ends = there(worker, number)
+        return ends and (ends[1], ends[0])
+
+    def late(way: Callable[[int, int], tuple[int, int] | None], worker: int, number: int) -> int:
+        ends = way(worker, number)
+        return network.hops([ends[0]], [ends[1]], number)[0] if ends else 0
+
+    network.up = network.down = network.between_workers()
+    network.way_up, network.way_down = there, back
+    network.message_late, network.reply_late = partial(late, there), partial(late, back)
     return network

@@ -29,14 +29,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ..messages.codec import FLOAT_BYTES
 from ..sync.collective import LEAST
 from .distributions import Blocks, lognormal_factors, uniforms
+from .links import SharedLinks
 from .platform import Machines
-from .resources import NEVER, Fair, OneByOne, Shared
+from .resources import NEVER, Fair, Shared
 
 BLOCK = 1 << 16  # number of latencies, of all workers together, that are drawn at once
 
@@ -69,17 +71,39 @@ class Network:
         self.message_late, self.reply_late = (
             latencies(self.latency, self.sigma, seed, purpose) for purpose in ("message", "reply")
         )
+        # With which a worker's message, or reply, of a round is sent over `up`, or `down`; None if there is none.
+        self.way_up: Callable[[int, int], Any] = lambda worker, number: worker
+        self.way_down: Callable[[int, int], Any] = self.way_up
         self.inside = np.bincount(self.regions, minlength=len(links))  # workers of each region
-        self.hops: Callable[[int, int], int] | None = None  # latencies between workers that gossip
         self.times: dict[tuple[float, float], int] = {}  # of reductions by size, if latencies are constant
 
     def _shared(self, links: Sequence[float], card: float) -> Shared | None:
-        caps = [bandwidth for _, bandwidth in self.machines.regions]
-        if all(math.isinf(rate) for rate in (*links, *caps, card)):
+        caps, regions = [bandwidth for _, bandwidth in self.machines.regions], self.regions.tolist()
+        if all(map(math.isinf, (*links, *caps, card))):
             return None
-        private = all(math.isinf(rate) for rate in (*caps, card))  # then both kinds are equal, and `Fair` is faster
-        kind = OneByOne if self.machines.fifo and not private else Fair
-        return kind(card, links, self.regions.tolist(), caps)
+        private = all(map(math.isinf, (*caps, card)))  # then both kinds are equal, and `Fair` is faster
+        if private or not self.machines.fifo:
+            return Fair(card, links, regions, caps)
+        first, last = len(links), len(links) + len(caps)
+        return SharedLinks([*links, *caps, card], lambda worker: (worker, first + regions[worker], last), 3, fifo=True)
+
+    # Messages between workers.
+
+    def between_workers(self) -> SharedLinks | None:
+        """Return the links between any two workers, whose ways are pairs of them; None if bytes take no time.
+
+        A message takes the uplink of its sender and the downlink of its receiver; between regions, both of their links.
+        """
+        down, out = self.workers, 2 * self.workers
+        into, regions = out + len(self.region_links), self.regions.tolist()
+
+        def way(ends: tuple[int, int]) -> list[int]:
+            (one, other), (here, there) = ends, (regions[ends[0]], regions[ends[1]])
+            return [one, down + other, *((out + here, into + there) if here != there else ())]
+
+        of_workers, of_regions = [*self.uplinks, *self.downlinks], [*self.region_links] * 2
+        longest = 2 * sum(any(map(math.isfinite, rates)) for rates in (of_workers, of_regions))
+        return SharedLinks([*of_workers, *of_regions], way, longest, self.machines.fifo) if longest else None
 
     def starts(self, size: float) -> list[int]:
         """Draw when workers start, within the time that a link which they share needs for a message of each.
@@ -119,23 +143,14 @@ class Network:
         self.times[size] = math.ceil(took)
         return self.times[size]
 
-    def hop(self, one: int, other: int, number: int, size: float, sends: int, gets: int) -> int:
-        """Return the nanoseconds of a message from one worker to another, without a ps.
-
-        Args:
-            one: sender.
-            other: receiver.
-            number: number of the round.
-            size: bytes of the message.
-            sends: messages that the sender's uplink carries together.
-            gets: messages that the receiver's downlink carries together.
-        """
-        if self.hops is None:
-            every = np.arange(self.workers)
-            means = self._latencies(self.regions[every[:, None]], self.regions[every[None]])
-            self.hops = latencies(means.ravel().tolist(), self.sigma, self.seed, "gossip")
-        slowness = max(sends / self.uplinks[one], gets / self.downlinks[other])
-        return math.ceil(size * slowness) + round(self.hops(one * self.workers + other, number))
+    def hops(self, ones: Any, others: Any, number: int) -> list[int]:
+        """Return the nanoseconds of latency of messages from workers to others, [n] each, in the round of a number."""
+        one, other = np.asarray(ones), np.asarray(others)
+        late = self._latencies(self.regions[one], self.regions[other]).astype(np.float64)
+        if self.sigma:
+            u = uniforms(self.seed, "gossip", one * self.workers + other, [number])[:, 0]
+            late = np.minimum(late * lognormal_factors(u, self.sigma), NEVER)
+        return np.rint(late).astype(np.int64).tolist()
 
     def _latencies(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Return the mean latencies of messages between workers of these regions."""

@@ -2,7 +2,8 @@
 
 A message of a worker travels inside its region: over the worker's own link, and the network card of the region's
 server, which has a lock of its own. The global server is where the ps of other schemes is, so that messages between it
-and a region take the region's latency and link. A server of a region continues while they travel.
+and a region take the region's latency and link, and the cards of both servers, of which the region's carries messages
+of workers, too. A server of a region continues while they travel.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from ..contract.scheme import Scheme
 from ..errors import UserError
+from .links import SharedLinks
 from .network import Network
 from .platform import Machines
-from .resources import ARRIVE, HELD, Act, EventQueue, Shared
+from .resources import ARRIVE, HELD, Act, EventQueue
 from .server import DOWN, EXCHANGE, UP, RoundTimings, SimulatedServer
 from .sizes import Sizes
 
@@ -53,7 +57,7 @@ class Regional:
         numbers: how many numbers the queue has.
         inside: the machines as workers see them.
         arrive: serves a message that has arrived.
-        shared: the links between servers, and the function to call when a message has left.
+        links: the links of workers and servers; None if bytes take no time, or without regions.
         holds: for how long each kind of event holds the lock of its server.
         free: time at which the lock of each server has served all requests so far; the last is the global one, [R + 1].
         since: messages of each region since its last merge, [R].
@@ -78,20 +82,45 @@ class Regional:
         self.server, self.timings, self.release, self.bytes = server, timings, release, sizes.reply(0)
         self.inside, self.arrive, self.end = machines, arrive, 0
         self.first = self.numbers = server.workers + 1  # the number of the message of region 0
-        self.shared: list[tuple[Shared | None, Act]] = []
+        self.links: SharedLinks | None = None
+        self.holds: dict[int, int] = {}
         if server.scheme.regions is None:
             return
         self.servers, self.moves, self.delay = server.scheme.regions
         self.inside, self.arrive, self.numbers = copy.copy(machines), self._arrive, self.first + 2 * self.servers
-        self.inside.regions, self.inside.places = [(0, machines.ps_link * ps)] * self.servers, [*range(self.servers)]
-        self.inside.ps_link = math.inf
+        self.inside.regions, self.inside.places = [(0, math.inf)] * self.servers, [*range(self.servers)]
+        self.card, self.inside.ps_link = machines.ps_link * ps, math.inf
         of_model = machines.held(self.bytes / ps)
         self.holds = {EXCHANGE: machines.held(sizes.message(0) / ps), UP: of_model, DOWN: of_model}
         self.network = Network(machines, self.servers, ps, seed + 1)  # its workers are the servers of regions
-        self.shared += (self.network.up, self._sent), (self.network.down, self._sent)
         self.free = [0] * (self.servers + 1)
         self.since, self.merges = [0] * self.servers, [0] * self.servers
         self.replied = [False] * self.servers
+
+    def connect(self, inside: Network) -> None:
+        """Let messages of workers, and those between servers, share links; `inside` is the network of the workers."""
+        if not self.holds:
+            return
+        workers, servers, links = inside.workers, self.servers + 1, self.network.region_links
+        cards_in, cards_out = 2 * workers, 2 * workers + servers  # each way of the cards; the last is the global one
+        links_out, links_in = cards_out + servers, cards_out + servers + len(links)
+        rates = [*inside.uplinks, *inside.downlinks, *[self.card] * 2 * servers, *links, *links]
+        places = self.network.regions.tolist()
+
+        def way(number: int) -> list[int]:
+            """Return the links of a message with a number, or of the reply to worker ~number."""
+            worker = max(number, ~number)
+            kind, region = self._kind(worker)
+            if kind == UP:
+                return [cards_out + region, links_out + places[region], cards_in + self.servers]
+            if kind == DOWN:
+                return [cards_out + self.servers, links_in + places[region], cards_in + region]
+            return [worker, cards_in + region] if number == worker else [cards_out + region, workers + worker]
+
+        if not all(map(math.isinf, rates)):
+            inside.up = inside.down = self.links = SharedLinks(rates, way, 3, self.network.machines.fifo)
+            inside.way_down = lambda worker, number: ~worker
+            inside.region_links = np.full(self.servers, self.card)
 
     def _arrive(self, number: int, now: int) -> None:
         """Serve a message that has arrived, when the lock of its server has served those before it."""
@@ -132,12 +161,10 @@ class Regional:
 
     def _send(self, number: int, now: int) -> None:
         """Send a message between servers, which is a whole model."""
-        kind, region = self._kind(number)
-        link = self.network.up if kind == UP else self.network.down
-        if link is None:
+        if self.links is None:
             self._sent(number, now)
         else:
-            link.send(now, region, self.bytes, (number, self.queue.lives[number]))
+            self.queue.share(self.links, now, number, self.bytes, self._sent)
 
     def _sent(self, number: int, now: int) -> None:
         """Add the latency to a message between servers, and the time for which its sender held the lock before."""

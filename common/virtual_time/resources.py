@@ -1,4 +1,4 @@
-"""Shared resources (a network card, a link, the cores of a machine), and the queue of events.
+"""Shared resources (a network card with links to it, the cores of a machine), and the queue of events.
 
 Fair sharing is max-min fair: all messages in transit have the same rate, limited by the worker's own link, and for all
 of a region together by the link of the region. Rates are computed anew when a message begins or ends, for groups of
@@ -14,10 +14,9 @@ import math
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 # The kinds of events: processed in this order at the same time.
 CRASH, BACK, ARRIVE, REPLY, CANCEL, COMPUTED, OVERLAPPED, GRACE, HELD = range(9)
@@ -92,9 +91,9 @@ class Fair:
         self.next = NEVER
         self.first: EqualUsers | None = None  # the group that ends next
 
-    def send(self, now: int, worker: int, size: float, what: Any) -> None:
-        """Start a use of `size` by a worker; `pop` returns `what` at its end."""
-        group = self.group[worker]
+    def send(self, now: int, way: int, size: float, what: Any) -> None:
+        """Start a use of `size` by the worker `way`; `pop` returns `what` at its end."""
+        group = self.group[way]
         if group.queue:
             group.run(now)
         else:
@@ -195,63 +194,19 @@ def one_machine(cores: int | None, workers: int) -> Fair | None:
     return Fair(cores, [1.0] * workers, [0] * workers, [math.inf]) if cores else None
 
 
-class OneByOne:
-    """A first-come-first-served resource: each message has the rate that those before it leave, up to its own link's.
+class Shared(Protocol):
+    """A resource of which each use ends later, the later the more others there are."""
 
-    Args:
-        capacity: total rate that all share.
-        caps: rate of each worker's own link, [W].
-        regions: region of each worker, [W].
-        region_caps: rate of each region's link.
-    """
+    @property
+    def next(self) -> int:
+        """Time of the next end of a use, in nanoseconds; `NEVER` if there is none."""
+        ...
 
-    def __init__(self, capacity: float, caps: Sequence[float], regions: Sequence[int], region_caps: Sequence[float]):
-        self.capacity, self.caps, self.regions, self.region_caps = capacity, caps, regions, region_caps
-        self.queue: list[Turn] = []
-        self.moving: list[Turn] = []
-        self.now, self.next = 0, NEVER
-
-    def send(self, now: int, worker: int, size: float, what: Any) -> None:
-        """Start a use, see `Fair`."""
-        self.queue.append(Turn(worker, size, what))
-        self._share(now)
+    def send(self, now: int, way: Any, size: float, what: Any) -> None:
+        """Start a use of `size`, by a worker or on a way; `pop` returns `what` at its end."""
 
     def pop(self) -> Any:
-        """End the next use, see `Fair`."""
-        first = min(self.moving, key=lambda turn: turn.left / turn.rate)
-        self.queue.remove(first)
-        self._share(self.next)
-        return first.what
-
-    def _share(self, now: int) -> None:
-        """Set the rates and the next end from `now` on."""
-        for turn in self.moving:
-            turn.left -= turn.rate * (now - self.now)
-        self.now, self.moving = now, []
-        left, left_in = self.capacity, list(self.region_caps)
-        for turn in self.queue:
-            region = self.regions[turn.worker]
-            turn.rate = min(self.caps[turn.worker], left_in[region], left, INSTANTLY)
-            left, left_in[region] = left - turn.rate, left_in[region] - turn.rate
-            if turn.rate > 0:
-                self.moving.append(turn)
-            if left <= 0:
-                break
-        ends = [turn.left / turn.rate for turn in self.moving]
-        self.next = now + max(0, math.ceil(min(ends) - DUST)) if ends else NEVER
-
-
-@dataclass(eq=False)
-class Turn:
-    """A message in a queue: its remaining bytes and its present rate."""
-
-    worker: int
-    left: float
-    what: Any
-    rate: float = 0.0
-
-
-Shared = Fair | OneByOne
+        """End the use that is complete at `next`, and return its `what`."""
 
 
 class EventQueue:
@@ -263,15 +218,14 @@ class EventQueue:
     Args:
         workers: W.
         acts: the function to call for an event, by its kind.
-        shared: shared resources, and the function to call when a worker's use of each ends; those that are None are
-            unlimited.
+        shared: shared resources; those that are None are unlimited.
 
     Attributes:
         lives: number of lives that each worker has ended, [W].
     """
 
-    def __init__(self, workers: int, acts: Sequence[Act], shared: Sequence[tuple[Shared | None, Act]]):
-        self.acts, self.shared = acts, [(resource, act) for resource, act in shared if resource is not None]
+    def __init__(self, workers: int, acts: Sequence[Act], shared: Sequence[Shared | None]):
+        self.acts, self.shared = acts, [resource for resource in shared if resource is not None]
         self.heap: list[tuple[int, int, int, int]] = []
         self.lives = [0] * workers
 
@@ -279,9 +233,9 @@ class EventQueue:
         """Schedule an event of a worker in its present life."""
         heappush(self.heap, (time, kind, worker, self.lives[worker]))
 
-    def share(self, thing: Shared, now: int, worker: int, size: float) -> None:
-        """Start a worker's use of a shared resource, in its present life."""
-        thing.send(now, worker, size, (worker, self.lives[worker]))
+    def share(self, thing: Shared, now: int, worker: int, size: float, act: Act, way: Any = None) -> None:
+        """Start a use of a shared resource in a worker's present life, by it or on a way; call `act` at its end."""
+        thing.send(now, worker if way is None else way, size, (act, worker, self.lives[worker]))
 
     def run(self, progress: Callable[[int], None]) -> None:
         """Process all events in order of time; `progress` receives their number every `PROGRESS_EVENTS` events.
@@ -289,23 +243,25 @@ class EventQueue:
         Raises:
             OverflowError: an event would be later than `NEVER`.
         """
-        heap, shared, acts, lives, happened = self.heap, self.shared, self.acts, self.lives, 0
+        heap, shared, acts, lives, happened, before = self.heap, self.shared, self.acts, self.lives, 0, -1
         while True:
-            now, source, act = heap[0][0] if heap else NEVER, None, acts[0]
-            for thing, what_follows in shared:
-                if thing.next < now:
-                    now, source, act = thing.next, thing, what_follows
+            now, source = heap[0][0] if heap else NEVER, None
+            if now > before:  # else no resource is asked, which would compute rates anew after each beginning
+                for thing in shared:
+                    if (end := thing.next) < now:
+                        now, source = end, thing
             if now >= NEVER:
                 break
+            before = now
             if source is None:
-                now, kind, worker, life = heappop(heap)
+                _, kind, worker, life = heappop(heap)
                 act = acts[kind]
             else:
-                worker, life = source.pop()
+                act, worker, life = source.pop()
             if life == lives[worker]:
                 act(worker, now)
             happened += 1
             if happened % PROGRESS_EVENTS == 0:
                 progress(happened)
-        if heap or any(thing.next > NEVER for thing, _ in shared):
+        if heap or any(thing.next > NEVER for thing in shared):
             raise OverflowError

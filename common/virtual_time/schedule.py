@@ -136,22 +136,20 @@ class EventLoop:
         self.server = server = SimulatedServer(scheme, workers, most_rounds, stop_at_version)
         self.timings = RoundTimings(workers)
         self.regional = far = Regional(server, machines, ps, seed, self.timings, sizes, self._arrive, self._release)
-        self.network = net = between_peers(Network(far.inside, workers, ps, seed), scheme.sync, sizes.message(0))
-        self.cores = one_machine(machines.cores, workers)
-        shared = (self.cores, self._ready), (net.up, self._sent), (net.down, self._replied), *far.shared
+        self.network = net = between_peers(Network(far.inside, workers, ps, seed), scheme.sync)
+        far.connect(net)
+        self.cores, sync = one_machine(machines.cores, workers), scheme.sync
         self.cancelling = late = Cancelling(scheme, server, self.timings, self._lock, self._ready)
         self.grace = grace = Grace(server, workers, self._lock, self._release)
+        near = Neighbours(sync, server, self.timings, net, sizes, self._end_round)
         computed = self._computed if self.cores else late.computed if scheme.cancels_late else self._ready
         overlapped = self._computed if self.cores else self._computed_all
         acts = self._crash, self._come_back, far.arrive, self._reply, late.stop, computed, overlapped, grace.end
-        self.queue = late.queue = grace.queue = far.queue = EventQueue(far.numbers, (*acts, far.serve), shared)
-        # Events of phases that take no time are skipped: the next phase is called directly.
-        at_once, sync = not any(net.latency) and not scheme.sync.in_pairs, scheme.sync
-        send = far.arrive if at_once and net.up is None else self._send
-        self.reply = self._end_round if at_once and net.down is None else self._reply
-        neighbours = sync.gossips and Neighbours(scheme, server, self.timings, net, sizes.message(0), self._end_round)
-        without = neighbours.send if neighbours else self._reduce
-        self.exchange = self._step_alone if not sync.exchanges else send if sync.uses_ps or sync.in_pairs else without
+        shared = self.cores, net.up, net.down if net.down is not net.up else None, near.links
+        self.queue = EventQueue(far.numbers, (*acts, far.serve), shared)
+        late.queue = grace.queue = far.queue = near.queue = self.queue
+        send = self._send if sync.uses_ps or sync.in_pairs else near.send if sync.gossips else self._reduce
+        self.exchange = send if sync.exchanges else self._step_alone
         self.process = {"exchange": server.exchange, "push": server.push, "pull": server.pull}
         self.service = lambda size: 0 if sync.in_pairs else machines.held(size / ps)
         self.end = self.lock_free = 0
@@ -202,7 +200,7 @@ class EventLoop:
         steps = self.plans[worker].steps[self.timings.logged[worker]]
         late = min(self.scheme.overlap, steps)
         steps = late if worker in self.computing else steps - late
-        self.queue.share(self.cores, now, worker, steps * self.machines.core)
+        self.queue.share(self.cores, now, worker, steps * self.machines.core, self._ready)
 
     def _ready(self, worker: int, now: int) -> None:
         if worker in self.computing:
@@ -223,10 +221,12 @@ class EventLoop:
 
     def _send(self, worker: int, now: int) -> None:
         """Send a message, or a request for the center, which has no bytes."""
-        if self.network.up is None or self.plans[worker].events[self.server.recorded[worker]] == "pull":
+        up, number = self.network.up, self.server.recorded[worker]
+        pull = self.plans[worker].events[number] == "pull"
+        if up is None or pull or (way := self.network.way_up(worker, number)) is None:
             self._sent(worker, now)
         else:
-            self.queue.share(self.network.up, now, worker, self.sizes.message(self.server.recorded[worker]))
+            self.queue.share(up, now, worker, self.sizes.message(number), self._sent, way)
 
     def _sent(self, worker: int, now: int) -> None:
         """Add the latency to a message whose bytes have all been sent."""
@@ -263,16 +263,16 @@ class EventLoop:
             elif at > released:
                 self.queue.at(at, REPLY, worker)
             else:
-                self.reply(worker, at)
+                self._reply(worker, at)
 
     def _reply(self, worker: int, now: int) -> None:
         """Send a reply; the acknowledgement of a push has no bytes."""
-        if self.network.down is None or (
-            worker not in self.fetching and self.plans[worker].events[self.server.recorded[worker] - 1] == "push"
-        ):
+        down, number = self.network.down, max(0, self.server.recorded[worker] - 1)
+        pushed = worker not in self.fetching and self.plans[worker].events[number] == "push"
+        if down is None or pushed or (way := self.network.way_down(worker, number)) is None:
             self._replied(worker, now)
         else:
-            self.queue.share(self.network.down, now, worker, self.sizes.reply(self.server.recorded[worker] - 1))
+            self.queue.share(down, now, worker, self.sizes.reply(number), self._replied, way)
 
     def _replied(self, worker: int, now: int) -> None:
         """Add the latency to a reply whose bytes have all been sent, and pass it to the worker."""
