@@ -288,13 +288,13 @@ def spoiled(context):
     return rows.shard(context.num_input_pipelines, context.input_pipeline_id).batch(8, drop_remainder=True)
 
 
-def slow_batches(context):
-    """Return batches of 8 at intervals of 100 ms: a run that lasts until a test ends it leaves the cores to others."""
+def slow_batches(context, milliseconds=100):
+    """Return batches of 8 at intervals of 100 ms by default: a run that lasts until a test ends it leaves the cores to others."""
     from tensorflow.python.data.experimental.ops.testing import sleep
 
     rows = tf.data.Dataset.from_tensor_slices(DIGITS.train)
     rows = rows.shard(context.num_input_pipelines, context.input_pipeline_id).batch(8, drop_remainder=True)
-    return rows.apply(sleep(100_000))
+    return rows.apply(sleep(1000 * milliseconds))
 
 
 # A run of 48 s, if a test does not end it. A run of 500 rounds has 16 in a call: such a graph takes seconds to build.

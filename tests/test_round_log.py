@@ -4,8 +4,9 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from distsgd.algorithms import EASGD, SSP, AsyncSGD, SyncSGD
+from distsgd.algorithms import ADPSGD, DPSGD, EASGD, SSP, AllReduce, AsyncSGD, SyncSGD
 from distsgd.common.errors import UserError
 from distsgd.common.record.round_log import (
     ARRIVED,
@@ -23,7 +24,7 @@ from distsgd.common.record_format import EVENTS
 from distsgd.common.server.trace import ROUND, ROW
 from distsgd.common.tasks.options import Recovery
 from distsgd.common.tasks.round_record import rounds_of
-from runs import Harness, record
+from runs import Harness, record, slow_batches
 
 
 def log(*rows):
@@ -244,3 +245,19 @@ def test_elastic_workers_compute_from_one_reply_to_the_next_message(tmp_path):
     assert (rows != -1).all()
     for mine in (rows[rows[:, 0] == k] for k in range(2)):
         assert (mine[1:, BEGUN] == mine[:-1, REPLIED]).all()
+
+
+def patient(context):
+    """Each batch takes 20 ms, which begin when a worker asks for it."""
+    whole = tf.data.Options()
+    whole.experimental_optimization.inject_prefetch = False
+    return slow_batches(context, 20).with_options(whole)
+
+
+@pytest.mark.parametrize("kind", [DPSGD, ADPSGD, AllReduce])
+def test_the_gradient_of_a_round_is_computing_also_if_the_message_holds_nothing_of_it(kind, tmp_path):
+    """The message of D-PSGD are the parameters before the step."""
+    record(kind(), tmp_path, workers=2, steps=5, hidden=(4,), batch_size=8, backend="threads", data=patient)
+    rows = load_rounds(tmp_path)
+    assert len(rows) == 10
+    assert (rows[:, READY] - rows[:, BEGUN]).min() >= 20_000

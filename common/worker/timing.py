@@ -54,7 +54,7 @@ class RoundTimer:
         with tf.device(CPU):
             return tf.stack([self.computed, self.replied])
 
-    def send(self, message: Any, in_parts: bool = False) -> Any:
+    def send(self, message: Any, in_parts: bool = False, after: Sequence[Any] = ()) -> Any:
         """Take the time at which the message (or another result of the computation) is ready.
 
         If the vector is a concatenation, its parts are ready, and are concatenated after the timestamp: the transport
@@ -64,16 +64,17 @@ class RoundTimer:
             message: the message, or a structure of tensors.
             in_parts: True if each part leaves as soon as it is computed. Then only the first, which leaves last, waits
                 for the timestamp.
+            after: other results of the computation, for which the timestamp waits, too.
 
         Returns:
             the message, which is available only after the timestamp.
         """
         if isinstance(message, Message) and (parts := parts_of(message.vector)):
-            known, scalars = self.send((parts, message.scalars))
+            known, scalars = self.send((parts, message.scalars), after=after)
             return Message(tf.concat([known[0], *parts[1:]] if in_parts else known, 0), scalars)
         # A control edge from a function's result does not wait for it; an edge from an identity of it does.
-        known = tf.nest.map_structure(tf.identity, message, expand_composites=True)
-        self.ready = self.computed = moment([known, self.begun])
+        known, others = tf.nest.map_structure(tf.identity, (message, list(after)), expand_composites=True)
+        self.ready = self.computed = moment([known, others, self.begun])
         with tf.control_dependencies([self.ready]):
             return tf.nest.map_structure(tf.identity, known, expand_composites=True)
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from ..contract.rounds import Event
 from ..contract.scheme import Scheme
 from ..messages.codec import Codec
-from ..messages.cut import joined
+from ..messages.cut import joined, parts_of
 from ..messages.ops import is_finite, when
 from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
@@ -202,7 +202,8 @@ class DenseWorker(WorkerRules):
             total, reply = self._sent_early(scheme, rows, timer, first, slot)
         else:
             total = self.local_steps(rows, timer.begun, first)
-            message = timer.send(self.message(scheme, timer.begun, total), in_parts=scheme.sync.buckets > 1)
+            gradient, message = self._last_gradient(), self.message(scheme, timer.begun, total)
+            message = timer.send(message, in_parts=scheme.sync.buckets > 1, after=gradient)
             reply = scheme.sync.exchange(self.ps, replace(slot, times=timer.times), message)
         fine = scheme.sync.is_finite(self.ps, reply)
 
@@ -226,6 +227,12 @@ class DenseWorker(WorkerRules):
                 rule.collect(self.ps, slot, *map(tf.identity, parts))
         return total, adopted
 
+    def _last_gradient(self) -> list[Any]:
+        """Return the parts of the gradient of a single step: a message may hold nothing of it, and yet leaves after it."""
+        if self.period > 1:
+            return []
+        return [part for view in self.views for part in parts_of(view.gradient) or [view.gradient]]
+
     def _collected(self) -> list[Any]:
         """Read what worker 0 collects: the parameters with their average, if there is one, and the state."""
         kept = *(view.params for view in self.views), *self.averages
@@ -243,7 +250,8 @@ class DenseWorker(WorkerRules):
         """Build a round that ends with an average with a peer; a message that is not finite is refused."""
         rule: Any = scheme.sync  # a `Pairs`
         total = self.local_steps(rows, timer.begun, first)
-        message = timer.send(self.message(scheme, timer.begun, total))
+        gradient, message = self._last_gradient(), self.message(scheme, timer.begun, total)
+        message = timer.send(message, after=gradient)
         fine = is_finite(message) & tf.math.is_finite(total)
         slot = replace(self.slot, times=timer.times, round=self.views[0].round)
         with timer.reply(), tf.control_dependencies([self.ps.transactions.check([fine])]):
