@@ -289,7 +289,7 @@ def spoiled(context):
 
 
 def slow_batches(context, milliseconds=100):
-    """Return batches of 8 at intervals of 100 ms by default: a run that lasts until a test ends it leaves the cores to others."""
+    """Return batches of 8 at intervals: a run that lasts until a test ends it leaves the cores to others."""
     from tensorflow.python.data.experimental.ops.testing import sleep
 
     rows = tf.data.Dataset.from_tensor_slices(DIGITS.train)

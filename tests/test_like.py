@@ -10,6 +10,7 @@ from scheduled import happens
 from distsgd.algorithms import (
     AEASGD,
     AGN,
+    DPSGD,
     EFSGD,
     SCHEMES,
     AllReduce,
@@ -170,6 +171,17 @@ def test_without_a_ps_a_round_has_two_latencies(tmp_path):
     found = recorded(tmp_path, AllReduce(), workers=5, step_ms=7, latency="2ms")
     assert found.latency == pytest.approx(0.002, rel=0.01)
     assert found.step == pytest.approx(0.007, rel=0.001)
+
+
+@pytest.mark.parametrize("scheme", [DPSGD(), DPSGD(topology="complete")])
+def test_a_round_of_gossip_has_one_latency_and_copies_for_neighbours(tmp_path, scheme):
+    """A model of ten times the size has messages that take ten times as long."""
+    found = recorded(tmp_path, scheme, workers=5, step_ms=7, uplink="8Mbit")
+    copies, _ = scheme.sync.traffic(5)
+    assert (found.step, found.latency) == pytest.approx((0.007, copies * 0.020), rel=0.01)
+    larger = 10 * PARAMETERS
+    run = forecast(scheme, found.with_parameters(larger).machines(), workers=5, parameters=larger)
+    assert run.updates == pytest.approx(1 / (0.007 + copies * 0.200), rel=0.01)
 
 
 @pytest.mark.parametrize("other", [AsyncSGD(), SyncSGD(backup_workers=2), LocalSGD(communication_period=10)])

@@ -113,8 +113,9 @@ class FittedMachines:
         """
         if not self.hides_bytes(number) or not math.isinf(self.card):
             return self
-        size = self.run.sizes[0] * (1 if self.run.scheme.sync.uses_ps else (self.run.workers - 1) / self.run.workers)
-        return replace(self, latency=0.0, latency_sigma=0.0, rate=size / self.latency)
+        sync, workers = self.run.scheme.sync, self.run.workers
+        copies = 1 if sync.uses_ps else sync.traffic(workers)[0] if sync.gossips else (workers - 1) / workers
+        return replace(self, latency=0.0, latency_sigma=0.0, rate=copies * self.run.sizes[0] / self.latency)
 
     def hides_bytes(self, number: int) -> bool:
         """Return True if the latency includes the time of bytes, and a model of that size has more or fewer of them."""
@@ -297,7 +298,7 @@ class Recording:
         """Number of latencies in a round."""
         if not self.scheme.sync.exchanges or (self.workers == 1 and self.scheme.sync.is_collective):
             return 0
-        return 2
+        return 1 if self.scheme.sync.gossips else 2
 
     @property
     def compute(self) -> np.ndarray:

@@ -228,7 +228,7 @@ class DenseWorker(WorkerRules):
         return total, adopted
 
     def _last_gradient(self) -> list[Any]:
-        """Return the parts of the gradient of a single step: a message may hold nothing of it, and yet leaves after it."""
+        """Return the parts of the gradient of a single step, after which a message leaves that holds nothing of it."""
         if self.period > 1:
             return []
         return [part for view in self.views for part in parts_of(view.gradient) or [view.gradient]]
