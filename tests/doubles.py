@@ -150,7 +150,7 @@ class Stumbles(AsyncSGD):
 
 @dataclass(frozen=True, kw_only=True)
 class Pauses:
-    """Mixed into a scheme: at one chosen moment of round `PAUSE_ROUND`, it waits as long as the file `armed` is there.
+    """Mixed into a scheme: at one chosen moment of round `PAUSE_ROUND`, it waits once, while the file `armed` exists.
 
     Moments: "push" (worker 1 has its message, and has sent nothing), "lock" (the ps is in the middle of an update),
     "reply" (the ps has applied the message of worker 1, which has not heard of it). What happens is done by operations
@@ -167,16 +167,17 @@ class Pauses:
         return {**super().global_variables(center), "pause_updates": 0.0}  # pyright: ignore
 
     def _pause(self, here: Any) -> Any:
-        def there(looks: Any) -> Any:
+        def there(name: str, looks: Any) -> Any:
             # The name depends on the loop: of a constant, TensorFlow would look once and remember the answer.
             nothing = tf.strings.substr(tf.strings.as_string(looks), 0, 0)
-            return tf.size(tf.io.matching_files(tf.strings.join([f"{self.folder}/armed", nothing]))) > 0
+            return tf.size(tf.io.matching_files(tf.strings.join([f"{self.folder}/{name}", nothing]))) > 0
 
         def tell(_: Any, looks: Any) -> Any:
             with tf.control_dependencies([tf.io.write_file(f"{self.folder}/here", "")]):
-                return there(looks), looks + 1
+                return there("armed", looks), looks + 1
 
-        return tf.while_loop(lambda waits, _: waits, tell, [here & there(0), 1])[0]
+        waits = here & there("armed", 0) & ~there("here", 0)  # the task that takes its place does not wait
+        return tf.while_loop(lambda waits, _: waits, tell, [waits, 1])[0]
 
     def message(self, worker: Any) -> Any:
         message = super().message(worker)  # pyright: ignore

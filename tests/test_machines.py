@@ -475,7 +475,7 @@ def test_a_worker_that_hangs_is_ended_and_restarted(machines, tmp_path):
     (tmp_path / "armed").touch()
     cluster = Run(machines, tmp_path / "run")
     scheme = PausingAsyncSGD(folder=str(tmp_path), moment="push")
-    tasks = cluster.start_all(scheme, steps=60, recovery=AGAIN, wait_seconds=patience(4))
+    tasks = cluster.start_all(scheme, steps=60, recovery=AGAIN, wait_seconds=patience(8))
     wait_until(lambda: (tmp_path / "here").exists() or any(task.error for task in tasks.values()))
     assert [task.error for task in tasks.values()] == [None] * 3
     hanging = task_process(tmp_path / "run", "worker-1")
