@@ -12,6 +12,7 @@ from distsgd.algorithms import AEASGD, EFSGD, AllReduce, OneBitAdam, SignSGDMV
 from distsgd.common import Cluster, UserError, train
 from distsgd.common.contract import Codec, Coordinates, ScaledSigns, Signs, SignsOrFloats, Span
 from distsgd.common.contract.checks import check_scheme
+from distsgd.common.messages.codec import SummedCoordinates
 from runs import DIGITS, linear
 
 SIZE = 37
@@ -44,6 +45,11 @@ def test_the_elements_that_are_not_zero_come_back_where_they_were(most):
     back, travelled = there_and_back(Coordinates(most / SIZE), vector)
     np.testing.assert_array_equal(back, vector)
     assert travelled == Coordinates(most / SIZE).bytes([SIZE]) == 8 * most
+
+
+def test_a_sum_of_sparse_vectors_has_at_most_all_elements():
+    one = SummedCoordinates(0.1)
+    assert [one.for_workers(workers).bytes([1000]) for workers in (1, 3, 10, 64)] == [800, 2400, 8000, 8000]
 
 
 @pytest.mark.parametrize(("first", "number"), [(0, 4), (2, 5), (6, 3), (0, 9), (3, 0)])

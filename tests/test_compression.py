@@ -115,6 +115,21 @@ def test_a_codec_is_that_of_numpy_and_counts_the_bytes_that_travel(text):
         assert travelled == counted or (name == "randomk" and travelled < counted)  # a zero that is drawn is not sent
 
 
+def test_a_number_between_two_levels_is_the_lower_one():
+    ties = np.array([7, 0.5, -0.5, 1.5, -1.5, 6.5, -6.5, 0], np.float32)
+    codec = codec_of("int4:block=8")
+    back = codec.decode(codec.encode(tf.constant(ties), None), len(ties))
+    np.testing.assert_array_equal(back, [7, 0, -1, 1, -2, 6, -7, 0])
+    np.testing.assert_array_equal(back, codecs.CODECS["int4"](block=8)(codecs.Run((8,), [(8,)], None))(ties, 0, 0))
+
+
+def test_qsgd_sends_no_larger_number_than_its_bits_have():
+    """An element that is the norm of its block is rounded up beyond it, where float32 has the quotient above one."""
+    codec, vector = codec_of("qsgd:bits=4,block=1"), np.random.default_rng(0).normal(size=2000).astype(np.float32)
+    wire = codec._rounded(tf.constant(vector), tf.fill([2000], np.float32(1 - 2.0**-24)))
+    np.testing.assert_allclose(codec.decode(wire, 2000), vector * codec.factor, rtol=1e-5)
+
+
 @pytest.mark.parametrize("text", ["int4", "fp4", "topk:fraction=0.1", "randomk", "sign", "qsgd:memory=yes", "dct"])
 def test_what_is_not_sent_stays_with_the_worker_and_does_not_grow(text):
     codec = WithMemory(codec_of(text))

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from scheduled import happens
 
 from distsgd.algorithms import DPSGD, SCHEMES, SGP, DSGDTracking, NoLoCo, Serial
 from distsgd.common import Group, Platform, Recovery, UserError
@@ -284,6 +285,17 @@ def test_a_message_takes_the_links_of_both_ends_and_the_latency():
         DPSGD(), platform, workers=4, rounds=Rounds.even(1, 1), seed=0, message_bytes=1000, reply_bytes=1000
     )
     assert loop.run().seconds == pytest.approx(0.010 + 2 * 0.001 + 0.005)
+
+
+def test_a_worker_is_released_by_its_last_neighbour_and_a_round_ends_with_its_last_worker():
+    """Messages overtake each other here: the last to be sent is not the last to arrive."""
+    machines = {"compute": "exponential", "latency": "5ms", "latency_sigma": 1.0, "uplink": "8Mbit"}
+    found, links = happens(DPSGD(), 5, 30, size=1e4, seed=3, **machines), Topology("ring").weights(5) > 0
+    for number in range(30):
+        rows = found.rounds[found.rounds[:, 1] == number]
+        arrived, released, replied = rows[np.argsort(rows[:, 0])][:, 5:].T
+        assert released.tolist() == [arrived[own].max() for own in links]
+        assert set(found.trace["microseconds"][found.trace["version"] == number]) == {replied.max()}
 
 
 def test_latencies_between_neighbours_vary_as_those_of_other_messages_do():

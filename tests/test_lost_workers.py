@@ -3,6 +3,7 @@
 import json
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from distsgd.common import Recovery, UserError
 from distsgd.common.errors import TaskLost
 from distsgd.common.messages.ops import building
 from distsgd.common.record import checkpoint
+from distsgd.common.replay import members as lost_members
 from distsgd.common.replay.reference.gossip_rules import NEVER, Lost, Members, d_psgd, dsgd_tracking, members_of
 from distsgd.common.replay.replay import replay
 from distsgd.common.sync import losses
@@ -118,6 +120,14 @@ def test_lost_workers_that_a_run_cannot_have_are_refused():
     ):  # fmt: skip
         with pytest.raises(ValueError, match="which workers were lost"):
             members_of(wrong, 3, 9)
+
+
+@pytest.mark.parametrize(("times", "topology"), [(2, "ring"), (1, None)])
+def test_losses_that_no_transcription_follows_are_refused_in_one_line(times, topology):
+    result = {"updates": 9, "recovery": {"lost_workers": [entry(times=times)]}}
+    run = SimpleNamespace(algorithm="d_psgd", workers=3, result=result, hyperparameters={"topology": topology})
+    with pytest.raises(UserError, match="in a way that the transcription of d_psgd cannot follow"):
+        lost_members.members_of(run)
 
 
 # The round on which all agree.

@@ -394,6 +394,8 @@ def test_a_round_in_virtual_time_ends_with_the_later_of_its_steps_and_its_reply(
     assert rounds(AllReduce(), 2, **fast) == [[0, 10, 18], [18, 28, 36]]
     shared = rounds(scheme, 4, cores=1, core_ms=5.0, **fast)
     assert shared[0][0] < shared[0][1] < shared[0][2]
+    longer = StreamingDiLoCo(communication_period=5, delay=1)  # four steps before the message, one after it
+    assert rounds(longer, 5, cores=2, core_ms=1.0, latency="1ms") == [[0, 44, 55]]
 
 
 @pytest.mark.parametrize(

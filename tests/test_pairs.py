@@ -1,5 +1,7 @@
 """Asynchronous gossip: two workers at a time average, in a group, on threads and processes, and in virtual time."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from distsgd.common.contract.rounds import Rounds
 from distsgd.common.errors import Diverged
 from distsgd.common.replay.replay import replay
 from distsgd.common.simulation.fit import Recording
-from distsgd.common.sync.topology import DRAWN, GRAPHS, Topology, classes
+from distsgd.common.sync.topology import DRAWN, GRAPHS, Topology, _peers, classes
 from distsgd.common.virtual_time.schedule import EventLoop
 from runs import Harness, record
 
@@ -68,6 +70,16 @@ def test_neighbours_are_drawn_with_the_weights_of_a_file(tmp_path):
     assert (peers[:, [0, 1, 3]] == [0, 0, 3]).all()
     assert np.mean(peers[:, 2] == 3) == pytest.approx(0.9, abs=0.03)
     assert set(peers[:, 2]) == {0, 3}
+
+
+def test_no_draw_takes_a_worker_that_is_no_neighbour(monkeypatch):
+    for drawn in (0.0, 1 - 2.0**-53):
+        _peers.cache_clear()
+        generator = SimpleNamespace(random=lambda shape, drawn=drawn: np.full(shape, drawn))
+        monkeypatch.setattr(np.random, "default_rng", lambda seed, generator=generator: generator)
+        peers = Pairs(topology="ring").peers(8)[0]
+        assert [k for k in range(8) if peers[k] != k and (k - peers[k]) % 8 not in (1, 7)] == []
+    _peers.cache_clear()
 
 
 # The rule.

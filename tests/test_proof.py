@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,13 +12,16 @@ from distsgd.algorithms import SCHEMES, AsyncSGD
 from distsgd.common import UserError
 from distsgd.common.cli.main import dispatch
 from distsgd.common.contract.rounding import only_takes_gradients
+from distsgd.common.record_format import EVENTS
+from distsgd.common.replay import comparison
 from distsgd.common.replay.adapters import TRANSCRIPTIONS
-from distsgd.common.replay.comparison import CERTAIN, judge
+from distsgd.common.replay.comparison import CERTAIN, References, Verdict, _disturbed, judge
 from distsgd.common.replay.recorded import Hyperparameters
 from distsgd.common.replay.replay import read, replay
 from distsgd.common.replay.with_codec import PUSH_GRADIENTS
 from runs import change, record
 
+APART = {"exact": 0.0, "single": 3e-6, "disturbed": 4e-5}  # executions of a run
 SMALL = ["--steps", "40", "--model", "mlp:hidden=8", "--seed", "3", "--backend", "threads"]
 
 
@@ -144,6 +148,31 @@ def test_a_replay_without_the_package_of_the_data_names_that_package(copy, monke
     monkeypatch.setattr("distsgd.common.data.recipes.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"^the data set digits comes with scikit-learn, which is not installed"):
         replay(copy, SCHEMES)
+
+
+def test_a_verdict_has_the_factors_that_the_docs_name():
+    """An error below 0.5 % of what the center has moved, ten times that of float32, noise of 1e-5 of a gradient."""
+    assert (comparison.LEAST, comparison.DISTURBED, comparison.WRONG) == (2e-6, 1e-5, 1.01)
+    run = SimpleNamespace(equations=SimpleNamespace(jumps=False))
+    assert [Verdict(run, error, limit=1.0, moved=0.1).agrees for error in (0.00049, 0.00051)] == [True, False]
+    assert [Verdict(run, error, limit=1e-4, moved=1.0).differs for error in (0.99e-4, 1.01e-4)] == [False, True]
+    executions = {name: SimpleNamespace(center=np.array([1.0 + off, 0])) for name, off in APART.items()}
+    smooth, jumping = (SimpleNamespace(**executions | {"disturbed": own}) for own in (None, executions["disturbed"]))
+    assert References.limit.fget(smooth) == pytest.approx(10 * APART["single"])
+    assert References.limit.fget(jumping) == pytest.approx(2 * APART["disturbed"])
+    noise = _disturbed(lambda x, k, t: np.r_[np.full(10_000, 3.0), np.zeros(10_000)], 1e-5)(None, 0, 0)
+    assert noise[:10_000].std() == pytest.approx(1e-5 * 3 / np.sqrt(2), rel=0.05)
+    assert not noise[10_000:].any()
+
+
+def test_a_record_with_more_or_fewer_updates_than_messages_is_refused(recorded):
+    run = read(recorded, SCHEMES)
+    event = run.trace["event"].copy()
+    event[-1] = EVENTS.index("pull")
+    fewer = replace(run, trace={**run.trace, "event": event})
+    for wrong in (fewer, replace(run, result={**run.result, "updates": 59})):
+        with pytest.raises(ValueError, match="how many updates there were"):
+            wrong.execute()
 
 
 def test_an_order_that_was_changed_is_noticed(copy, capsys):

@@ -112,6 +112,7 @@ def test_the_radial_directional_average_keeps_the_length_of_moves_at_a_right_ang
 
 def test_moves_that_cancel_are_averaged_plainly_and_one_of_zero_has_no_direction():
     np.testing.assert_allclose(decoupled([1, 0], [-3, 0]), [1, 0])
+    np.testing.assert_allclose(decoupled([1, 0.002], [-1, 0.002]), [0, -1], atol=1e-4)  # not quite: a short direction
     np.testing.assert_allclose(decoupled([0, 0], [0, 4]), [0, -2])
     np.testing.assert_array_equal(decoupled([0, 0], [0, 0]), [0, 0])
 

@@ -71,6 +71,14 @@ def test_a_reply_is_merged_after_further_messages_or_later():
     assert times(found, "up", 0)[0] == 12 + 11
     assert times(found, "down", 0)[0] == 12 + 14 * 2  # the reply is there after 22 ms, the second message after 28
     assert times(found, "down", 1)[0] == 12 + 82
+    assert times(found, "up", 0)[1] == 12 + 14 * 3 + 11  # with the message after the merge
+
+
+def test_nothing_is_on_record_after_the_last_update():
+    whole, cut = (happens(STEP, workers=2, steps=7, size=1e4, stop_at_version=end, **MACHINES) for end in (None, 9))
+    for name, column in cut.trace.items():
+        np.testing.assert_array_equal(column, whole.trace[name][: len(column)])
+    assert (cut.trace["version"].max(), cut.trace["event"][-1]) == (8, KINDS["exchange"])
 
 
 @pytest.mark.parametrize("latency_sigma", [0.0, 0.5])

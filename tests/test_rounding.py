@@ -115,6 +115,7 @@ def test_replies_are_rounded_where_they_are_the_place_of_a_gradient_alone():
     [
         ("ef_sgd", "ef_sgd has a codec of its own"),
         ("signsgd_mv", "signsgd_mv has a codec of its own"),
+        ("des_loc", "des_loc sends several vectors in turn"),
         ("all_reduce", "all_reduce has no parameter server"),
         ("serial", "serial has no parameter server"),
     ],

@@ -1,6 +1,7 @@
 """Graphs of workers against closed forms: spectral gaps, contraction of the distance from the mean, exact averages."""
 
 import math
+import os
 from itertools import pairwise
 
 import numpy as np
@@ -166,6 +167,14 @@ def test_matrix_of_a_file(tmp_path):
     assert graph.cycle(3) == 1
     with pytest.raises(UserError, match=r"workers=4, and a matrix of shape \[3, 3\]"):
         graph.weights(4)
+
+
+def test_a_matrix_of_a_file_that_was_written_again_is_the_new_one(tmp_path):
+    graph = Topology(f"file:{tmp_path / 'graph.txt'}")
+    for time, share in ((1, 0.5), (2, 0.25)):
+        np.savetxt(tmp_path / "graph.txt", [[share, 1 - share], [1 - share, share]])
+        os.utime(tmp_path / "graph.txt", (time, time))
+        assert graph.weights(2)[0, 0] == share
 
 
 def test_a_matrix_is_read_only():

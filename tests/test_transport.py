@@ -393,6 +393,12 @@ def test_slices_of_a_concatenated_vector_are_written_without_copies():
     assert [[part is source for part in parts].index(True) for source in sources] == [0, 0, 1, 2]
 
 
+def test_a_slice_that_is_a_part_of_a_concatenation_is_not_concatenated_again():
+    with tf.Graph().as_default():
+        parts = [tf.zeros([5]), tf.zeros([3]), tf.zeros([8])]
+        assert [piece.op.type for piece in cut_into(tf.concat(parts, 0), [5, 3, 8])] == ["StridedSlice"] * 3
+
+
 @pytest.mark.parametrize("name", transport.TRANSPORTS)
 def test_a_client_feeds_and_fetches_the_vectors_of_the_graph(name):
     size = transport.SHARED_BYTES // 4

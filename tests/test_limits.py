@@ -1,0 +1,102 @@
+"""What the algorithms' docstrings state and no run shows: defaults, values at their limits, few workers."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from distsgd.algorithms import (
+    DESLOC,
+    PALSGD,
+    SCHEMES,
+    AsyncDiLoCo,
+    Krum,
+    OneBitAdam,
+    PowerSGD,
+    Scaffold,
+    StreamingDiLoCo,
+    SyncSGDLR,
+    TrimmedMean,
+)
+from distsgd.common import Group, UserError
+
+DEFAULTS = Path(__file__).with_name("defaults.json")
+
+
+def test_defaults_are_those_of_the_table():
+    """A change of one changes what users train. Change the table, too, and name it in the changelog."""
+    table = json.loads(DEFAULTS.read_text())
+    found = {name: {"communication_period": SCHEMES[name]().period} | vars(SCHEMES[name]()) for name in table}
+    own = {name: {field: found[name][field] for field in fields} for name, fields in table.items()}
+    assert json.loads(json.dumps(own)) == table
+
+
+@pytest.mark.parametrize(
+    ("workers", "allowed", "refused"),
+    [
+        (4, DESLOC(communication_period=3), DESLOC(communication_period=2)),
+        (4, AsyncDiLoCo(momentum_share=0.25), AsyncDiLoCo(momentum_share=0.26)),
+        (5, Krum(hostile_share=0.2), Krum(hostile_share=0.4)),
+        (7, Krum(hostile_share=0.4), Krum(hostile_share=0.5)),
+        (2, PALSGD(pull_probability=0.999), PALSGD(pull_probability=1.0)),
+        (
+            2,
+            StreamingDiLoCo(communication_period=9, fragments=3),
+            StreamingDiLoCo(communication_period=10, fragments=3),
+        ),
+        (3, SyncSGDLR(learning_rates=(0.1, 0.2, 0.3)), SyncSGDLR(learning_rates=(0.1, 0.2))),
+        (3, TrimmedMean(trim=0.5), TrimmedMean(trim=0.51)),
+    ],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_a_value_at_its_limit_is_allowed_and_the_next_is_refused(workers, allowed, refused):
+    allowed.check(workers)
+    with pytest.raises(UserError, match="Received: "):
+        refused.check(workers)
+
+
+@pytest.mark.parametrize("done", [6, 12, 18, 30, 36])
+def test_des_loc_resumes_in_the_middle_of_its_cycle(done):
+    scheme = DESLOC(communication_period=6, first_moment_every=2, second_moment_every=3)  # a cycle of 36 steps
+    assert [*scheme.rounds(done), *scheme.rounds(80 - done, done)] == [*scheme.rounds(80)]
+
+
+def test_of_few_workers_one_value_is_left_to_the_trimmed_mean():
+    assert [TrimmedMean(trim=0.5).most_hostile(messages) for messages in range(6)] == [0, 0, 0, 1, 1, 2]
+    assert [TrimmedMean(trim=0.25).most_hostile(messages) for messages in range(6)] == [0, 0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("present", [[0, 1, 0], [0, 1, 1], [1, 1, 1]])
+def test_krum_chooses_among_the_workers_that_are_left(present):
+    """Of one worker, or of as few as the hostile ones it expects, each still has a score."""
+    gradients, center = np.array([[5.0, 0.0], [1.0, 0.0], [1.2, 0.0]], "f"), tf.Variable([0.0, 0.0])
+    server = SimpleNamespace(
+        num_workers=3,
+        center=center,
+        gradients=tf.Variable(gradients),
+        present=tf.Variable(tf.constant(present, tf.float32)),
+    )
+    scheme = Krum(learning_rate=1.0, hostile_share=0.34)
+    scheme.server_update(server, None, 0.0)
+    np.testing.assert_array_equal(-center.numpy(), gradients[1])
+    assert server.present.numpy().tolist() == [0, 0, 0]
+
+
+def test_powersgd_sends_a_matrix_as_it_is_if_its_factors_are_as_long():
+    sizes = {(4, 4): [16], (4, 5): [8, 10], (3, 5): [15], (4,): [4], (5, 2, 3): [20, 6]}
+    assert {shape: PowerSGD(rank=2).message_sizes([shape]) for shape in sizes} == sizes
+
+
+def test_scaffold_divides_a_move_by_the_steps_of_its_round():
+    worker = SimpleNamespace(steps=3.0, **{name: tf.Variable([4.0]) for name in ("began", "common", "params")})
+    Scaffold(communication_period=10, learning_rate=0.5, server_learning_rate=2.0).on_reply(worker, tf.constant([1.0]))
+    np.testing.assert_allclose(worker.common, [1.0])
+
+
+def test_one_bit_adam_steps_where_a_variance_is_tiny():
+    group = Group(OneBitAdam(learning_rate=0.1), np.zeros(2), workers=1)
+    group.step(0, np.array([1e-6, 0.0]))
+    np.testing.assert_allclose(group.center, [-0.1, 0], rtol=0.02)
