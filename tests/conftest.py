@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 import subprocess
@@ -12,28 +13,41 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a suite in the backg
 
 import pytest
 
-from distsgd.algorithms import SCHEMES, OneBitAdam, one_bit_adam
-from distsgd.common import keep_warm
-from distsgd.common.cli.doctor import PRIVATE_NETWORK
-from distsgd.common.cli.main import main
-from distsgd.common.contract import Codec
-from distsgd.common.contract.rounding import CODECS
-from distsgd.common.errors import UserError
-from distsgd.common.record import run_directory
-from distsgd.common.replay.adapters import TRANSCRIPTIONS
-from distsgd.common.replay.reference.codecs import CODECS as EQUATIONS_OF_CODECS
+import selection
+import times
 
-COLLECTED = pytest.StashKey[list[str]]()
+COLLECTED = pytest.StashKey[list[pytest.Item]]()
 
 
-@pytest.hookimpl(tryfirst=True)
+def pytest_addoption(parser):
+    selection.add_options(parser)
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(selection.Selection(config))
+    is_one_of_several = hasattr(config, "workerinput")
+    if is_one_of_several or not config.option.numprocesses:
+        config.pluginmanager.register(times.Stopwatch())
+    if not is_one_of_several:
+        config.pluginmanager.register(times.Report(config.option.times))
+
+
+def pytest_xdist_auto_num_workers():
+    """One process for each core, few enough for the memory of most machines."""
+    return min(8, len(os.sched_getaffinity(0)))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    config.stash[COLLECTED] = [item.nodeid for item in items]
+    config.stash[COLLECTED] = [*items]
+    yield
+    gc.collect()
+    gc.freeze()  # otherwise each collection looks at all modules and tests again, and takes a tenth of the time
 
 
 @pytest.fixture(scope="session")
-def collected(request) -> list[str]:
-    """The names of all tests of the files that were read, whatever is chosen of them."""
+def collected(request) -> list[pytest.Item]:
+    """All tests of the files that were read, whatever is chosen of them."""
     if any("::" in argument for argument in request.config.args):
         pytest.skip("only parts of files were read")
     return request.config.stash[COLLECTED]
@@ -58,13 +72,17 @@ def children() -> set[int]:
 @pytest.fixture(autouse=True)
 def blank_pictures(monkeypatch):
     """Replace the plot of a run, which takes as long as a small run, by an empty file in this process."""
-    monkeypatch.setattr(run_directory, "draw", lambda runs: SimpleNamespace(savefig=lambda *_, **__: None))
+    blank = SimpleNamespace(savefig=lambda *_, **__: None)
+    monkeypatch.setattr("distsgd.common.record.run_directory.draw", lambda runs: blank)
 
 
 @pytest.fixture
 def uncompressed(monkeypatch):
     """Let 1-bit Adam, and 0/1 Adam, which derives from it, send floats in all rounds."""
-    monkeypatch.setattr(one_bit_adam, "scaled_signs", lambda vector, shapes: vector)
+    from distsgd.algorithms.one_bit_adam import OneBitAdam
+    from distsgd.common.contract import Codec
+
+    monkeypatch.setattr("distsgd.algorithms.one_bit_adam.scaled_signs", lambda vector, shapes: vector)
     monkeypatch.setattr(OneBitAdam, "codec", Codec())
     monkeypatch.setattr(OneBitAdam, "reply_codec", Codec())
 
@@ -72,6 +90,8 @@ def uncompressed(monkeypatch):
 @pytest.fixture(autouse=True)
 def user_errors_of_one_line(monkeypatch):
     """Check that each `UserError` that the test raises in this process is one line."""
+    from distsgd.common.errors import UserError
+
     said: list[str] = []
 
     def noted(self, *arguments):
@@ -86,6 +106,12 @@ def user_errors_of_one_line(monkeypatch):
 @pytest.fixture
 def run_main(monkeypatch, capsys):
     """Return a function that runs the command line in this process, and returns its exit code and output."""
+    from distsgd.algorithms import SCHEMES
+    from distsgd.common.cli.main import main
+    from distsgd.common.contract.rounding import CODECS
+    from distsgd.common.replay.adapters import TRANSCRIPTIONS
+    from distsgd.common.replay.reference.codecs import CODECS as EQUATIONS_OF_CODECS
+
     monkeypatch.setattr("signal.signal", lambda *_: None)
 
     def run(*arguments):
@@ -104,6 +130,8 @@ def run_main(monkeypatch, capsys):
 @pytest.fixture(scope="session")
 def warm():
     """Keep one fork server for all runs of the session: TensorFlow is imported once."""
+    from distsgd.common import keep_warm
+
     with keep_warm():
         yield
 
@@ -121,4 +149,6 @@ def nothing_left():
 @pytest.fixture(scope="session")
 def private_network() -> bool:
     """Return whether this machine allows private networks."""
+    from distsgd.common.cli.doctor import PRIVATE_NETWORK
+
     return not subprocess.run([sys.executable, "-P", "-c", PRIVATE_NETWORK], capture_output=True, timeout=60).returncode

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 from scheduled import happens
-from test_group import CATALOGUE
 
+from covering import CATALOGUE
 from distsgd.algorithms import (
     AEASGD,
     AGN,

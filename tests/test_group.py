@@ -12,33 +12,16 @@ from fair import Fair, fair
 from means import AtServer, Normalised, PowerSGD
 from uneven import Clipped, FedNova, clipped, fed_nova
 
+from covering import CATALOGUE, in_rotation
 from distsgd.algorithms import (
-    ADAG,
     AGN,
-    DCASGD,
-    DESLOC,
-    EF21SGDM,
-    EFSGD,
-    SCHEMES,
     SSP,
     AllReduce,
     AsyncSGD,
-    DecoupledDiLoCo,
     Downpour,
-    FedOpt,
-    HALoS,
-    KAsync,
-    KBatchSync,
-    KSync,
     LocalSGD,
-    OneBitAdam,
-    Ringmaster,
     Serial,
-    StreamingDiLoCo,
     SyncSGD,
-    SyncSGDLR,
-    TrimmedMean,
-    ZeroOneAdam,
 )
 from distsgd.common import Group, UserError
 from distsgd.common.contract import Int8, WithMemory, uniform_numbers
@@ -48,36 +31,6 @@ from doubles import PerWorker, RandomPart, Weighed
 from runs import PlayedRun, record
 
 TOLERANCE = 1e-5
-CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
-    "adag": ADAG(distance_scale=1e-5, communication_period=3),  # a distance at which the scale matters
-    "dc_asgd": DCASGD(compensation=100.0),  # a strength at which it matters
-    "dc_asgd, adaptive": DCASGD(compensation=5.0, form="adaptive", decay=0.9),
-    "halos": HALoS(learning_rate=0.05, communication_period=2, regional_buffer=3, moves_per_merge=2, merge_delay=1),
-    "ringmaster": Ringmaster(delay_threshold=2),
-    "k_sync": KSync(workers_per_update=2),
-    "k_async": KAsync(workers_per_update=2),
-    "k_sync that cancels": KSync(workers_per_update=2, cancel_late=True),
-    "k_batch_sync that cancels": KBatchSync(messages_per_update=3, cancel_late=True),
-    "ringmaster that cancels": Ringmaster(delay_threshold=2, cancel_late=True),
-    "sync_sgd_lr": SyncSGDLR(learning_rates=(0.3, 0.1, 0.05)),
-    "decoupled_diloco": DecoupledDiLoCo(quorum=2),
-    "decoupled_diloco with plain averages": DecoupledDiLoCo(average="plain", quorum=3),
-    "trimmed_mean": TrimmedMean(trim=0.4),  # of three workers, the median
-    "fedopt with yogi": FedOpt(server_optimizer="yogi"),
-    "fedopt with adagrad": FedOpt(server_optimizer="adagrad"),
-    "ef_sgd with signs": EFSGD(compressor="sign"),
-    "ef21_sgdm with signs": EF21SGDM(compressor="sign"),
-    "one_bit_adam": OneBitAdam(warmup_steps=4),
-    "zero_one_adam": ZeroOneAdam(warmup_steps=4, doubling_steps=4, communication_period=4, variance_repeats=2),
-    "des_loc": DESLOC(communication_period=4, first_moment_every=2, second_moment_every=3),  # some means of each
-    "downpour with periods of its own": Downpour(push_period=3, pull_period=4, initial_accumulator=0.5),
-    "downpour in dean's phase": Downpour(phase="dean"),
-    "downpour with a warm start": Downpour(warm_start=3),
-    "sync_sgd with a backup worker": SyncSGD(backup_workers=1),
-    "streaming_diloco in fragments": StreamingDiLoCo(communication_period=12, fragments=3, delay=2),
-    "local_sgd after synchronous steps": LocalSGD(synchronous_steps=15),
-}
-
 ALONE = [0] * 20
 SMALL: dict[str, Any] = {"hidden": (8,), "batch_size": 8}
 
@@ -96,8 +49,6 @@ TURNS: dict[str, Any] = {"workers": 2, "schedule": (0, 0, 1, 0, 1, 1, 1, 0, 0, 1
 SETS: dict[str, Any] = {"workers": 2, "schedule": (1, 0, 0, 1, 1, 0)}
 SETS_OF_THREE: dict[str, Any] = {"schedule": (2, 0, 1, 1, 2, 0, 0, 1, 2)}
 VIRTUAL: dict[str, Any] = {"backend": "simulation", "steps": 60}
-THOROUGH = {"fedopt with yogi", "fedopt with adagrad", "dc_asgd, adaptive", "downpour in dean's phase"}
-FAST = {"downpour", "easgd", "all_reduce", "ssp"}
 
 
 def engine_options(scheme):
@@ -115,13 +66,7 @@ def engine_options(scheme):
     return SETS if sync.waits else TURNS
 
 
-def marked(name):
-    return pytest.param(
-        name, marks=pytest.mark.thorough if name in THOROUGH else [pytest.mark.slow] * (name not in FAST)
-    )
-
-
-@pytest.mark.parametrize("name", [marked(name) for name in CATALOGUE])
+@pytest.mark.parametrize("name", in_rotation("threads", "simulation", "group"))
 def test_center_is_that_of_the_engine_on_the_same_order(name, tmp_path):
     scheme = CATALOGUE[name]
     servers = 2 if scheme.sync.uses_ps and not scheme.whole_center else 1

@@ -42,8 +42,8 @@ def test_a_mutation_applies_in_one_place_and_names_tests(diff, tmp_path):
 
 def test_the_tests_that_mutations_name_exist_with_their_parameters(collected):
     """Those of the files that pytest has read; the gate reads all."""
-    names = {*collected, *(name.partition("[")[0] for name in collected)}
-    files = {name.partition("::")[0] for name in collected}
+    names = {name for test in collected for name in (test.nodeid, test.nodeid.partition("[")[0])}
+    files = {name.partition("::")[0] for name in names}
     named = {test for diff in MUTATIONS for test in named_tests(diff) if test.partition("::")[0] in files}
     if not named:
         pytest.skip("no file that a mutation names was read")

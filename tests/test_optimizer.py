@@ -8,8 +8,9 @@ import pytest
 import tensorflow as tf
 from means import Normalised, PowerSGD
 from tensorflow.python.eager import context
-from test_group import CATALOGUE, distance, fails, workers_of
+from test_group import distance, fails, workers_of
 
+from covering import CATALOGUE, COVER
 from distsgd import Group, Optimizer
 from distsgd.algorithms import DCASGD, EASGD, SSP, AsyncSGD, Downpour, LocalSGD, Serial, SyncSGD, SyncSGDLR
 from distsgd.common.group import Operations
@@ -29,7 +30,9 @@ KINDS = {
 
 def marked(fast, slow):
     """Return the names of all schemes; those in neither set are for the thorough tests."""
-    marks = {name: pytest.mark.slow if name in slow else pytest.mark.thorough for name in SCHEMES if name not in fast}
+    rotating = pytest.mark.rotating("optimizer")
+    of_slow = {name: pytest.mark.slow if name in COVER else rotating for name in slow}
+    marks = {name: of_slow.get(name, pytest.mark.thorough) for name in SCHEMES if name not in fast}
     return [pytest.param(name, marks=marks.get(name, ())) for name in SCHEMES]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scheduled import happens
 
+from covering import in_rotation
 from distsgd.algorithms import (
     ADAG,
     AGN,
@@ -227,7 +228,7 @@ def types_of(run, dtype) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", in_rotation("processes", names=WAYS, always=("async_sgd", "ef_sgd")))
 def test_a_run_on_three_workers_and_two_ps_replays(name, warm, tmp_path):
     """With one ps: the long runs below, those that survive a fault, and rules that need the whole center."""
     ps = 2 if RUNS[name].sync.uses_ps and not RUNS[name].whole_center else 1

@@ -126,11 +126,12 @@ def scheme_of(name):
 
 
 # One of each kind of state: of workers, with early exchanges, or none; of the ps, with pulled centers; without a ps.
-FAST, SLOW = ("ef_sgd", "aeamsgd", "easgd"), ("downpour", "async_diloco", "bmuf", "adag", "all_reduce", "serial")
-SLOW += ("gasloc", "trimmed_mean", "demo over its senders")
+FAST, OTHERS = ("ef_sgd", "aeamsgd", "easgd"), ("downpour", "async_diloco", "bmuf", "adag", "all_reduce", "serial")
+OTHERS += ("gasloc", "trimmed_mean", "demo over its senders")
+ROTATING = pytest.mark.rotating("threads")
 
 
-@pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=ROTATING) for name in OTHERS)])
 def test_an_interrupted_run_that_is_resumed_is_the_uninterrupted_one(name, halfway, tmp_path):
     """Bit by bit: all workers of a synchronous one, the one worker of another."""
     scheme = scheme_of(name)

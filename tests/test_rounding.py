@@ -29,9 +29,9 @@ BOTH = pytest.mark.parametrize(
 )
 
 
-def slow(name):
-    """Mark a parameter of a slow test."""
-    return pytest.param(name, marks=pytest.mark.slow)
+def rotating(name):
+    """Mark a parameter of a test that only an eighth of the gates runs."""
+    return pytest.param(name, marks=pytest.mark.rotating("simulation"))
 
 
 def thorough(name):
@@ -162,12 +162,16 @@ def close(run_dir):
     [
         ("bf16", AsyncSGD(), {"backend": "threads"}),
         ("topk:fraction=0.1", SyncSGD(), {"backend": "threads"}),
-        pytest.param("randomk:fraction=0.2,memory=no", SyncSGD(), {"backend": "threads"}, marks=pytest.mark.slow),
+        pytest.param(
+            "randomk:fraction=0.2,memory=no", SyncSGD(), {"backend": "threads"}, marks=pytest.mark.rotating("threads")
+        ),
         ("int8", AsyncSGD(), {"backend": "simulation"}),  # each slice begins new blocks
-        pytest.param("qsgd:bits=4,block=64", AsyncSGD(), {"backend": "simulation"}, marks=pytest.mark.slow),
-        pytest.param("dct:block=16", SyncSGD(), {"backend": "simulation"}, marks=pytest.mark.slow),
-        pytest.param("fp4", AsyncSGD(), {"backend": "threads"}, marks=pytest.mark.slow),
-        pytest.param("int8", SyncSGD(), {"backend": "threads"}, marks=pytest.mark.slow),
+        pytest.param(
+            "qsgd:bits=4,block=64", AsyncSGD(), {"backend": "simulation"}, marks=pytest.mark.rotating("simulation")
+        ),
+        pytest.param("dct:block=16", SyncSGD(), {"backend": "simulation"}, marks=pytest.mark.rotating("simulation")),
+        pytest.param("fp4", AsyncSGD(), {"backend": "threads"}, marks=pytest.mark.rotating("threads")),
+        pytest.param("int8", SyncSGD(), {"backend": "threads"}, marks=pytest.mark.rotating("threads")),
         pytest.param("int8", AsyncSGD(), {"backend": "processes"}, marks=pytest.mark.slow),
     ],
 )
@@ -182,11 +186,11 @@ def test_a_run_does_what_the_equations_with_its_codec_say(codec, scheme, options
 SENDING = [name for name, equations in TRANSCRIPTIONS.items() if equations.sends]
 FAST = {"agn", "diloco"}
 # One of each way to a message: before the steps, beside them, in fragments, with scalars, of parameters.
-SLOW = {"aeasgd", "cocod_sgd", "co2", "eager_diloco", "fednova", "slowmo", "streaming_diloco"}
+KINDS = {"aeasgd", "cocod_sgd", "co2", "eager_diloco", "fednova", "slowmo", "streaming_diloco"}
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in FAST else slow(name) if name in SLOW else thorough(name) for name in SENDING]
+    "name", [name if name in FAST else rotating(name) if name in KINDS else thorough(name) for name in SENDING]
 )
 def test_messages_that_are_no_gradients_follow_the_equations_with_their_codec(name, tmp_path):
     scheme, codec = SCHEMES[name](), "int8" if SCHEMES[name].sends_params else "fp4"

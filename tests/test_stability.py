@@ -8,6 +8,7 @@ from distsgd.algorithms import AGN, SCHEMES, AllReduce, AsyncSGD, LocalSGD, Ring
 from distsgd.common.contract.stability import AS_THEY_COME, AT_ONE_CENTER, SUMS, diverging_rate
 
 CURVATURES = np.array([2.5, 0.4], np.float32)
+ROTATING = pytest.mark.rotating("group")
 BELOW, ABOVE, FAR = 60, 160, 10  # rounds to see a distance fall below a limit, or rise above it; one far enough
 
 
@@ -23,7 +24,7 @@ def distance(scheme, workers, rounds):
     return float(np.abs(group.center[0]))
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=ROTATING), 4])
 @pytest.mark.parametrize("name", [*AT_ONE_CENTER, *AS_THEY_COME, *SUMS])
 def test_an_algorithm_diverges_right_above_its_limit(name, workers):
     kind = SCHEMES[name]
@@ -35,7 +36,7 @@ def test_an_algorithm_diverges_right_above_its_limit(name, workers):
     assert distance(kind(learning_rate=1.04 * limit), workers, ABOVE) > 2
 
 
-@pytest.mark.parametrize("period", [1, 3, 4])
+@pytest.mark.parametrize("period", [pytest.param(1, marks=ROTATING), 3, pytest.param(4, marks=ROTATING)])
 @pytest.mark.parametrize("name", [*SUMS, "local_sgd"])
 def test_the_limit_of_local_steps_depends_on_their_number(name, period):
     kind = SCHEMES[name]

@@ -1,0 +1,240 @@
+"""Which tests a call of pytest runs: see *Which tests run* in docs/contributing.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import time
+import zlib
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mutants import MUTATIONS, named_tests
+
+ROOT = Path(__file__).resolve().parent.parent
+LANDING = "tests/landing.txt"  # the number of landings, which each advances by one
+EIGHTHS = 8
+SECONDS = 25.0  # `--changed` starts no test later; with the start of pytest these are about 30
+
+# The part of common/ that is an executor: a change there runs its rotating tests.
+ENGINE = "contract", "messages", "server", "sync", "tasks", "worker"
+EXECUTORS = {
+    "threads": (*ENGINE, "launch/threads.py"),
+    "processes": (*ENGINE, "cluster", "launch"),
+    "simulation": ("contract", "messages", "server", "simulation", "virtual_time", "worker"),
+    "group": ("contract", "messages", "group.py", "group_variables.py", "server", "turns.py"),
+    "optimizer": ("contract", "messages", "group.py", "group_variables.py", "optimizer.py", "server", "turns.py"),
+    "replay": ("replay",),
+}
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add the options of this project to pytest's."""
+    group = parser.getgroup("distsgd")
+    group.addoption("--gate", action="store_true", help="also the tests that a gate alone has, and rotating ones")
+    group.addoption("--all", action="store_true", help="all tests")
+    group.addoption("--changed", action="store_true", help="what the last changes touch, for about 30 seconds")
+    group.addoption("--eighth", type=int, help="with --gate, this eighth of the rotating tests: 0 to 7")
+    group.addoption("--times", action="store_true", help="print the seconds of all functions and files")
+
+
+class Git:
+    """What this checkout knows of its history; nothing if it is none, or git is not installed."""
+
+    def lines(self, *command: str) -> list[str]:
+        """Return the lines that a command of git prints; none if it fails."""
+        try:
+            done = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return []
+        return done.stdout.splitlines()
+
+    @cached_property
+    def landed(self) -> str:
+        """The commit of the last landing: the last that changed the file with their number; empty if unknown."""
+        return next(iter(self.lines("log", "-1", "--format=%H", "--", LANDING)), "")
+
+    def changed_since(self, commit: str) -> set[str]:
+        """Return the files that differ from a commit, those that git does not know yet included."""
+        return {*self.lines("diff", "--name-only", commit), *self.lines("ls-files", "--others", "--exclude-standard")}
+
+    def last_changes(self) -> set[str]:
+        """Return the files that are not committed, or else those of the last commit."""
+        return self.changed_since("HEAD") or {*self.lines("diff", "--name-only", "HEAD~1", "HEAD")}
+
+
+def schemes_of(files: Iterable[str]) -> set[str]:
+    """Return the schemes that these files define."""
+    return {Path(file).stem for file in files if file.startswith("algorithms/")}
+
+
+def executors_of(files: Iterable[str]) -> set[str]:
+    """Return the executors of which these files are a part."""
+    parts = {name: tuple(f"common/{part}" for part in own) for name, own in EXECUTORS.items()}
+    return {name for name, own in parts.items() if any(file.startswith(own) for file in files)}
+
+
+def is_rotating(item: pytest.Item) -> bool:
+    """Return True if only an eighth of the gates runs a test."""
+    return any(item.iter_markers("rotating"))
+
+
+def is_of_gate(item: pytest.Item) -> bool:
+    """Return True if only a gate runs a test."""
+    return any(item.iter_markers("gate")) or any(item.iter_markers("slow"))
+
+
+def needs_packages(item: pytest.Item) -> bool:
+    """Return True if a test runs only in an environment of its own, where it is chosen by `-m packages`."""
+    return any(item.iter_markers("packages"))
+
+
+def words_of(item: pytest.Item) -> set[str]:
+    """Return the words in the name of a test and in its parameters."""
+    name, _, parameters = item.name.partition("[")
+    return {*re.findall(r"\w+", parameters), name}
+
+
+class Rotation:
+    """The rotating tests of a gate.
+
+    These are those of its eighth, those of what has changed since the last landing, and those that mutations name.
+    """
+
+    def __init__(self, eighth: int | None, git: Git):
+        try:
+            number = int((ROOT / LANDING).read_text())
+        except (OSError, ValueError):
+            number = 0
+        self.eighth = (number if eighth is None else eighth) % EIGHTHS
+        self.landed = git.landed
+        files = git.changed_since(self.landed) if self.landed else set()
+        self.files, self.schemes, self.executors = files, schemes_of(files), executors_of(files)
+        self.named = {test for diff in MUTATIONS for test in named_tests(diff)}
+
+    def has(self, item: pytest.Item) -> bool:
+        """Return True if this gate runs a rotating test."""
+        executors = {name for mark in item.iter_markers("rotating") for name in mark.args}
+        return bool(
+            zlib.crc32(item.nodeid.encode()) % EIGHTHS == self.eighth
+            or item.nodeid in self.named
+            or item.nodeid.partition("::")[0] in self.files
+            or words_of(item) & self.schemes
+            or executors & self.executors
+        )
+
+    @property
+    def share(self) -> str:
+        """Say which of the rotating tests the gate runs, whatever has changed."""
+        return f"eighth {self.eighth} of {EIGHTHS}"
+
+    def __str__(self) -> str:
+        changed = sorted(self.schemes) + sorted(self.executors)
+        since = f"since the landing {self.landed[:9]}" if self.landed else "as git knows no landing here"
+        return f"rotating tests: {self.share}; changed {since}: {', '.join(changed) or 'none'}"
+
+
+class Near:
+    """The tests that a change touches.
+
+    These are, in this order: those that mutations of a changed file name, and those of changed files of tests; those
+    with a changed algorithm in their name; those of the files that import a changed module or have its name.
+    """
+
+    def __init__(self, files: set[str]):
+        self.files, self.schemes = files, schemes_of(files)
+        touched = (diff for diff in MUTATIONS if any(f"--- a/{file}\n" in diff.read_text() for file in files))
+        self.named = {test.partition("[")[0] for diff in touched for test in named_tests(diff)}
+        modules = {Path(file).with_suffix("").as_posix().replace("/", ".") for file in files if file.endswith(".py")}
+        self.modules = {f"distsgd.{module}" for module in modules} | {Path(file).stem for file in files}
+
+    def reads(self, path: Path) -> bool:
+        """Return True if a file may have such tests."""
+        file = path.relative_to(ROOT).as_posix()
+        names = {test.partition("::")[0] for test in self.named}
+        text = path.read_text()
+        return file in self.files | names or self._is_near(path) or (bool(self.schemes) and "SCHEMES" in text)
+
+    def _is_near(self, path: Path) -> bool:
+        tree = ast.walk(ast.parse(path.read_text()))
+        imported = {node.module for node in tree if isinstance(node, ast.ImportFrom)}
+        return path.stem.removeprefix("test_") in self.modules or bool(imported & self.modules)
+
+    def rank(self, item: pytest.Item) -> int | None:
+        """Return the place of a test in the order, None if the change does not touch it."""
+        name = item.nodeid.partition("[")[0]
+        if name in self.named or name.partition("::")[0] in self.files:
+            return 0
+        far = is_rotating(item) or is_of_gate(item) or any(item.iter_markers("thorough"))
+        if not far and words_of(item) & self.schemes:
+            return 1
+        return 2 if not far and self._is_near(item.path) else None
+
+
+class Selection:
+    """Chooses the tests, in each process that reads them; files and names that the caller gives are all run."""
+
+    def __init__(self, config: pytest.Config):
+        self.options, git = config.option, Git()
+        self.named = (
+            config.args_source is pytest.Config.ArgsSource.ARGS or self.options.keyword or self.options.markexpr
+        )
+        self.rotation = Rotation(self.options.eighth, git)
+        self.near = Near(git.last_changes()) if self.options.changed else None
+        self.began = time.monotonic()
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        if self.near and collection_path.name.startswith("test_") and not self.near.reads(collection_path):
+            return True
+        return None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        if self.near:
+            ranked = {item: rank for item in items if (rank := self.near.rank(item)) is not None}
+            chosen = sorted(ranked, key=ranked.__getitem__)
+            processes = int(getattr(config, "workerinput", {}).get("workercount", 1))
+            kept = [
+                item for first in range(processes) for item in chosen[first::processes]
+            ]  # each begins with the near
+        elif self.named:
+            kept = items if self.options.markexpr else [item for item in items if not needs_packages(item)]
+        else:
+            kept = [item for item in items if self._is_chosen(item)]
+        config.hook.pytest_deselected(items=[*{*items} - {*kept}])
+        items[:] = kept
+        self.began = time.monotonic()
+
+    def _is_chosen(self, item: pytest.Item) -> bool:
+        if needs_packages(item):
+            return False
+        if self.options.all:
+            return True
+        if any(item.iter_markers("thorough")):
+            return False
+        if is_rotating(item):
+            return self.options.gate and self.rotation.has(item)
+        return self.options.gate or not is_of_gate(item)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        if self.near and time.monotonic() > self.began + SECONDS:
+            pytest.skip(f"{SECONDS:.0f} s are over")
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.options.gate:
+            terminalreporter.write_line(str(self.rotation))
+        elif not (self.options.all or self.named or self.near):
+            terminalreporter.write_line(
+                f"no rotating tests: a gate, `bash run.sh test --gate`, runs {self.rotation.share}"
+            )
+        if self.near:
+            skipped = terminalreporter.stats.get("skipped", ())
+            late = sum("s are over" in report.longreprtext for report in skipped)
+            files = ", ".join(sorted(self.near.files)) or "no files"
+            terminalreporter.write_line(f"touched by {files}; {late} tests were left out after {SECONDS:.0f} s")

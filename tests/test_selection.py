@@ -1,0 +1,146 @@
+"""Which tests a gate runs, which a change touches, and where their time goes."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import selection
+import times
+from mutants import MUTATIONS, named_tests
+from selection import EIGHTHS, EXECUTORS, LANDING, ROOT, Git, Near, Rotation
+
+
+def item(nodeid, *executors):
+    file, _, name = nodeid.partition("::")
+    marks = {"rotating": [SimpleNamespace(args=executors)]}
+    return SimpleNamespace(nodeid=nodeid, name=name, path=ROOT / file, iter_markers=lambda mark: marks.get(mark, []))
+
+
+def history(*files):
+    """What git would say of a checkout in which these files have changed since the last landing."""
+    return SimpleNamespace(landed="1a2b3c4d5e", changed_since=lambda commit: set(files))
+
+
+CASES = [item(f"tests/test_group.py::test_it[{name}]", "threads") for name in ("ssp", "easgd", "diloco, late")]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_rotating_test_is_in_one_of_the_gates_of_eight_landings(case):
+    assert [Rotation(eighth, history()).has(case) for eighth in range(EIGHTHS)].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "cases"),
+    [
+        ("algorithms/diloco.py", "diloco, late"),
+        ("common/server/center.py", "ssp easgd diloco, late"),
+        ("common/launch/threads.py", "ssp easgd diloco, late"),
+        ("common/optimizer.py", ""),
+        ("common/launch/display.py", ""),
+        ("tests/test_group.py", "ssp easgd diloco, late"),
+        ("docs/proof.md", ""),
+    ],
+)
+def test_a_gate_runs_all_of_what_has_changed_since_the_last_landing(file, cases, monkeypatch):
+    monkeypatch.setattr("zlib.crc32", lambda name: 1)
+    rotation = Rotation(0, history(file))
+    assert [case.name for case in CASES if rotation.has(case)] == [c.name for c in CASES if c.name[8:-1] in cases]
+
+
+def test_the_number_of_landings_advances_the_eighth(monkeypatch, tmp_path):
+    monkeypatch.setattr(selection, "ROOT", tmp_path)
+    for text, eighth in {"0": 0, "7\n": 7, "8": 0, "21": 5, "": 0}.items():
+        (tmp_path / LANDING).parent.mkdir(exist_ok=True)
+        (tmp_path / LANDING).write_text(text)
+        assert Rotation(None, history()).eighth == eighth
+    assert str(Rotation(None, history("common/optimizer.py"))) == (
+        "rotating tests: eighth 0 of 8; changed since the landing 1a2b3c4d5: optimizer"
+    )
+
+
+def test_git_knows_the_last_landing_and_the_changes_since(monkeypatch, tmp_path):
+    monkeypatch.setattr(selection, "ROOT", tmp_path)
+
+    def git(*words):
+        who = "-c", "user.name=a", "-c", "user.email=a@b"
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    def write(name, text):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    assert (Git().landed, Git().changed_since("HEAD")) == ("", set())
+    assert str(Rotation(2, Git())) == "rotating tests: eighth 2 of 8; changed as git knows no landing here: none"
+    git("init")
+    for landing in "12":
+        write(LANDING, landing)
+        git("add", "."), git("commit", "-m", landing)
+    landed = Git().landed
+    write("algorithms/a.py", "")
+    git("add", "."), git("commit", "-m", "a")
+    assert (Git().landed, Git().last_changes()) == (landed, {"algorithms/a.py"})
+    write("common/b.py", "")
+    assert Git().changed_since(landed) == {"algorithms/a.py", "common/b.py"}
+    assert Git().last_changes() == {"common/b.py"}
+
+
+def test_each_part_of_an_executor_exists():
+    for parts in EXECUTORS.values():
+        assert all((ROOT / "common" / part).exists() for part in parts)
+
+
+def test_rotating_tests_name_executors(collected):
+    for test in collected:
+        for mark in test.iter_markers("rotating"):
+            assert {*mark.args} <= EXECUTORS.keys(), test.nodeid
+
+
+def test_each_gate_runs_the_rotating_tests_that_mutations_name():
+    named = "tests/test_group.py::test_center_is_that_of_the_engine_on_the_same_order[easgd]"
+    assert all(Rotation(eighth, history()).has(item(named)) for eighth in range(EIGHTHS))
+
+
+def test_a_change_touches_its_algorithm_the_tests_of_its_module_and_those_that_mutations_name():
+    near = Near({"algorithms/ssp.py", "common/virtual_time/grace.py", "tests/test_order.py"})
+    assert [near.rank(case) for case in CASES[:2]] == [None, None]  # they rotate
+    names = {
+        "tests/test_order.py::test_any": 0,
+        "tests/test_group.py::test_it[ssp]": 1,
+        "tests/test_grace.py::test_any": 2,
+        "tests/test_group.py::test_it[easgd]": None,
+    }
+    for name, rank in names.items():
+        own = SimpleNamespace(**vars(item(name)) | {"iter_markers": lambda mark: []})
+        assert near.rank(own) == rank, name
+    diff = next(diff for diff in MUTATIONS if diff.stem == "barrier-divides-by-all-workers")
+    (test,) = named_tests(diff)
+    assert Near({"common/sync/barrier.py"}).rank(item(test)) == 0
+
+
+def test_seconds_are_added_up_by_function_by_file_and_by_kind():
+    report = times.Report(everything=False)
+    report.tests = {
+        "tests/test_a.py::one[x]": {"threads": 2.0, "processes": 1.0, "waiting": 0.5},
+        "tests/test_a.py::one[y]": {"threads": 0.5, "processes": 0.5, "waiting": 0.0},
+        "tests/test_b.py::two": {"tracing": 1.0, "processes": 0.0, "waiting": 4.0},
+    }
+    _, first, second = report.table("function", lambda test: test.partition("[")[0])
+    assert first.split() == ["4.0", "80.0%", "0.5", "2", "tests/test_a.py::one"]
+    assert second.split() == ["1.0", "20.0%", "4.0", "1", "tests/test_b.py::two"]
+    assert list(report.kinds()) == ["CPU seconds: 5 (threads 2, processes 2, tracing 1); waiting 4, summed over tests"]
+
+
+def test_a_stopwatch_counts_the_innermost_kind_and_other_processes():
+    watch = times.Stopwatch()
+
+    def busy(rounds):
+        return sum(i * i for i in range(rounds))
+
+    inner = watch.counted("tracing", busy)
+    watch.counted("threads", lambda: (busy(30_000), inner(300_000)))()
+    assert watch.kinds["tracing"] > 3 * watch.kinds["threads"] > 0
+    before = times.cpu_of_processes()
+    subprocess.run([sys.executable, "-c", "sum(i * i for i in range(10 ** 6))"], check=True)
+    assert times.cpu_of_processes() > before
