@@ -59,7 +59,7 @@ if what == "argument":
     argparse.ArgumentParser().parse_args(["--rate", "x"])
 arrays = [np.ones(5 + (k if what == "shapes" else 0), np.float32), np.ones((), np.float32)]
 with distsgd.join(DiLoCo(communication_period=2 + (k if what == "schemes" else 0)), arrays) as worker:
-    for step in range(10):
+    for step in range(0 if what == "never steps" else 10):
         gradient = [np.zeros(5), 0.0]
         if (step, worker.index) == (3, 1):
             if what == "none":
@@ -409,6 +409,7 @@ def test_gossip_of_a_script_is_resumed_after_its_last_round(launch, tmp_path):
 @pytest.mark.parametrize(
     ("what", "code", "said"),
     [
+        ("never steps", 2, "no worker has made a step, so the center is where it began: call worker.step(gradient)"),
         pytest.param(
             "never joins", 2, "script.py ended by sys.exit(None) without a call of distsgd.join", marks=pytest.mark.slow
         ),

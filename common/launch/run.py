@@ -83,6 +83,8 @@ def run(
             start(job, bus.publish, model)
         if job.cluster.evaluates:
             write_data(job.run_dir, config, job.train, job.test)
+        if job.script is not None:
+            record.check_steps()
         if record.unwritten:
             raise CannotWrite("; ".join(record.unwritten))
         if model is not None and job.cluster.evaluates:

@@ -260,6 +260,16 @@ class RunRecord:
         names = {name: None for row in centers for name in row if name != "kind"}
         return {name: [row.get(name) for row in centers] for name in names}
 
+    def check_steps(self) -> None:
+        """Raise `UserError` if no worker of a script that has ended has made a step, in any of its joins."""
+        joins = [self, *self.later_joins.values()]
+        stepped = any(sum(join.steps.values()) or join.last.get("updates", 1) for join in joins)  # 1: not known here
+        if not stepped and self.stopped is None:
+            raise UserError(
+                "no worker has made a step, so the center is where it began: call worker.step(gradient), or "
+                "worker.stepped() after an optimizer, in the block of distsgd.join"
+            )
+
     def finish(self, error: BaseException | None, picture: bool = True) -> dict[str, Any]:
         """Write result.json and the plot (if a `picture` is wanted); returns the result as JSON can hold it.
 
