@@ -1,12 +1,13 @@
 """What is known of the rounds of a run, and what it adds up to."""
 
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from distsgd.algorithms import ADPSGD, DPSGD, EASGD, SSP, AllReduce, AsyncSGD, SyncSGD
+from distsgd.algorithms import ADPSGD, AEASGD, DPSGD, EASGD, SSP, AllReduce, AsyncSGD, SyncSGD
 from distsgd.common.errors import UserError
 from distsgd.common.record.round_log import (
     ARRIVED,
@@ -254,7 +255,7 @@ def patient(context):
     return slow_batches(context, 20).with_options(whole)
 
 
-@pytest.mark.parametrize("kind", [DPSGD, ADPSGD, AllReduce])
+@pytest.mark.parametrize("kind", [DPSGD, ADPSGD, AllReduce, partial(AEASGD, communication_period=1)])
 def test_the_gradient_of_a_round_is_computing_also_if_the_message_holds_nothing_of_it(kind, tmp_path):
     """The message of D-PSGD are the parameters before the step."""
     record(kind(), tmp_path, workers=2, steps=5, hidden=(4,), batch_size=8, backend="threads", data=patient)

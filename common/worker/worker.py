@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -98,7 +99,7 @@ class DenseWorker(WorkerRules):
             total, kept = self._steps_alone(rows, timer, first)
         elif scheme.exchange_first:
             total, gradients = self._gradient(rows[0], timer.begun)  # at the parameters before the exchange
-            self._meet_server(scheme, event, timer)
+            self._meet_server(scheme, event, timer, after=_parts(gradients))
             self._step(gradients)
             if self.period > 1:
                 total += self.local_steps(rows[1:], timer.replied, first + 1)
@@ -119,15 +120,20 @@ class DenseWorker(WorkerRules):
         # A worker alone drops single steps, whose losses are not in `total`; others drop the round after its last step.
         return tf.stack([total / (steps if scheme.sync.exchanges else kept), kept])
 
-    def _meet_server(self, scheme: Scheme, event: Event, timer: RoundTimer, total: Any = None) -> None:
-        """Build the pull, push or exchange of a round; `total` is the sum of its losses, if its steps are done."""
+    def _meet_server(
+        self, scheme: Scheme, event: Event, timer: RoundTimer, total: Any = None, after: Sequence[Any] = ()
+    ) -> None:
+        """Build the pull, push or exchange of a round.
+
+        `total` is the sum of its losses, if its steps are done; a message leaves `after` these tensors.
+        """
         if event == "pull":
             with tf.control_dependencies([timer.send(total)]):
                 center = self.ps.pull(replace(self.slot, times=timer.times))
             with timer.reply():
                 self.on_reply(scheme, center)
             return
-        message = timer.send(self.message(scheme, timer.begun, total))
+        message = timer.send(self.message(scheme, timer.begun, total), after=after)
         slot = replace(self.slot, times=timer.times)
         if event == "push":
             with timer.reply():  # a push has no reply; the next round waits for its acknowledgement
@@ -229,9 +235,7 @@ class DenseWorker(WorkerRules):
 
     def _last_gradient(self) -> list[Any]:
         """Return the parts of the gradient of a single step, after which a message leaves that holds nothing of it."""
-        if self.period > 1:
-            return []
-        return [part for view in self.views for part in parts_of(view.gradient) or [view.gradient]]
+        return _parts([view.gradient for view in self.views]) if self.period == 1 else []
 
     def _collected(self) -> list[Any]:
         """Read what worker 0 collects: the parameters with their average, if there is one, and the state."""
@@ -286,3 +290,8 @@ class DenseWorker(WorkerRules):
         own |= {"moving.average": self.averages} if self.averages else {}
         meets = workers == 1 or scheme.sync.meets(workers)
         return own if self.is_center or (were_center and (meets or not own)) else params | own
+
+
+def _parts(gradients: Sequence[Any]) -> list[Any]:
+    """Return the tensors of which vectors are concatenations, and those that are none."""
+    return [part for gradient in gradients for part in parts_of(gradient) or [gradient]]
