@@ -130,8 +130,11 @@ def _arrays(part: Any, name: str) -> Any:
 
 
 def _narrowed(array: np.ndarray) -> np.ndarray:
-    """Return wider floats as those of Keras' setting, as its `fit` does; an array in a mapped file stays there."""
-    wanted = np.dtype(keras.config.floatx())
+    """Return wider floats in 32 bits, or in 64 if that is Keras' setting; an array in a mapped file stays there.
+
+    A setting of 16 bits is for the loss of a model of one's own (`loss_of`): models of the catalogue have none.
+    """
+    wanted = np.dtype("float64" if keras.config.floatx() == "float64" else "float32")
     wider = array.dtype.kind == "f" and array.itemsize > wanted.itemsize and size_of(array)
     return array.astype(wanted) if wider else array
 
