@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+from sleeping import in_task
 
 from distsgd.algorithms import AEAMSGD, AllReduce, AsyncSGD, Downpour, Hogwild, LocalSGD, SyncSGD
 from distsgd.common.contract import Bounded, Unlocked
@@ -228,6 +229,8 @@ class SlowDisk(AsyncSGD):
         from distsgd.common.record import checkpoint
 
         self.__dict__.update(state)
+        if not in_task():
+            return
         write = checkpoint.write
 
         def slowly(*arguments: Any) -> Any:

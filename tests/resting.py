@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sleeping import rested
+from sleeping import in_task, rested
 
 from distsgd.algorithms import DPSGD, EFSGD, SGP, AsyncSGD, DecoupledDiLoCo, DSGDTracking, HALoS, NoLoCo, SyncSGD
 from distsgd.common.contract import tf
@@ -70,9 +70,10 @@ class RestingDPSGD(Rests, DPSGD):
 class UnwatchedDPSGD(RestingDPSGD):
     """The same in tasks whose state is not watched: the chief's first call for a checkpoint is that at the end."""
 
-    def __setstate__(self, state: dict[str, Any]) -> None:  # in a task, which receives its job pickled
+    def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        state_manager.WATCH_SECONDS = 1e9
+        if in_task():
+            state_manager.WATCH_SECONDS = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,8 @@ class LeavingDPSGD(RestingDPSGD):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+        if not in_task():
+            return
         finish = WorkerLoop._finish
 
         def leave(loop: WorkerLoop) -> None:
@@ -98,6 +101,8 @@ class CutDPSGD(RestingDPSGD):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+        if not in_task():
+            return
         carrier, messages = Carriers._carrier, itertools.count()
 
         def cut(carriers: Carriers, of: int) -> Callable[[], None]:

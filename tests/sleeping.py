@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,11 @@ def rested(message: Any, milliseconds: Any = 100) -> Any:
     rest = tf.data.Dataset.from_tensors(0).apply(sleep(1000 * milliseconds)).get_single_element()
     with tf.control_dependencies([rest]):
         return tf.identity(message)
+
+
+def in_task() -> bool:
+    """True in a task, which receives its job pickled; a test may copy an algorithm, too."""
+    return str(getattr(sys.modules["__main__"].__spec__, "name", "")).startswith("distsgd.")
 
 
 @dataclass(frozen=True, kw_only=True)
