@@ -23,6 +23,8 @@ from distsgd.common.sync import losses
 from distsgd.common.sync.topology import GRAPHS, Topology, spectral_gap, without
 from runs import Harness, change, patience, record, wait_until
 
+FLOAT = np.dtype(float)
+
 # The graph of the others.
 
 
@@ -41,7 +43,7 @@ def test_the_others_have_a_doubly_stochastic_matrix_that_is_the_stochastic_compl
             left = np.delete(np.arange(8), lost)
             assert spectral_gap(matrix[np.ix_(left, left)]) > 1e-9
         members = Members([Lost(k, 0, 0, [NEVER] * 8) for k in lost])
-        np.testing.assert_allclose(members.mixing(whole, number), matrix, atol=1e-12)
+        np.testing.assert_allclose(members.mixing(whole, number, FLOAT), matrix, atol=1e-12)
 
 
 def test_a_ring_is_closed_where_a_worker_is_lost_and_the_order_of_losses_does_not_matter():
@@ -62,12 +64,12 @@ def test_one_peer_without_a_worker_is_one_peer_of_the_others():
 
 def test_before_the_round_of_the_loss_each_keeps_the_weight_of_the_message_that_it_has_not_heard():
     ring, members = Topology("ring").weights(4), Members([Lost(2, 12, 9, [NEVER, 10, NEVER, 11])])
-    np.testing.assert_array_equal(members.mixing(ring, 9), ring)
-    matrix = members.mixing(ring, 10)
+    np.testing.assert_array_equal(members.mixing(ring, 9, FLOAT), ring)
+    matrix = members.mixing(ring, 10, FLOAT)
     np.testing.assert_allclose(matrix[1], [1 / 3, 2 / 3, 0, 0])
     np.testing.assert_array_equal(matrix[3], ring[3])
-    np.testing.assert_allclose(members.mixing(ring, 11)[3], [1 / 3, 0, 0, 2 / 3])
-    np.testing.assert_allclose(members.mixing(ring, 12), without(ring, (2,)), atol=1e-15)
+    np.testing.assert_allclose(members.mixing(ring, 11, FLOAT)[3], [1 / 3, 0, 0, 2 / 3])
+    np.testing.assert_allclose(members.mixing(ring, 12, FLOAT), without(ring, (2,)), atol=1e-15)
 
 
 def test_the_mean_is_that_of_the_others_until_the_lost_worker_has_begun_anew_from_it():
@@ -82,7 +84,7 @@ def test_the_mean_is_that_of_the_others_until_the_lost_worker_has_begun_anew_fro
     x = weights @ x - 0.5 * (x - targets[:, 0])
     found.append(x[:2].mean())
     for t in (2, 3):
-        assert members.mixing(weights, t)[0, 1] == pytest.approx(0.5)
+        assert members.mixing(weights, t, FLOAT)[0, 1] == pytest.approx(0.5)
         x[:2] = x[:2].mean() - 0.5 * (x[:2] - targets[:2, 0])
         found.append(x[:2].mean())
     x[2] = found[-1]

@@ -51,7 +51,8 @@ class Watched:
 
     def __init__(self, *events, names=NAMES, rule=ALL_NEEDED, spec=None, backend="processes"):
         self.left, self.asked, self.said, self.error = list(events), [], [], None
-        server = SimpleNamespace(process=SimpleNamespace(pid=os.getpid()), receive=self._receive, send=self._send)
+        process = SimpleNamespace(pid=os.getpid())
+        server = SimpleNamespace(process=process, forks=True, receive=self._receive, send=self._send)
         cluster = SimpleNamespace(task=spec, placement=PLACEMENTS[backend])
         self.watch = supervision.Supervision(server, names, cluster, rule, Path("logs"), self.said.append)
         try:
