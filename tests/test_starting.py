@@ -157,7 +157,10 @@ def test_keras_and_tensorflow_hold_nothing_else_in_a_task_than_in_a_program():
 
     for name, keys in none.items():
         here = vars(sys.modules[name]) if name in sys.modules else {}
-        assert not [key for key in keys if here.get(key) is not None and not key.startswith("_")], name
+        late = {"FLAGS"}  # which TensorFlow makes when a program first asks for it
+        assert not [key for key in keys if here.get(key) is not None and not key.startswith("_") and key not in late], (
+            name
+        )
 
 
 @pytest.fixture
