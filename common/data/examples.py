@@ -134,9 +134,9 @@ def _narrowed(array: np.ndarray) -> np.ndarray:
 
     A setting of 16 bits is for the loss of a model of one's own (`loss_of`): models of the catalogue have none.
     """
-    wanted = np.dtype("float64" if keras.config.floatx() == "float64" else "float32")
-    wider = array.dtype.kind == "f" and array.itemsize > wanted.itemsize and size_of(array)
-    return array.astype(wanted) if wider else array
+    if array.dtype.kind != "f" or array.itemsize <= 4 or not size_of(array):
+        return array  # without an import of Keras, which the command line leaves to the tasks
+    return array.astype("float64" if keras.config.floatx() == "float64" else "float32", copy=False)
 
 
 def _is_array(value: Any) -> bool:
