@@ -24,6 +24,7 @@ CERTAIN = 1e-5  # of the center, or of a test loss: errors are below it without 
 SHARP = 0.005  # of the center's distance from its start, which a rate wrong by 1 % changes by about 1 %
 FLOAT32 = 10  # factor by which one float32 execution may be nearer than another by chance
 DISTURBED = 1e-5  # of a gradient's root mean square, about a hundred times the rounding of float32
+DIVERGED = 0.5  # of the center: executions that are further apart have little in common
 JUMP = 1e-3  # of a test loss: larger than the effect of a few jumps
 WRONG = 1.01  # factor of a wrong rate that must be detected
 
@@ -100,7 +101,7 @@ class References:
 
     def __init__(self, run: RecordedRun, exact: Execution):
         self.run, self.exact = run, exact
-        jumps, bits = run.equations.jumps or run.equations.codec != "float32", MANTISSA[run.factors]
+        jumps, bits = run.has_jumps, MANTISSA[run.factors]
         size = DISTURBED if bits is None else 2.0**-bits  # twice the rounding of a factor
         with rounded_factors(bits):
             self.single = replace(run, start=run.start.astype(np.float32)).execute()
@@ -112,7 +113,9 @@ class References:
         single = distance(self.single.center, self.exact.center)
         if self.disturbed is None:
             return max(LEAST, FLOAT32 * single)
-        return max(CERTAIN, 2 * single, 2 * distance(self.disturbed.center, self.exact.center))
+        apart = max(single, distance(self.disturbed.center, self.exact.center))
+        # Once they have diverged, a distance is that of two chaotic runs, of which one may be several times another.
+        return max(CERTAIN, (2 if apart < DIVERGED else FLOAT32) * apart)
 
     def course(self) -> tuple[int, str]:
         """Compare the recorded test losses with those of the equations.

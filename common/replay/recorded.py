@@ -110,6 +110,13 @@ class RecordedRun:
         return np.where(self.joins, ~self.trace["worker"], self.trace["worker"]).tolist()
 
     @property
+    def has_jumps(self) -> bool:
+        """True if something in the run is a discontinuous function of the gradients: rule, codec or inner optimizer."""
+        inner, outer = (str(self.hyperparameters.get(f"{which}_optimizer")) for which in ("inner", "server"))
+        signs = inner.startswith("lion") or outer == "yogi"
+        return self.equations.jumps or self.equations.codec != "float32" or signs
+
+    @property
     def joins(self) -> np.ndarray:
         """Mask of the events that are no messages, at which a lost worker starts anew from the center."""
         return self.trace["event"] == EVENTS.index("join")
