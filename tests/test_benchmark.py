@@ -32,6 +32,7 @@ from distsgd.benchmarks import (
     tables,
     throughput,
     torch_environment,
+    verdicts,
 )
 from distsgd.benchmarks.plots import PICTURES
 from distsgd.benchmarks.systems import Measured, System
@@ -39,6 +40,7 @@ from distsgd.common import kernels
 from distsgd.common.cluster.fingerprint import source_digest
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import Interrupted, TaskFailed, UserError
+from distsgd.common.replay.reference.inner_steps import INNER_STEPS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -454,6 +456,18 @@ def test_stragglers_measures_backup_workers_and_tensorflow_prints_nothing(tmp_pa
 def test_as_many_backup_workers_as_workers_are_refused():
     with pytest.raises(UserError, match="0 to 3 can be backups"):
         stragglers.Options(workers=4, backups=(0, 4))
+
+
+def test_verdicts_of_honest_runs_are_counted_and_an_accusation_fails(monkeypatch, capsys):
+    assert {scheme.inner_optimizer for scheme in verdicts.variants(["diloco"])} == set(INNER_STEPS) - {"own"}
+    assert verdicts.main(["serial", "--workers", "1,2", "--steps", "20"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["agrees", "refused"]
+    assert json.loads(last) == {"steps": 20, "seed": 0, "agrees": 1, "refused": 1}
+    monkeypatch.setattr(verdicts, "judged", lambda *_: ("differs", "by 1"))
+    assert verdicts.main(["krum", "--workers", "3"]) == 1
+    with pytest.raises(UserError, match="must be numbers of workers, as in 3,4"):
+        verdicts.main(["--workers", "0"])
 
 
 @pytest.mark.thorough

@@ -49,7 +49,7 @@ from distsgd.algorithms import (
     ZeroOneAdam,
 )
 from distsgd.common.record_format import RECORD
-from distsgd.common.replay.comparison import References, judge
+from distsgd.common.replay.comparison import References, Verdict, judge
 from distsgd.common.replay.recorded import Execution, Hyperparameters, RecordedRun, Transcription
 from distsgd.common.replay.reference import gradients
 from distsgd.common.server.trace import ROW
@@ -251,6 +251,12 @@ def test_the_limit_of_a_run_with_signs_follows_from_disturbed_gradients():
     for signs in ({"inner_optimizer": "lion:beta_1=0.8"}, {"server_optimizer": "yogi"}):
         assert limit_of(of_one(1.0, noise=100.0, **signs)) > 1e-5
     assert limit_of(of_one(1.0, noise=100.0, inner_optimizer="adamw")) == 2e-6
+
+
+def test_a_run_whose_losses_all_agree_agrees_if_its_center_is_near_enough_to_tell_a_rate_wrong_by_one_percent():
+    run = replace(of_one(1.0), equations=Transcription(lambda run, values: [], jumps=True), result={"updates": 45})
+    told = [Verdict(run, error, limit=0.9, until=until) for until in (45, 44, 0) for error in (1e-6, 4e-5, 0.02)]
+    assert [verdict.agrees for verdict in told] == [True, True, False, True, True, True, True, False, False]
 
 
 def test_once_the_references_have_diverged_a_run_may_be_as_far_as_chaos_takes_it():

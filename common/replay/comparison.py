@@ -65,8 +65,10 @@ class Verdict:
 
         If jumps have changed the center, this holds up to the update `until`.
         """
-        near = CERTAIN if self.run.equations.jumps else SHARP * self.moved
-        return not self.differs and (self.error < near or 0 < self.until < self.run.result["updates"])
+        sharp, jumps = self.error < SHARP * self.moved, self.run.equations.jumps
+        near = self.error < CERTAIN if jumps else sharp
+        # Where all losses are those of the equations, the center must be near theirs, too.
+        return not self.differs and (near or 0 < self.until < self.run.result["updates"] + sharp)
 
 
 def judge(run: RecordedRun) -> Verdict:

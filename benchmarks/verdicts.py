@@ -1,0 +1,107 @@
+"""Replay of every algorithm: runs on threads, and the verdicts of `replay`, none of which may accuse an honest run.
+
+`bash run.sh verdicts` trains each algorithm with 1 to 8 workers and each inner optimizer on the default data and model,
+and replays each run. It prints one line for each, and counts verdicts at the end. It takes hours; `--steps` and names
+of algorithms make it shorter, and `--workers 3,4` takes these numbers alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..algorithms import SCHEMES
+from ..common import Cluster
+from ..common.arguments import check_known, positive
+from ..common.cli.flags import Parser
+from ..common.contract.scheme import Scheme
+from ..common.data.models import ModelRecipe
+from ..common.data.named import load
+from ..common.errors import UserError, first_line
+from ..common.launch.run import run
+from ..common.replay.replay import replay
+from ..common.sources import docstring
+from ..common.tasks.job import describe, make_job
+from ..common.tasks.options import RunOptions
+
+DATASET, MODEL = "digits", "mlp:hidden=128"  # the defaults of the command line
+WORKERS = tuple(range(1, 9))
+STEPS = 300
+RATES = {"sgd": 0.1, "momentum": 0.02, "adam": 0.002, "adamw": 0.002, "lion": 0.0005, "muon": 0.02}
+NO_ORDER = ("hogwild",)  # takes no lock, so that there is no order to replay
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line; 0 if no run differs from its equations, and none failed."""
+    parser = Parser("run.sh verdicts", docstring(sys.modules[__name__]).partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="name", help="algorithms (default: all)")
+    parser.add_argument("--workers", type=_numbers, default=WORKERS, metavar="N,...", help="default: 1,2,3,4,5,6,7,8")
+    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help=f"of each worker (default: {STEPS})")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of model and batches (default: 0)")
+    options = parser.values(arguments)
+    positive(steps=options.steps)
+    for name in options.names:
+        check_known("algorithm", name, known=SCHEMES)
+    counts: Counter[str] = Counter()
+    for scheme in variants(options.names or [name for name in SCHEMES if name not in NO_ORDER]):
+        for workers in options.workers:
+            began = time.monotonic()
+            verdict, text = judged(scheme, workers, options.steps, options.seed)
+            counts[verdict] += 1
+            inner = f" with {own}" if (own := getattr(scheme, "inner_optimizer", None)) else ""
+            about = f"{scheme.name}{inner}, {workers} workers, {time.monotonic() - began:.0f} s"
+            print(f"{verdict:<11} {about}: {text}", flush=True)
+    print(json.dumps({"steps": options.steps, "seed": options.seed, **counts}), flush=True)
+    return 1 if counts["differs"] or counts["failed"] else 0
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    numbers = text.split(",")
+    if not all(number.isdecimal() and int(number) > 0 for number in numbers):
+        raise argparse.ArgumentTypeError(f"must be numbers of workers, as in 3,4. Received: {text}")
+    return tuple(map(int, numbers))
+
+
+def variants(names: Sequence[str]) -> Iterator[Scheme]:
+    """Yield each algorithm with its defaults, and with each other inner optimizer, at a usual rate for it."""
+    for name in names:
+        yield (scheme := SCHEMES[name]())
+        default = getattr(scheme, "inner_optimizer", None)
+        for inner, rate in RATES.items() if default else ():
+            if inner != default:
+                yield replace(scheme, **{"inner_optimizer": inner, "learning_rate": rate})
+
+
+def judged(scheme: Scheme, workers: int, steps: int, seed: int) -> tuple[str, str]:
+    """Return the verdict on a run, agrees, undecided, differs, refused or failed; and its numbers, or the reason."""
+    data = load(DATASET)
+    recipe = ModelRecipe.named(MODEL, data.shape, data.classes, seed)
+    with tempfile.TemporaryDirectory(prefix="distsgd-verdicts-") as folder:
+        run_dir = Path(folder) / "run"
+        try:
+            cluster = Cluster.local(workers, ps=1, backend="threads")
+            settings = RunOptions(run_dir=run_dir, steps=steps, seed=seed, probe=False)
+            job = make_job(scheme, recipe, data.train, data.test, cluster, settings)
+        except UserError as error:
+            return "refused", first_line(error)
+        try:
+            with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+                record, error = run(job, describe(job, DATASET, MODEL), verbose=False, model=recipe.build())
+            record.finish(error, picture=False)
+            if error is not None:
+                raise error
+            verdict = replay(run_dir, SCHEMES)
+        except Exception as error:
+            return "failed", f"{type(error).__name__}: {first_line(error)}"
+    told = f"{verdict.error:.1e}, allowed {verdict.limit:.1e}, moved {verdict.moved:.1e}{verdict.reason and ', '}"
+    kind = "differs" if verdict.differs else "agrees" if verdict.agrees else "undecided"
+    return kind, f"{told}{verdict.reason}{f', losses until update {verdict.until}' if verdict.until else ''}"
