@@ -30,6 +30,8 @@ BETWEEN_SERVERS = EVENTS.index("up")  # the first of these that is no event of a
 
 INITIAL, DATA, GRADIENTS = "initial.npz", "data.npz", "gradients-{}.bin"  # the first center; data; of worker k
 PARTS = ("train_x", "train_y", "test_x", "test_y")  # the arrays in data.npz
+# In config.json, of a script whose own optimizer makes the local steps: what is not that of the scheme.
+OF_SCRIPT: Mapping[str, Any] = {"inner_optimizer": "of the script", "learning_rate": None}
 ALONE_STEPS = 64  # most steps in an event of a scheme that exchanges nothing
 
 MOST_TASKS, MOST_STEPS = 2**20, 10**12  # of a run: a table of its tasks still fits into memory
@@ -127,6 +129,22 @@ def short(value: Any, most: int = 40) -> str:
     except ValueError:  # Python refuses to print integers of more than 4300 digits
         return "a number of thousands of digits"
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+def with_script(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return hyperparameters as config.json has them if an optimizer of the script makes the local steps."""
+    return {name: OF_SCRIPT.get(name, value) for name, value in hyperparameters.items()}
+
+
+def is_of_script(hyperparameters: Mapping[str, Any]) -> bool:
+    """Return True if config.json says that an optimizer of the script made the local steps."""
+    return hyperparameters.get("inner_optimizer") == OF_SCRIPT["inner_optimizer"]
+
+
+def without_script(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters of config.json without those in whose place a script has an optimizer of its own."""
+    theirs = OF_SCRIPT if is_of_script(hyperparameters) else {}
+    return {name: value for name, value in hyperparameters.items() if name not in theirs}
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:

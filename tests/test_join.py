@@ -289,6 +289,10 @@ def test_stepped_follows_the_steps_of_an_optimizer_of_the_script(launch, tmp_pat
         for k in (0, 1):
             group.step(k, group.point(k) - k)
     np.testing.assert_allclose(center_of(tmp_path / "run"), group.center, rtol=1e-5)
+    said = read_config(tmp_path / "run")["hyperparameters"]
+    assert (said["inner_optimizer"], said["learning_rate"]) == ("of the script", None)
+    pushes = read_config(tmp_path / "run" / "pushes")["hyperparameters"]  # no step was made there
+    assert pushes["learning_rate"] == SCHEMES["async_sgd"]().learning_rate
     refused = re.findall(r"the local steps of (\w+) are not those of an inner optimizer", capsys.readouterr().err)
     assert set(refused) == {"async_sgd", "palsgd"}
 

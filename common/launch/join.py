@@ -146,7 +146,7 @@ class JoinedWorker:
         self._loop = launched.loop(terms, name, self._handoff)
         self._log = GradientLog(self._run_dir, self.index) if launched.script.records_gradients else None
         self._thread = self._loop.begin()
-        self._is_over = False
+        self._is_over = self._has_stepped = False  # the block has ended; `stepped` was called
         self._await_point()
 
     def step(self, gradient: Any, loss: Any = None) -> None:
@@ -183,6 +183,9 @@ class JoinedWorker:
                 f"the local steps of {self._scheme.name} are not those of an inner optimizer alone: "
                 "call worker.step(gradient), or join with local_sgd, diloco or another scheme with inner_optimizer"
             )
+        if not self._has_stepped:
+            self._has_stepped = True
+            self._loop.progress.report(event="stepped")
         self._give(self._arrays.now(), loss, is_point=True)
 
     def _give(self, vector: np.ndarray, loss: Any, is_point: bool = False) -> None:

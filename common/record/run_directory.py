@@ -30,7 +30,7 @@ from typing import Any, Literal
 from ..cluster.task_spec import TaskSpec
 from ..errors import CannotWrite, DistsgdError, Interrupted, UserError
 from ..files import Lock, cannot_write_into, dumps, finite, write_json
-from ..record_format import DATA, INITIAL, read_arrays, read_config, read_json, short
+from ..record_format import DATA, INITIAL, is_of_script, read_arrays, read_config, read_json, short, with_script
 from ..reports import OF_LATER_JOIN
 from ..sync.topology import GRAPH
 from ..worker.flat_model import FlatModel
@@ -82,6 +82,8 @@ def is_complete(run_dir: Path) -> bool:
 def check_resumed(run_dir: Path, config: dict[str, Any]) -> None:
     """Raise `UserError` if a run with this configuration cannot resume the one in the folder."""
     before, wanted = read_config(run_dir), json.loads(dumps(config))
+    if is_of_script(before.get("hyperparameters", {})):  # that optimizer has made no step yet in this start
+        wanted["hyperparameters"] = with_script(wanted["hyperparameters"])
     for name in RESUMED:
         if before.get(name) != wanted.get(name):
             had, wants = (short(some.get(name), SHOWN) for some in (before, wanted))
@@ -215,6 +217,9 @@ class RunRecord:
             self._note_arithmetic(event)
         elif kind == "joined":  # the algorithm of a script is known
             self.config |= event["config"]
+            write_json(self.run_dir / "config.json", self.config)
+        elif kind == "stepped":  # the optimizer of a script makes the local steps
+            self.config["hyperparameters"] = with_script(self.config["hyperparameters"])
             write_json(self.run_dir / "config.json", self.config)
         elif kind == OF_LATER_JOIN:
             self._later_join(event["join"]).on_event({**event, "event": event["its"]})

@@ -14,7 +14,7 @@ from ..data import named
 from ..data.models import MODELS
 from ..data.recipes import Dataset
 from ..errors import UserError, first_line
-from ..record_format import read_config
+from ..record_format import read_config, without_script
 from ..spec import parse
 from ..sync.topology import FILE, GRAPH
 from .adapters import TRANSCRIPTIONS
@@ -85,7 +85,7 @@ def _unnamed(run_dir: Path, error: UserError) -> UserError:
 
 def _hyperparameters(run_dir: Path, config: Mapping[str, Any], kind: type[Scheme]) -> dict[str, Any]:
     """Return the hyperparameters of a run, with the defaults of the algorithm."""
-    name, given = kind.name, with_tuples(config["hyperparameters"])
+    name, given = kind.name, with_tuples(without_script(config["hyperparameters"]))
     if "topology" in given and (run_dir / GRAPH).exists():  # the file that the run had may have changed
         given["topology"] = f"{FILE}{run_dir / GRAPH}"
     known = {own.name for own in fields(kind)}

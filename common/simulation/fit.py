@@ -25,7 +25,7 @@ from ..files import replacing
 from ..messages.cut import even_sizes
 from ..record.cpu import CPU
 from ..record.round_log import NUMBER, WORKER
-from ..record_format import read_arrays, read_config, read_result
+from ..record_format import read_arrays, read_config, read_result, without_script
 from ..server.traffic import Traffic
 from ..virtual_time.distributions import RecordedSteps
 from ..virtual_time.durations import WorkerPlan
@@ -243,7 +243,7 @@ def scheme_of(config: Mapping[str, Any], schemes: Mapping[str, type[Scheme]]) ->
     usual = kind()
     given = {
         key: value
-        for key, value in with_tuples(config["hyperparameters"]).items()
+        for key, value in with_tuples(without_script(config["hyperparameters"])).items()
         if not (isinstance(value, str) and not isinstance(getattr(usual, key, None), str))
     }
     return rounded(kind(**given), config["codec"])
