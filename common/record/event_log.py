@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import UserError
 from ..files import flush, open_in_place, replacing, write_json, writing
 from ..record_format import EVENTS, RECORD, Kind, checked, list_of, open_to_read, read_json, whole
-from ..server.trace import ROW, ends_round
+from ..server.trace import ROW, UNKNOWN, ends_round
 from .array_files import save_columns
 
 VERSION, WORKER, STALENESS, ACCEPTED, MICROSECONDS, KIND, RELEASED, BEGUN, READY, COMPUTED, REPLIED = range(len(ROW))
@@ -66,23 +66,24 @@ class Tally:
         self.kinds = np.zeros(len(EVENTS), np.int64)
         self.staleness: Counter[int] = Counter()
 
-    def add(self, events: np.ndarray) -> None:
-        """Count events, [n, len(ROW)]."""
+    def add(self, events: np.ndarray, times: int = 1) -> None:
+        """Count events, [n, len(ROW)]; with -1 take them out again, but for the largest version and staleness."""
         if not len(events):
             return
         kind, accepted = events[:, KIND], events[:, ACCEPTED] != 0
         rounds, pulls = ends_round(kind), kind == EVENTS.index("pull")
-        self.events += len(events)
-        self.version = max(self.version, int(events[:, VERSION].max()))
-        self.rounds += np.bincount(events[rounds, WORKER], minlength=len(self.rounds))[: len(self.rounds)]
-        self.kinds += np.bincount(kind, minlength=len(self.kinds))[: len(self.kinds)]
-        self.dropped += int(np.count_nonzero(rounds & ~(accepted | pulls)))
-        self.accepted += np.bincount(events[accepted, WORKER], minlength=len(self.rounds))[: len(self.rounds)]
+        self.events += times * len(events)
+        self.rounds += times * np.bincount(events[rounds, WORKER], minlength=len(self.rounds))[: len(self.rounds)]
+        self.kinds += times * np.bincount(kind, minlength=len(self.kinds))[: len(self.kinds)]
+        self.dropped += times * int(np.count_nonzero(rounds & ~(accepted | pulls)))
+        self.accepted += times * np.bincount(events[accepted, WORKER], minlength=len(self.rounds))[: len(self.rounds)]
         staleness = events[accepted, STALENESS]
-        self.staleness_sum += int(staleness.sum())
-        self.staleness_max = max(self.staleness_max, int(staleness.max(initial=0)))
+        self.staleness_sum += times * int(staleness.sum())
         values, counts = np.unique(rounded_down(staleness), return_counts=True)
-        self.staleness.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+        self.staleness.update(dict(zip(values.tolist(), (times * counts).tolist(), strict=True)))
+        if times > 0:
+            self.version = max(self.version, int(events[:, VERSION].max()))
+            self.staleness_max = max(self.staleness_max, int(staleness.max(initial=0)))
 
     @property
     def staleness_mean(self) -> float:
@@ -151,17 +152,32 @@ class EventLog:
         for at in range(max(start, self.first), last, CHUNK)[:: -1 if backwards else 1]:
             yield self._rows(at - self.first, min(last, at + CHUNK) - self.first)
 
-    def tallies(self, versions: Sequence[int]) -> list[Tally]:
-        """Return the totals of the events before each of these versions, which are in order."""
-        tally = Tally(self.workers) if self.first == 0 else Tally.read(self.counts, self.workers)
+    def tallies(self, versions: Sequence[int]) -> list[tuple[Tally, int]]:
+        """Return what `before` does for each of these versions, which are in order."""
+        tally, last = Tally(self.workers) if self.first == 0 else Tally.read(self.counts, self.workers), UNKNOWN
         found, left = [], list(versions)
         for events in self.chunks():
             while left and len(later := np.flatnonzero(events[:, VERSION] >= left[0])):
-                tally.add(events[: later[0]])
-                found.append(copy.deepcopy(tally))
+                tally.add(earlier := events[: later[0]])
+                last = int(earlier[-1, MICROSECONDS]) if len(earlier) else last
+                found.append((copy.deepcopy(tally), last))
                 events, left = events[later[0] :], left[1:]
             tally.add(events)
-        return found + [tally] * len(left)
+            last = int(events[-1, MICROSECONDS]) if len(events) else last
+        return found + [(tally, last)] * len(left)
+
+    def before(self, version: int) -> tuple[Tally, int]:
+        """Return the totals of the events before a recent version, and the time of the last of them, in microseconds.
+
+        The time is `UNKNOWN` if there is none. The largest staleness is that of all events.
+        """
+        tally = copy.deepcopy(self.tally)
+        for events in self.chunks(backwards=True):
+            is_later = events[:, VERSION] >= version
+            tally.add(events[is_later], -1)
+            if not is_later.all():
+                return tally, int(events[~is_later, MICROSECONDS][-1])
+        return tally, UNKNOWN
 
     def append(self, events: np.ndarray) -> None:
         """Append new events. After an error nothing has been added."""

@@ -17,6 +17,7 @@ from ..record.event_log import Tally
 from ..record.plot import accuracy_of
 from ..record_format import EVENTS
 from ..reports import Report
+from ..server.trace import UNKNOWN
 from ..server.traffic import Traffic
 from ..waiting import paced
 from ..worker.flat_model import FlatModel
@@ -220,6 +221,7 @@ class Observer:
         self.measures = job.test is not None or job.shows_centers
         self.shown = job.run_dir if job.shows_centers else None  # folder in which Keras' callbacks find the centers
         self.figures = Figures(job.plan, job.traffic(model))
+        self.one_clock, self.gossips = job.cluster.task is None, job.scheme.sync.gossips
         self.seen = Tally(job.cluster.workers)
         self.metrics: dict[str, Any] = {}
         self.reported: dict[str, Any] = {}  # the last reported metrics of a center during the run
@@ -242,6 +244,7 @@ class Observer:
     def begin(self) -> None:
         """Note that the training begins."""
         self.began = time.monotonic()
+        self.ago = self.began - time.time()  # offset from the clock of the events on this machine to `time.monotonic`
 
     def observe_if_due(self) -> bool:
         """Evaluate the center if the pause is over, or if `evaluate_every` requests this version."""
@@ -294,7 +297,7 @@ class Observer:
         when, self.seen = time.monotonic(), self.reader.drain()
         if not last and int(snapshot["at"]) == self.reported.get("version"):
             return snapshot  # no update since the last report: each version is reported once
-        point = self._point(snapshot, when)
+        point = self._point(snapshot, *((self.seen, when) if last else self._made(int(snapshot["at"]), when)))
         if last and self.shows_every:
             self._show_snapshots(point.version, last=True)
         elif last:
@@ -303,8 +306,22 @@ class Observer:
         self.evaluated[point.version] = point.when
         return snapshot
 
-    def _point(self, snapshot: Snapshot, when: float) -> EvaluationPoint:
-        figures = {"version": int(snapshot["at"]), **self.figures.of(self.seen), **distance_of(snapshot)}
+    def _made(self, version: int, seen: float) -> tuple[Tally, float]:
+        """Return the totals of the events before a version that was seen now, and the time at which it was made.
+
+        Messages of a set that makes the next version do not count yet. Workers that gossip have versions of their own.
+        """
+        if self.gossips:
+            return self.seen, seen
+        tally, last = self.reader.read(lambda log: log.before(version))
+        return tally, self._time_of(last, seen if version else self.began)
+
+    def _time_of(self, microseconds: int, otherwise: float) -> float:
+        """Return the time of an event here; `otherwise` if it is not known, or is on the clock of another machine."""
+        return microseconds / 1e6 + self.ago if self.one_clock and microseconds != UNKNOWN else otherwise
+
+    def _point(self, snapshot: Snapshot, seen: Tally, when: float) -> EvaluationPoint:
+        figures = {"version": int(snapshot["at"]), **self.figures.of(seen), **distance_of(snapshot)}
         if "center" not in snapshot:
             return EvaluationPoint(when, figures, {})
         center = snapshot.get("average", snapshot["center"])
@@ -365,8 +382,9 @@ class Observer:
         versions = [i * every for i in rows]
         tallies = self.reader.read(lambda log: log.tallies(versions))
         points = []
-        for row, version, tally in zip(rows, versions, tallies, strict=True):
-            when = max([taken["passed"][row] + ago, *(when for other, when in known.items() if other < version)])
+        for row, version, (tally, last) in zip(rows, versions, tallies, strict=True):
+            when = self._time_of(last, taken["passed"][row] + ago)
+            when = max([when, *(when for other, when in known.items() if other < version)])
             when = min([when, *(when for other, when in known.items() if other > version)])
             figures = {"version": version, **self.figures.of(tally), **distance_of(taken, row)}
             vectors = {"center": taken["centers"][row], "state": taken["states"][row]}
