@@ -3,6 +3,7 @@
 import itertools
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from distsgd.common.contract.checks import check_scheme
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.record_format import EVENTS
 from distsgd.common.simulation.program import program_of
+from distsgd.common.virtual_time.cancelling import Cancelling
 from distsgd.common.virtual_time.durations import WorkerPlan
 from distsgd.common.virtual_time.platform import Machines, Platform
 from runs import record
@@ -102,6 +104,23 @@ def test_links_and_locks_that_take_no_time_change_nothing(scheme, latency):
             found[0].trace[name].tolist() for name in ("worker", "event", "version")
         ]
         np.testing.assert_allclose(other.trace["microseconds"], found[0].trace["microseconds"], rtol=1e-4, atol=2)
+
+
+def test_a_worker_that_is_down_is_not_stopped():
+    pulls = []
+    server = SimpleNamespace(
+        workers=2, pulled=[0, 0], version=0, over=False, pull=lambda worker, at: pulls.append(worker)
+    )
+    timings = SimpleNamespace(**{name: [0, 0] for name in ("begun", "ready", "computed", "arrived", "released")})
+    cancelling = Cancelling(OF_EACH[0], server, timings, lock=lambda now: now, ready=lambda *_: None)
+    cancelling.queue = SimpleNamespace(at=lambda *_: None)
+    for worker in (0, 1):
+        cancelling.begin(worker, now=0, until=9)
+    cancelling.crash(1)
+    server.version = 1
+    for worker in (0, 1):
+        cancelling.stop(worker, now=5)
+    assert pulls == [0]
 
 
 # The algorithm of the paper.

@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from distsgd.algorithms import SyncSGD
 from distsgd.benchmarks.reproduced_links import TABLE, exchange, first_points, point, step_of
 from distsgd.common import UserError
 from distsgd.common.cli.advise import Question, predict
 from distsgd.common.cli.main import dispatch
+from distsgd.common.virtual_time.forecast import forecast
 from distsgd.common.virtual_time.layers import Exchange, LayeredStep, largest_of, needed_rate, utilisation
 from distsgd.common.virtual_time.platform import Platform
 
@@ -35,6 +37,7 @@ BIT = Exchange(bits_up=1, bits_down=1)  # two workers send half of a vector twic
         ({"neighbours": 2}, 2.0, 6),
         ({"neighbours": 2, "latency": 0.25}, 2.0, 6.25),
         ({"uses_ps": True}, 1.0, 7),  # up: P2 4 to 5, P1 5 to 6; down: P2 5 to 6, P1 6 to 7
+        ({"uses_ps": True, "latency": 0.25}, 1.0, 7.5),  # of each message, and of its reply
         ({"bits_down": 3}, 1.0, 8),  # a layer takes 2 s: P2 from 4 to 6, P1 to 8
     ],
 )
@@ -48,6 +51,10 @@ def test_no_delay_hides_that_a_link_is_too_slow(periods, period):
     sent = replace(BIT, period=period, delay=periods * period)
     assert utilisation(TWO, sent, 0.2 / period) == pytest.approx(0.5)  # 10 s of messages for 5 s of computing
     assert needed_rate(TWO, sent, 0.9) >= 0.9 * 0.4 / period * (1 - 1e-5)
+
+
+def test_no_delay_hides_that_a_link_falls_behind_slowly():
+    assert utilisation(TWO, replace(BIT, delay=50), 2 / 5.4) == pytest.approx(5 / 5.4)  # 5.4 s of messages
 
 
 @pytest.mark.parametrize("delay", [4, 20])
@@ -102,6 +109,22 @@ def test_the_bandwidths_of_streaming_diloco_are_those_of_the_paper(size):
     ]
     assert sum(each == 0 for each in apart) >= 23
     assert all(abs(each) <= 1 for each in apart)
+
+
+def test_workers_share_the_card_of_the_ps():
+    own, shared = {"uplink": "40Mbit", "downlink": "40Mbit"}, {"ps_link": "160Mbit"}
+    found = [forecast(SyncSGD(), Platform(**way), workers=4, parameters=10**6, layers=4) for way in (own, shared)]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "name", ["compute", "step_factors", "cores", "link_sigma", "latency_sigma", "regions", "failures"]
+)
+def test_machines_that_differ_are_refused_with_layers(name):
+    unequal = {"compute": "exponential", "step_factors": "1,2", "cores": 1, "regions": "0ms/1Gbit,9ms/1Gbit"}
+    machines = Platform(**{name: (unequal | {"failures": "crashes", "latency": "1ms"}).get(name, 0.5)})
+    with pytest.raises(UserError, match=f"workers and links are equal: leave .*{name}.* out"):
+        forecast(SyncSGD(), machines, workers=4, parameters=10**6, layers=4)
 
 
 def test_the_command_prints_the_bandwidth_of_a_closed_form(capsys):

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from scheduled import happens
 
-from distsgd.algorithms import SSP, AllReduce, AsyncSGD, Downpour, SyncSGD
+from distsgd.algorithms import DESLOC, SSP, AllReduce, AsyncSGD, Downpour, OneBitAdam, SyncSGD
 from distsgd.common.errors import UserError
 from distsgd.common.record_format import EVENTS
 from distsgd.common.virtual_time.links import SharedLinks
 from distsgd.common.virtual_time.platform import NETWORKS, Machines, Platform
 from distsgd.common.virtual_time.resources import NEVER, Fair, level
+from distsgd.common.virtual_time.sizes import Sizes
 
 
 def ends(shared, sends):
@@ -183,6 +184,11 @@ def test_workers_in_regions_share_the_link_of_their_region_alone():
     found = happens(SyncSGD(), workers=4, steps=1, **machines)
     arrived = {row[0]: row[5] for row in found.rounds.tolist()}
     assert arrived == {0: 18_000, 2: 18_000, 1: 46_000, 3: 46_000}  # 8 ms alone; 16 ms for two, and 20 ms
+
+
+def test_the_lock_is_held_for_a_message_or_for_the_center_that_is_pulled():
+    sizes = Sizes(AsyncSGD(), message=3.0, reply=8.0, floats=0.0, before=0, rounds=1)
+    assert [sizes.of(kind, 0) for kind in ("exchange", "push", "pull")] == [3, 3, 8]
 
 
 def test_the_lock_of_the_ps_takes_one_after_the_other():
@@ -419,6 +425,12 @@ def test_failures_without_a_ps_are_refused_before_anything_is_started(run_main):
         line = f"error: {name} has no parameter server, to which a worker could come back: leave failures out"
         assert errors.splitlines()[-1] == line
         assert "starting TensorFlow" not in errors
+
+
+def test_crashes_of_workers_that_send_several_vectors_in_turn_are_refused():
+    for scheme in (OneBitAdam(), DESLOC()):
+        with pytest.raises(UserError, match=f"{scheme.name} .*leave failures out"):
+            happens(scheme, failures="crashes")
 
 
 def test_crashes_too_frequent_for_a_round_are_refused_before_the_start(run_main):
