@@ -34,6 +34,29 @@ def test_defaults_are_those_of_the_table():
     assert json.loads(json.dumps(own)) == table
 
 
+# Other names that stand for an algorithm with options.
+OTHER_NAMES = {
+    "median --trim 0.5": "trimmed_mean",
+    "multi_krum --chosen 2": "krum",
+    "fedadam --server-optimizer adam": "fedopt",
+    "fedyogi --server-optimizer yogi": "fedopt",
+    "fedadagrad --server-optimizer adagrad --beta-1 0": "fedopt",
+    "fedavgm --form classical --block-momentum 0.9": "bmuf",
+    "lookahead --workers 1 --momentum 0 --outer-learning-rate 0.5": "diloco",
+    "snoo --workers 1": "diloco",
+    "muloco --inner-optimizer muon --learning-rate 0.02 --communication-period 30 --momentum 0.6": "diloco",
+    "local_adam --first-moment-every 1 --second-moment-every 1": "des_loc",
+    "overlapped_all_reduce --buckets 4": "all_reduce",
+    "ddp --buckets 4": "all_reduce",
+    "one_step_delay --delay 1": "all_reduce",
+    "pipe_sgd --delay 1": "all_reduce",
+}
+
+
+def test_other_names_have_the_options_of_the_table():
+    assert [name for name, of in OTHER_NAMES.items() if name not in SCHEMES[of].aliases] == []
+
+
 @pytest.mark.parametrize(
     ("workers", "allowed", "refused"),
     [
