@@ -148,7 +148,8 @@ def check_rounds(run_dir: Path, trace: dict[str, np.ndarray], result: dict[str, 
         and not result["recovery"]["resumed_from"]
     ):
         known = np.where(rows[:, 2:] == -1, rows[:, 2:].max(), rows[:, 2:])
-        assert result["seconds_training"] == pytest.approx((rows[:, 7].max() - known[:, 0].min()) / 1e6, abs=2e-3)
+        last = rows[:, [2, 3, 4, 7]].max()  # a run that a callback ends may lack its last replies
+        assert result["seconds_training"] == pytest.approx((last - known[:, 0].min()) / 1e6, abs=2e-3)
     for k in np.unique(rows[:, 0]):
         mine = rows[rows[:, 0] == k]
         assert (np.diff(mine[:, 1]) == 1).all()
