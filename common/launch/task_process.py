@@ -139,6 +139,9 @@ def run_task(start: Start, channel: Channel, parts: Callable[[], Parts]) -> int:
         from .tasks import TASKS
 
         _move_to(start)
+        # On several machines the membership waits for SIGTERM, to notify the others. No thread may receive it, and
+        # TensorFlow may start some when it gets the settings of the job.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         train, test, _, blob = parts()
         job = unpickled(blob)
         job.train = job.train if train is None else train
@@ -148,8 +151,8 @@ def run_task(start: Start, channel: Channel, parts: Callable[[], Parts]) -> int:
         os.environ.update(seen_by(start.job_name, start.index, placed=placed, **shared))
         if placed:  # the fork server holds no port here: a port in use must be an error
             os.environ["TF_GRPC_REUSE_PORT"] = "false"
-        # On several machines the membership waits for SIGTERM, to notify the others.
-        signal.pthread_sigmask(signal.SIG_BLOCK if placed else signal.SIG_UNBLOCK, {signal.SIGTERM})
+        else:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         # Import `transport` before any other module that registers Python functions. Otherwise the tasks would have
         # different tokens for the same `PyFunc`. Import it after the signal mask, which its threads inherit.
         from ..messages import transport  # noqa: F401
