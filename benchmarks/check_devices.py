@@ -29,14 +29,14 @@ from ..common.data.models import ModelRecipe
 from ..common.data.named import load
 from ..common.errors import first_line
 from ..common.launch.client import keep_warm
-from ..common.launch.run import run
 from ..common.lazy import keras, tf
 from ..common.record.tables import aligned
 from ..common.replay.comparison import Verdict
 from ..common.replay.replay import replay
 from ..common.sources import docstring
-from ..common.tasks.job import describe, make_job
+from ..common.tasks.job import make_job
 from ..common.tasks.options import Jit, RunOptions
+from .complete import completed
 
 WORKERS, BATCH, PERIOD = 3, 16, 4  # some rules need three workers; a round shall be short
 
@@ -183,10 +183,7 @@ def trained(
     job = make_job(
         scheme, recipe, data.train, None, cluster, RunOptions(**how, jit=jit or options.jit, tf32=options.tf32)
     )
-    record, error = run(job, describe(job, dataset, model), verbose=False)
-    result = record.finish(error, picture=False)
-    if error is not None:
-        raise error
+    record, result = completed(job, dataset, model)
     devices = dict.fromkeys(device.partition(" (")[0] for own in result["devices"].values() for device in own)
     found = ", ".join(devices) + ", XLA" * result["arithmetic"]["xla"]
     rate = None

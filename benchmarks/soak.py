@@ -33,13 +33,13 @@ from ..common.data.models import ModelRecipe
 from ..common.data.named import load
 from ..common.errors import UserError
 from ..common.launch.client import keep_warm
-from ..common.launch.run import run as train_job
 from ..common.record.callbacks import Callback
 from ..common.replay.replay import replay
 from ..common.sources import docstring
-from ..common.tasks.job import describe, make_job
+from ..common.tasks.job import make_job
 from ..common.tasks.options import Recovery, RunOptions
 from ..common.waiting import wait_until
+from .complete import completed
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 DATASET, MODEL = "digits", "mlp:hidden=16"
@@ -156,10 +156,7 @@ def _on_this_machine() -> Any:
             options = RunOptions(run_dir=run.run_dir, recovery=Recovery(**run.recovery), **run.options)
             cluster = Cluster.local(WORKERS, ps=run.ps, wait_seconds=WAIT_SECONDS)
             job = make_job(run.scheme, recipe, data.train, None, cluster, options)
-            record, error = train_job(job, describe(job, DATASET, MODEL), verbose=False, callbacks=[chaos])
-            record.finish(error, picture=False)
-            if error is not None:
-                raise error
+            completed(job, DATASET, MODEL, callbacks=[chaos])
         finally:
             chaos.done.set()
             chaos.join()

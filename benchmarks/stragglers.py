@@ -31,15 +31,15 @@ from ..common.data.named import load
 from ..common.data.recipes import Dataset
 from ..common.errors import UserError
 from ..common.launch.client import keep_warm
-from ..common.launch.run import run
 from ..common.lazy import tf
 from ..common.server.traffic import Traffic
 from ..common.simulation.fit import fit
 from ..common.system import usable_cores
-from ..common.tasks.job import describe, make_job
+from ..common.tasks.job import make_job
 from ..common.tasks.options import RunOptions
 from ..common.virtual_time.platform import Machines
 from ..common.virtual_time.schedule import EventLoop
+from .complete import completed
 from .outcome_files import write
 from .plots import bare, colour
 from .tables import update_page
@@ -129,10 +129,7 @@ def measure(scheme: Scheme, data: Dataset, options: Options, seed: int, folder: 
         RunOptions(steps=options.updates, batch_size=BATCH, seed=seed, run_dir=folder),
     )
     job.evaluate_later = True  # evaluation would take time from the workers
-    record, error = run(job, describe(job, DATASET, MODEL), verbose=False)
-    result = record.finish(error, picture=False)
-    if error is not None:
-        raise error
+    record, result = completed(job, DATASET, MODEL)
     history = record.history()
     start = history["seconds"][0]
     return {

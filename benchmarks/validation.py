@@ -30,18 +30,18 @@ from ..common.data.models import ModelRecipe
 from ..common.data.named import load
 from ..common.data.recipes import Dataset
 from ..common.launch.client import keep_warm
-from ..common.launch.run import run
 from ..common.messages.cut import even_sizes
 from ..common.record.round_log import load_rounds
 from ..common.record_format import read_arrays
 from ..common.server.traffic import Traffic
 from ..common.simulation.fit import fit
 from ..common.system import usable_cores
-from ..common.tasks.job import describe, make_job
+from ..common.tasks.job import make_job
 from ..common.tasks.options import RunOptions
 from ..common.virtual_time.forecast import figures
 from ..common.virtual_time.platform import Platform
 from ..common.virtual_time.schedule import EventSchedule
+from .complete import completed
 from .crossing import crossing
 from .outcome_files import sources, write
 from .stragglers import slow_batches
@@ -173,10 +173,7 @@ def measured(planned: ValidationRun, data: Dataset, options: Options) -> Path:
     train = slow_batches(data.train, batch_seconds(options.milliseconds), asked.seed, BATCH)
     job = make_job(planned.scheme, recipe(data, asked.seed), train, data.test, Cluster.local(planned.workers), asked)
     job.evaluate_later = True  # evaluation would take time from the workers
-    record, error = run(job, describe(job, DATASET, MODEL), verbose=False)
-    record.finish(error, picture=False)
-    if error is not None:
-        raise error
+    completed(job, DATASET, MODEL)
     return folder
 
 
@@ -205,10 +202,7 @@ def compared(
     cluster = Cluster.local(planned.workers, backend="simulation", platform=Platform(network=str(network)))
     model = recipe(data, asked.seed)
     job = make_job(planned.scheme, model, data.train, data.test, cluster, asked)
-    record, error = run(job, describe(job, DATASET, MODEL), verbose=False, model=model.build())
-    record.finish(error, picture=False)
-    if error is not None:
-        raise error
+    completed(job, DATASET, MODEL, model=model.build())
     curves = [curve(place) for place in (real, folder)]
     seconds, losses = curves[0]
     level = float(np.interp(LEVEL * seconds[-1], seconds, losses))

@@ -27,11 +27,11 @@ from ..common.contract.scheme import Scheme
 from ..common.data.models import ModelRecipe
 from ..common.data.named import load
 from ..common.errors import UserError, first_line
-from ..common.launch.run import run
 from ..common.replay.replay import replay
 from ..common.sources import docstring
-from ..common.tasks.job import describe, make_job
+from ..common.tasks.job import make_job
 from ..common.tasks.options import RunOptions
+from .complete import completed
 
 DATASET, MODEL = "digits", "mlp:hidden=128"  # the defaults of the command line
 WORKERS = tuple(range(1, 9))
@@ -95,10 +95,7 @@ def judged(scheme: Scheme, workers: int, steps: int, seed: int) -> tuple[str, st
             return "refused", first_line(error)
         try:
             with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
-                record, error = run(job, describe(job, DATASET, MODEL), verbose=False, model=recipe.build())
-            record.finish(error, picture=False)
-            if error is not None:
-                raise error
+                completed(job, DATASET, MODEL, model=recipe.build())
             verdict = replay(run_dir, SCHEMES)
         except Exception as error:
             return "failed", f"{type(error).__name__}: {first_line(error)}"
