@@ -29,54 +29,11 @@ def ends(shared, sends):
     return [found[number] for number in range(len(sends))]
 
 
-def poured(capacity, caps, regions, region_caps, sends):
-    """The same in small steps of time: water is poured until caps, regions or the whole are full."""
-    left, found, now = {}, {}, 0
-    while len(found) < len(sends):
-        for number, (at, _, size) in enumerate(sends):
-            if at <= now and number not in left and number not in found:
-                left[number] = size
-        rates = dict.fromkeys(left, 0.0)
-        growing = set(left)
-        while growing:
-            room = [capacity - sum(rates.values())]
-            room += [(caps[sends[n][1]] - rates[n]) * len(growing) for n in growing]
-            for region, cap in enumerate(region_caps):
-                here = [n for n in rates if regions[sends[n][1]] == region]
-                if any(n in growing for n in here):
-                    grow = sum(n in growing for n in here)
-                    room.append((cap - sum(rates[n] for n in here)) * len(growing) / grow)
-            more = max(0.0, min(room)) / len(growing)
-            for n in growing:
-                rates[n] += more
-            full = {n for n in growing if rates[n] >= caps[sends[n][1]] - 1e-12}
-            for region, cap in enumerate(region_caps):
-                here = [n for n in rates if regions[sends[n][1]] == region]
-                if sum(rates[n] for n in here) >= cap - 1e-12:
-                    full |= set(here)
-            growing = set() if sum(rates.values()) >= capacity - 1e-12 else growing - full
-        soon = [at - now for at, _, _ in sends if at > now]
-        step = min([left[n] / rates[n] for n in left] + soon)
-        now += step
-        for n in list(left):
-            left[n] -= rates[n] * step
-            if left[n] <= 1e-6:
-                found[n] = now
-                del left[n]
-    return [found[n] for n in range(len(sends))]
-
-
-def test_links_are_shared_as_if_water_were_poured():
-    draw = np.random.default_rng(0)
-    for trial in range(30):
-        caps = draw.choice([1.0, 2.0, 5.0], 6).tolist()
-        regions = (np.arange(6) % 2).tolist()
-        region_caps = [float(draw.choice([3.0, 100.0])), float(draw.choice([2.0, 100.0]))]
-        capacity = float(draw.choice([2.0, 6.0, 50.0]))
-        sends = [(int(draw.integers(0, 4000)), k, float(draw.integers(500, 4000))) for k in range(6)]
-        found = ends(Fair(capacity, caps, regions, region_caps), sends)
-        expected = poured(capacity, caps, regions, region_caps, sends)
-        np.testing.assert_allclose(found, expected, atol=8, err_msg=str(trial))  # nanoseconds, rounded up
+def of_one_card(capacity, caps, regions, region_caps):
+    """The links of workers, of their regions, and the one that all share; and the way of each worker."""
+    first = len(caps)
+    ways = [(worker, first + region, first + len(region_caps)) for worker, region in enumerate(regions)]
+    return [*caps, *region_caps, capacity], ways
 
 
 def filled(rates, ways, sizes, begun):
@@ -106,6 +63,20 @@ def filled(rates, ways, sizes, begun):
     return [found[n] for n in range(len(ways))]
 
 
+def test_links_are_shared_as_if_water_were_poured():
+    draw = np.random.default_rng(0)
+    for trial in range(30):
+        caps = draw.choice([1.0, 2.0, 5.0], 6).tolist()
+        regions = (np.arange(6) % 2).tolist()
+        region_caps = [float(draw.choice([3.0, 100.0])), float(draw.choice([2.0, 100.0]))]
+        capacity = float(draw.choice([2.0, 6.0, 50.0]))
+        sends = [(int(draw.integers(0, 4000)), k, float(draw.integers(500, 4000))) for k in range(6)]
+        found = ends(Fair(capacity, caps, regions, region_caps), sends)
+        links, ways = of_one_card(capacity, caps, regions, region_caps)
+        expected = filled(links, ways, [size for *_, size in sends], [at for at, *_ in sends])
+        np.testing.assert_allclose(found, expected, atol=8, err_msg=str(trial))  # nanoseconds, rounded up
+
+
 def test_messages_on_ways_of_several_links_share_them_as_if_water_were_poured():
     draw = np.random.default_rng(0)
     for trial in range(20):
@@ -118,10 +89,9 @@ def test_messages_on_ways_of_several_links_share_them_as_if_water_were_poured():
 
 
 def one_by_one(capacity, caps, regions, region_caps):
-    """The links of workers, of their regions, and the one that all share; first come, first served."""
-    first = len(caps)
-    ways = [(worker, first + region, first + len(region_caps)) for worker, region in enumerate(regions)]
-    return SharedLinks([*caps, *region_caps, capacity], ways.__getitem__, 3, fifo=True)
+    """First come, first served."""
+    links, ways = of_one_card(capacity, caps, regions, region_caps)
+    return SharedLinks(links, ways.__getitem__, 3, fifo=True)
 
 
 def test_first_come_first_served_lets_one_through_after_the_other():
