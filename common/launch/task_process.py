@@ -94,6 +94,9 @@ def become(start: Start, channel: Channel, parent: int, parts: Callable[[], Part
     code = 1
     try:
         os.setpgid(0, 0)
+        # On several machines the membership waits for SIGTERM, to notify the others. No thread may receive it: neither
+        # one that is started here nor those of TensorFlow, which it starts when it gets the settings of the job.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             ctypes.CDLL(None).prctl(PR_SET_NAME, start.task.encode())  # as `top` and `ps -e` show it
@@ -139,9 +142,6 @@ def run_task(start: Start, channel: Channel, parts: Callable[[], Parts]) -> int:
         from .tasks import TASKS
 
         _move_to(start)
-        # On several machines the membership waits for SIGTERM, to notify the others. No thread may receive it, and
-        # TensorFlow may start some when it gets the settings of the job.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         train, test, _, blob = parts()
         job = unpickled(blob)
         job.train = job.train if train is None else train
