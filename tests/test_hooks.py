@@ -77,7 +77,9 @@ def test_a_slow_callback_stops_no_training_is_named_and_is_waited_for(tmp_path, 
     assert run.result["outcome"] == "completed"
     assert run.result["updates"] == 400
     assert slow.seen[-1] == "end"
-    (warning,) = run.result["recovery"]["warnings"]
+    # So short a limit names the disk of a busy machine, too.
+    warnings = [text for text in run.result["recovery"]["warnings"] if not text.startswith("the disk of")]
+    (warning,) = warnings
     assert warning.startswith("callback Waits cannot keep up")
 
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from distsgd.algorithms import AsyncSGD, SyncSGD
-from distsgd.benchmarks import tables, validation
+from distsgd.benchmarks import complete, tables, validation
 from distsgd.benchmarks.validation import Options, ValidationRun
 from distsgd.common.data.named import load
 
@@ -62,7 +62,7 @@ def test_a_measured_run_is_not_repeated_but_an_interrupted_one_is(monkeypatch, t
         return Record(), None
 
     monkeypatch.setattr(validation, "CACHE", tmp_path)
-    monkeypatch.setattr(validation, "run", run)
+    monkeypatch.setattr(complete, "run", run)
     folders = [validation.measured(planned, data, options) for _ in range(3)]
     assert runs == folders[:2]
     other = validation.measured(planned, data, Options(seconds=1))
