@@ -358,9 +358,14 @@ class Own(keras.layers.Layer):
         self.code, self.offset, self.factor = code, keras.ops.convert_to_tensor([1.0, 2.0, 3.0, 4.0]), 1.0
         self.foreign = tf.Variable(1.0)
 
+    def compute_output_shape(self, shape):
+        return shape
+
     def call(self, x):
         if self.code == "variable":
             return x + self.foreign
+        if self.code == "condition" and tf.is_tensor(x):
+            return x if float(x[0, 0]) > 0 else 2 * x
         return self.factor * x + self.offset
 
 
@@ -378,9 +383,77 @@ def test_arrays_that_layers_keep_get_into_the_graph():
 
 
 def test_code_that_no_graph_can_hold_is_refused():
-    model = compiled(Own("variable"), keras.layers.Dense(3), shape=(4,))
-    with pytest.raises(UserError, match=r"own code cannot be put into a TensorFlow graph: .*add_weight"):
+    model = compiled(Own("condition"), keras.layers.Dense(3), shape=(4,))
+    with pytest.raises(UserError, match=r"own code cannot be put into a TensorFlow graph: .*Python conditions"):
         try_out(ModelRecipe.of(model), model, batch())
+
+
+OUTSIDE, CONSTANT = tf.Variable(tf.ones([4]), trainable=False), tf.ones([4])
+
+
+@pytest.mark.parametrize(
+    ("layer", "where"),
+    [
+        (Own("variable"), ""),
+        (keras.layers.Lambda(lambda x: x * OUTSIDE), r" \(lambda in line \d+ of test_models.py\)"),
+        (keras.layers.Lambda(lambda x, k=CONSTANT: x * k), ""),
+    ],
+)
+def test_tensors_and_variables_from_outside_of_the_model_are_refused(layer, where):
+    model = compiled(layer, keras.layers.Dense(3), shape=(4,))
+    with pytest.raises(UserError, match=rf"own code{where} uses a tf\.Variable or a tensor.*add_weight"):
+        try_out(ModelRecipe.of(model), model, batch())
+
+
+def tied(where):
+    """Build a model in which a function reads the kernel of its first layer."""
+    down, x = keras.layers.Dense(2, use_bias=False, name="down"), keras.Input((4,))
+    total = lambda: keras.ops.sum(down.kernel)  # noqa: E731
+    loss = lambda y, p: keras.ops.mean(keras.ops.square(y - p), -1) + total()  # noqa: E731
+    metric = lambda y, p: keras.ops.mean(y - p, -1) + total()  # noqa: E731
+    last = {
+        "lambda": lambda: keras.layers.Lambda(lambda t: keras.ops.matmul(t, keras.ops.transpose(down.kernel))),
+        "activation": lambda: keras.layers.Dense(4, activation=lambda t: t * total()),
+        "regularizer": lambda: keras.layers.Dense(4, kernel_regularizer=lambda w: total()),
+    }.get(where, lambda: keras.layers.Dense(4))()
+    model = keras.Model(x, last(down(x)))
+    model.compile(loss=loss if where == "loss" else "mse", metrics=[metric] if where == "metric" else None)
+    return model
+
+
+@pytest.mark.parametrize("where", ["lambda", "activation", "regularizer", "loss", "metric"])
+def test_a_function_that_reads_a_weight_of_the_model_from_outside_is_refused(where):
+    """The copy in a task has a kernel of its own, which no training changes."""
+    model, x = tied(where), batch()[0]
+    with pytest.raises(UserError, match=r"^a function of the model.* reads down/kernel from outside.* attribute"):
+        try_out(ModelRecipe.of(model), model, (x, x), (x, x))
+
+
+@keras.saving.register_keras_serializable("test_models")
+class Transposed(keras.layers.Layer):
+    """A layer that holds another one, which its configuration describes once more."""
+
+    def __init__(self, other, **options):
+        super().__init__(**options)
+        self.other = other
+
+    def call(self, x):
+        return keras.ops.matmul(x, keras.ops.transpose(self.other.kernel))
+
+    def get_config(self):
+        return {**super().get_config(), "other": keras.saving.serialize_keras_object(self.other)}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(keras.saving.deserialize_keras_object(config.pop("other")), **config)
+
+
+def test_a_layer_that_holds_another_layer_of_the_model_is_refused_with_the_reason():
+    down, x = keras.layers.Dense(2, use_bias=False), keras.Input((4,))
+    model = keras.Model(x, Transposed(down)(down(x)))
+    model.compile(loss="mse")
+    with pytest.raises(UserError, match=r"the copy has 2 variables, and the model 1: .* becomes a second layer"):
+        ModelRecipe.of(model)
 
 
 def test_a_model_that_is_another_one_after_it_has_been_rebuilt_is_refused():

@@ -104,7 +104,7 @@ class ModelRecipe:
         """
         refuse()
         _check(model)
-        objects = _custom_objects(model)
+        objects = custom_objects(model)
         weights = [(np.asarray(v.value), v.trainable) for v in model.variables]
         frozen = [layer.trainable for layer in model._flatten_layers()]  # a subclass has no `trainable` in its config
 
@@ -113,6 +113,11 @@ class ModelRecipe:
             with keras.saving.custom_object_scope(objects):
                 # Copy the configuration: Keras removes entries from it as it reads.
                 copy = keras.saving.deserialize_keras_object(deepcopy(config), safe_mode=False)
+            if len(copy.variables) != len(weights):
+                raise ValueError(
+                    f"the copy has {len(copy.variables)} variables, and the model {len(weights)}: a layer in the "
+                    "configuration of another one becomes a second layer. Let a keras.Model hold both"
+                )
             for layer, trainable in zip(copy._flatten_layers(), frozen, strict=True):
                 layer.trainable = trainable
             for variable, (value, trainable) in zip(copy.variables, weights, strict=True):
@@ -193,7 +198,7 @@ def _products(model: Any) -> float:
     return total
 
 
-def _custom_objects(model: Any) -> dict[str, Any]:
+def custom_objects(model: Any) -> dict[str, Any]:
     """Return the classes and functions of a model that Keras cannot import by name in another process."""
     found: dict[str, Any] = {}
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from ..errors import UserError
 from ..lazy import keras, tf
 from ..worker.flat_model import FlatModel, computes_in_float16, loss_of
 from .dataset import leaves
-from .models import ModelRecipe, plain
+from .models import ModelRecipe, custom_objects, plain
 
 
 def try_out(
@@ -59,10 +61,12 @@ def try_out(
 
 
 def _compare(copy: Any, model: Any, batch: Sequence[Any]) -> None:
-    """Raise `UserError` if the rebuilt model has another loss than the model."""
+    """Raise `UserError` if the rebuilt model has another loss than the model, or uses variables of the model."""
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
-    with keras.StatelessScope(_values(copy), collect_losses=True):
+    scope, read = _watching(copy)
+    with scope:
         theirs = float(np.asarray(loss_of(copy, tensors, training=False)))
+    _refuse_foreign(copy, read)
     with keras.StatelessScope(_values(model), collect_losses=True):
         own = float(np.asarray(loss_of(model, tensors, training=False)))
     if not np.isclose(theirs, own, rtol=1e-2, atol=1e-4, equal_nan=True):
@@ -93,6 +97,12 @@ def _trace(recipe: ModelRecipe, model: Any, batch: Sequence[Any]) -> None:
             traced = gradient.get_concrete_function(*params, seeds, frozen, inputs)
             gradient(*params, seeds, frozen, inputs)  # only a call detects tensors of another graph
     except Exception as error:
+        if "capture an EagerTensor" in str(error):
+            who = _readers(model, lambda value: isinstance(value, tf.Variable | tf.Tensor))
+            raise UserError(
+                f"the model's own code{who} uses a tf.Variable or a tensor that no layer owns, and each task would "
+                "have another copy of it: make it with add_weight in a layer, or of NumPy if it does not change"
+            ) from None
         raise UserError(
             f"the model's own code cannot be put into a TensorFlow graph: {plain(error)}. Use keras.ops, "
             "add_weight, and no Python conditions on tensors"
@@ -150,7 +160,7 @@ def _take_metrics(copy: Any, batch: Sequence[Any], eagerly: bool) -> None:
         eagerly: skip tracing, which takes longer; only without metrics of the user's own.
 
     Raises:
-        UserError: a metric does not accept this batch, or does not return numbers.
+        UserError: a metric does not accept this batch, does not return numbers, or uses variables of another model.
     """
     copy.run_eagerly = eagerly
     try:
@@ -159,6 +169,11 @@ def _take_metrics(copy: Any, batch: Sequence[Any], eagerly: bool) -> None:
         raise UserError(
             f"a metric of the model cannot be taken on validation_data: {plain(error)}. Received: {described(batch)}"
         ) from None
+    scope, read = _watching(copy)
+    with scope:
+        x, y, weight, *_ = (*keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch)), None, None)
+        copy.compute_metrics(x, y, copy(x, training=False), weight)
+    _refuse_foreign(copy, read)
 
 
 def _dtype(leaf: Any) -> str:
@@ -167,18 +182,12 @@ def _dtype(leaf: Any) -> str:
 
 def _step(model: Any, batch: Sequence[Any], what: str, training: bool) -> set[int]:
     """Compute the loss of a batch; returns the ids of the Keras variables that were assigned meanwhile."""
-    read: dict[int, Any] = {}
-
-    class Watched(keras.StatelessScope):
-        def get_current_value(self, variable: Any) -> Any:
-            read[id(variable)] = variable
-            return super().get_current_value(variable)
-
     if len(batch) == 1 and getattr(model, "_compile_loss", None) is not None:
         raise UserError(f"the loss of the model compares with labels: give {what}=(x, y). Received: {described(batch)}")
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
     try:
-        with Watched(_values(model), collect_losses=True) as scope:
+        scope, read = _watching(model)
+        with scope:
             before = dict(scope.state_mapping)
             loss = np.asarray(loss_of(model, tensors, training))
     except UserError:
@@ -190,14 +199,61 @@ def _step(model: Any, batch: Sequence[Any], what: str, training: bool) -> set[in
     if loss.shape != ():
         raise UserError(f"the loss of a batch must be one number. Received: shape {loss.shape}")
     _check_finite(loss, batch, what)
-    known = {id(v) for v in (*model.variables, *model.metrics_variables)}
-    foreign = sorted(v.path for v in read.values() if id(v) not in known)
-    if foreign:
+    if foreign := _foreign(model, read):
         raise UserError(
-            f"the model uses variables that none of its layers owns ({', '.join(foreign)}): make them with add_weight, "
+            f"the model uses variables that none of its layers owns ({_paths(foreign)}): make them with add_weight, "
             "and draw random numbers with a keras.random.SeedGenerator that is an attribute of the layer"
         )
     return {key for key, value in scope.state_mapping.items() if value is not before.get(key)}
+
+
+def _watching(model: Any) -> tuple[Any, dict[int, Any]]:
+    """Return a scope for one computation of a model, and the Keras variables that are read in it, by their ids."""
+    read: dict[int, Any] = {}
+
+    class Watched(keras.StatelessScope):
+        def get_current_value(self, variable: Any) -> Any:
+            read[id(variable)] = variable
+            return super().get_current_value(variable)
+
+    return Watched(_values(model), collect_losses=True), read
+
+
+def _foreign(model: Any, read: Mapping[int, Any]) -> list[Any]:
+    """Return those of the read variables that are none of the model's."""
+    known = {id(v) for v in (*model.variables, *model.metrics_variables)}
+    return [v for key, v in read.items() if key not in known]
+
+
+def _paths(variables: Sequence[Any]) -> str:
+    """Return the names of variables, as `dense/kernel`."""
+    return ", ".join(sorted(v.path for v in variables))
+
+
+def _refuse_foreign(copy: Any, read: Mapping[int, Any]) -> None:
+    """Raise `UserError` if the rebuilt model reads a variable of the model, through the closure of a function.
+
+    A task gets a copy of such a function, with a variable of its own that no training changes.
+    """
+    if foreign := _foreign(copy, read):
+        theirs = {id(v) for v in foreign}
+        who = _readers(copy, lambda value: not theirs.isdisjoint(map(id, (value, *getattr(value, "variables", ())))))
+        raise UserError(
+            f"a function of the model{who} reads {_paths(foreign)} from outside, and each task would have another "
+            "copy of it, which is not trained: write a keras.Model with the layer as an attribute, and read it in call "
+            "(for a loss in compute_loss)"
+        )
+
+
+def _readers(model: Any, is_meant: Callable[[Any], bool]) -> str:
+    """Return the functions of a model that refer to such a value, as ` (lambda in line 3 of my_model.py)`."""
+    found = []
+    for own in filter(inspect.isfunction, custom_objects(model).values()):
+        used = inspect.getclosurevars(own)
+        if any(map(is_meant, (*used.nonlocals.values(), *used.globals.values()))):
+            code = own.__code__
+            found.append(f"{own.__name__.strip('<>')} in line {code.co_firstlineno} of {Path(code.co_filename).name}")
+    return f" ({', '.join(found)})" if found else ""
 
 
 def described(batch: Sequence[Any]) -> str:
