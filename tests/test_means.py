@@ -125,15 +125,17 @@ def test_a_worker_that_waited_in_vain_for_a_mean_ends_the_run(tmp_path, monkeypa
             assert gave_up.wait(60)
         if not late or worker.index == 0:
             return plain(worker, *arguments, **options)
-        worker.longest = 0.0
-        with monkeypatch.context() as here:
-            here.setattr(worker, "wait_seconds", 1)
-            try:
-                return plain(worker, *arguments, **options)
-            finally:
-                gave_up.set()
+        worker.longest, worker.wait_seconds = 0.0, 1
+        return plain(worker, *arguments, **options)
 
+    def too_late(worker):
+        error = late(worker)
+        gave_up.set()
+        return error
+
+    late = WorkerCalls.too_late
     monkeypatch.setattr(WorkerCalls, "rounds", rounds)
+    monkeypatch.setattr(WorkerCalls, "too_late", too_late)
     with pytest.raises(WaitTimeout, match=r"^worker 1 waited 1 s at the barrier for worker 0$"):
         record(PowerSGD(), tmp_path, workers=2, backend="threads", steps=20, batch_size=8, hidden=HIDDEN)
 

@@ -2,7 +2,6 @@
 
 import math
 import os
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +12,7 @@ from distsgd.common.cluster.restart_rule import RestartRule
 from distsgd.common.errors import DistsgdError, Diverged, TaskFailed, TaskLost, WaitTimeout
 from distsgd.common.launch import run_state
 from distsgd.common.launch import supervisor as supervision
+from distsgd.common.waiting import awake
 
 NAMES = [("ps", 0), ("worker", 0), ("worker", 1), ("evaluator", 0)]
 TASKS = ["ps-0", "worker-0", "worker-1", "evaluator-0"]
@@ -298,13 +298,13 @@ def test_each_event_has_its_effect_in_each_state(kind, number):
 
 
 def test_a_run_waits_for_its_last_checkpoint_as_long_as_announced():
-    run, began = run_state_of(restarts(0), told := []), time.monotonic()
+    run, began = run_state_of(restarts(0), told := []), awake.now()
     run.handle(saving(seconds=500))
     assert run.deadline == math.inf  # the run continues
     run.handle(RESULT)
-    assert began + 500 <= run.deadline <= time.monotonic() + 500
+    assert began + 500 <= run.deadline <= awake.now() + 500
     run.handle(ended("worker-0"))
-    assert run.deadline <= time.monotonic()  # no task is awaited any more
+    assert run.deadline <= awake.now()  # no task is awaited any more
     assert told == []
 
 

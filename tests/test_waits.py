@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -10,11 +11,13 @@ import threading
 import time
 import weakref
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from distsgd.common import waiting
 from distsgd.common.cluster import departure, membership
 from distsgd.common.cluster.cluster import Cluster
 from distsgd.common.cluster.departure import Departure
@@ -31,8 +34,10 @@ from distsgd.common.launch.client import ForkServer
 from distsgd.common.launch.run_state import pause
 from distsgd.common.record import events as subscriber
 from distsgd.common.record.events import EventBus, Subscriber
+from distsgd.common.tasks import calls, requests, worker_recovery
+from distsgd.common.tasks.requests import CommonRequests, WorkerRequests, requests_of
 from distsgd.common.tasks.worker_recovery import SideThread, is_done
-from distsgd.common.waiting import reachable
+from distsgd.common.waiting import LOOK_SECONDS, STEP_SECONDS, AwakeClock, reachable
 from runs import wait_until
 
 
@@ -453,3 +458,120 @@ def test_each_call_of_a_side_thread_has_its_own_answer():
     own = set(threading.enumerate()) - before
     side.close()
     wait_until(lambda: not any(thread.is_alive() for thread in own))
+
+
+# Suspended tasks: a wait does not count time in which the waiting task did not run itself.
+
+
+class Suspended:
+    """A clock set by hand, on which a process that sleeps misses all its looks."""
+
+    def __init__(self, monkeypatch, *modules):
+        self.time = 0.0
+        self.awake = AwakeClock(lambda: self.time)
+        self.awake._threads.append(threading.main_thread())  # as if a thread looked
+        for module in modules:
+            monkeypatch.setattr(module, "awake", self.awake)
+
+    def runs(self, seconds):
+        for _ in range(round(seconds / LOOK_SECONDS)):
+            self.time += LOOK_SECONDS
+            self.awake.look()
+
+    def sleeps(self, seconds):
+        self.time += seconds
+
+
+def test_the_clock_of_limits_stands_while_its_process_is_suspended(monkeypatch):
+    world = Suspended(monkeypatch)
+    world.runs(10)
+    assert world.awake.now() == 10
+    world.sleeps(3600)
+    assert world.awake.now() == 10 + STEP_SECONDS  # also before the clock's own thread wakes
+    world.runs(5)
+    assert world.awake.now() == 15 + STEP_SECONDS - LOOK_SECONDS
+
+
+def test_without_a_thread_the_clock_of_limits_is_an_ordinary_one():
+    time_ = [0.0]
+    clock = AwakeClock(lambda: time_[0])
+    time_[0] = 100.0
+    assert clock.now() == 100
+    with clock.looking():
+        time_[0] = 1000.0
+        assert clock.now() in (100 + STEP_SECONDS, 100 + 2 * STEP_SECONDS)  # with one look or without
+    before = clock.now()
+    time_[0] += 60
+    assert clock.now() == before + 60
+
+
+@pytest.mark.parametrize("asleep", [True, False])
+def test_a_poll_has_its_whole_limit_after_its_task_was_suspended(asleep, monkeypatch):
+    world, polls = Suspended(monkeypatch, waiting), itertools.count(1)
+    monkeypatch.setattr(waiting.time, "sleep", lambda seconds: (world.sleeps if asleep else world.runs)(30))
+    wait = partial(waiting.wait_until, lambda: next(polls) > 4, 20, lambda: "the ps")
+    if asleep:
+        wait()
+    else:
+        with pytest.raises(WaitTimeout, match=r"^waited 20 s for the ps$"):
+            wait()
+
+
+@pytest.mark.parametrize("asleep", [True, False])
+@pytest.mark.parametrize("name", ["version", "_join"])
+def test_a_request_in_which_its_task_was_suspended_is_made_again(name, asleep, monkeypatch):
+    """TensorFlow's own limit is over when the task wakes up; what must not come twice is not repeated."""
+    import tensorflow as tf
+
+    world, limits = Suspended(monkeypatch, calls), []
+
+    def run(fetches, feeds, options):
+        limits.append(options.timeout_in_ms)
+        if len(limits) == 1:
+            (world.sleeps if asleep else world.runs)(60)
+            raise tf.errors.DeadlineExceededError(None, None, "over")
+        return [7]
+
+    request = requests_of(CommonRequests, WorkerRequests)[name]
+    graph = SimpleNamespace(operations={name: requests.Operation(0)})
+    made = partial(calls.Calls(SimpleNamespace(run=run), graph, 60.0).make, request)
+    if asleep and name == "version":
+        assert made() == 7
+        assert limits == [60_000, 1000 * (60 - STEP_SECONDS)]
+    else:
+        with pytest.raises(tf.errors.DeadlineExceededError):
+            made()
+
+
+@pytest.mark.parametrize("asleep", [True, False])
+def test_a_round_in_which_its_worker_was_suspended_is_not_late(asleep, monkeypatch):
+    """Its call is not cancelled: in the middle of an update that would spoil the center."""
+    world = Suspended(monkeypatch, worker_recovery)
+    late = WaitTimeout("worker 0 waited 20 s at the barrier for worker 1")
+    sync = SimpleNamespace(uses_ps=False)
+    worker = SimpleNamespace(
+        index=0, graph=SimpleNamespace(sync=sync, sees_waiting=False), limit=20.0, too_late=lambda: late
+    )
+    looks, done = itertools.count(), threading.Event()
+
+    def is_done_(future, seconds):
+        if next(looks) == 3:
+            done.set()
+            return is_done(future, 60)
+        (world.sleeps if asleep else world.runs)(30)
+        return False
+
+    monkeypatch.setattr(worker_recovery, "is_done", is_done_)
+    wait = worker_recovery.BarrierWait(worker, RestartRule(uses_ps=False, wait_seconds=20), lambda **event: None)
+    if asleep:
+        assert wait.later(lambda: done.wait(60)) is True
+    else:
+        with pytest.raises(WaitTimeout) as caught:
+            wait.later(lambda: done.wait(60))
+        assert caught.value is late
+        done.set()
+
+
+def test_no_limit_is_on_a_clock_that_runs_while_its_task_is_suspended():
+    code = "".join(path.read_text() for path in (Path(waiting.__file__).parent).rglob("*.py"))
+    assert not re.findall(r"(?:deadline|news|failing) = .*time\.monotonic\(\).*", code)

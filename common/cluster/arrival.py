@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ..errors import UserError, WaitTimeout
+from ..waiting import awake
 from .fingerprint import differences
 from .member import Member
 from .rendezvous import CALL_SECONDS, DEREGISTERED, EVICTED, OUTCOME, Rendezvous, under_way
@@ -35,7 +36,7 @@ class Arrival:
 
     def __init__(self, member: Member, seconds: float):
         self.member, self.seconds = member, seconds
-        self.deadline = time.monotonic() + seconds
+        self.deadline = awake.now() + seconds
         self.rendezvous: Rendezvous
 
     def find_rendezvous(self) -> Rendezvous:
@@ -65,7 +66,7 @@ class Arrival:
         member = self.member
         if not member.is_host:
             self.compare(self._await_specs([0])[0], 0)
-        instead_of, heartbeat, since = "", None, time.monotonic()
+        instead_of, heartbeat, since = "", None, awake.now()
         while True:
             claim = functools.partial(
                 self.rendezvous.claim, member.key, member.owner, member.registration(), instead_of
@@ -74,7 +75,7 @@ class Arrival:
             if owner == member.owner:
                 return bool(instead_of)
             last, heartbeat = heartbeat, self.retry(self.rendezvous.heartbeats).get(member.key, 0)
-            stands_still = time.monotonic() - since > STILL_SECONDS
+            stands_still = awake.now() - since > STILL_SECONDS
             if owner != EVICTED and (not member.restarts.tolerates or last not in (None, heartbeat)):
                 raise UserError(
                     f"{member.named(member.task)} is running already ({there['where']}): each task of a cluster is "
@@ -131,7 +132,7 @@ class Arrival:
 
     def _pause(self, missing: Collection[int], why: str = "") -> None:
         """Wait a moment before the next attempt; raises `WaitTimeout` after the deadline."""
-        if time.monotonic() > self.deadline:
+        if awake.now() > self.deadline:
             names = ", ".join(map(self.member.named, missing))
             raise WaitTimeout(f"waited {self.seconds:g} s for {names}{why}")
         time.sleep(RETRY_SECONDS)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from ..errors import DistsgdError, TaskLost
 from ..reports import FAULTS, Report, name_of
-from ..waiting import reachable
+from ..waiting import awake, reachable
 from .arrival import RETRY_SECONDS
 from .member import Member
 from .rendezvous import CALL_SECONDS, DEREGISTERED, OUTCOME, Rendezvous
@@ -136,8 +136,8 @@ class Departure:
 
         A killed process loses its connections, one of which was to this task, before its address: so retry for a while.
         """
-        deadline = time.monotonic() + CLOSING_SECONDS
-        while not (absent := self._unreachable()) and time.monotonic() < deadline:
+        deadline = awake.now() + CLOSING_SECONDS
+        while not (absent := self._unreachable()) and awake.now() < deadline:
             time.sleep(RETRY_SECONDS)
         return absent
 
@@ -158,8 +158,8 @@ class Departure:
             return
         with contextlib.suppress(ConnectionError):
             self.rendezvous.raise_heartbeat(self.member.key, DEREGISTERED, self.outbox.lines)
-            deadline = time.monotonic() + LINGER_SECONDS
-            while linger and self.member.is_host and time.monotonic() < deadline:
+            deadline = awake.now() + LINGER_SECONDS
+            while linger and self.member.is_host and awake.now() < deadline:
                 heartbeats, here = self.rendezvous.heartbeats(), {key for key in self.rendezvous.specs() if key >= 0}
                 if self.member.restarts.recovers:  # restarted tasks may still have to register
                     here |= set(range(len(self.member.tasks)))

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from ..errors import KINDS, DistsgdError, TaskFailed, TaskLost, UserError, WaitTimeout, first_line
 from ..reports import Report, name_of
 from ..server.failures import is_absence, is_refusal
+from ..waiting import awake
 from .arrival import RETRY_SECONDS, Arrival, RunIsOver
 from .departure import LINGER_SECONDS, Departure, Outbox
 from .failure_detector import FailureDetector
@@ -44,7 +45,7 @@ class Heartbeat:
         self.member, self.outbox, self.departure, self.rendezvous = member, outbox, departure, rendezvous
         self.all_arrived = self.result_is_safe = False
         self.number, self.silent = 0, set[int]()
-        self.contact = time.monotonic()
+        self.contact = awake.now()
         self.numbers: dict[int, int | None] = {}  # read by the first task: the last heartbeat of each
         self.detector = FailureDetector(member.patience_seconds)
         threading.Thread(target=self._run, daemon=True).start()
@@ -55,7 +56,7 @@ class Heartbeat:
             self.outbox.wake.clear()
             try:
                 outcome = self._beat()
-                self.contact = time.monotonic()
+                self.contact = awake.now()
                 if self.member.is_host and not outcome:
                     self._look_for_the_silent()
             except ConnectionError as error:
@@ -122,7 +123,7 @@ class Heartbeat:
     def _is_without_contact(self, error: ConnectionError) -> None:
         """End this task if its heartbeats have failed for too long."""
         limit = self.member.patience_seconds
-        if time.monotonic() - self.contact > limit and not self.result_is_safe:
+        if awake.now() - self.contact > limit and not self.result_is_safe:
             first = self.member.named(0)
             self.departure.end_process(TaskLost(f"nothing heard from {first} for {limit:g} s: {error}"))
 

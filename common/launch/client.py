@@ -23,6 +23,7 @@ from ..errors import TaskLost, UserError, WaitTimeout
 from ..files import SCRATCH, open_in_place, temporary_folder, writing
 from ..kernels import Choice
 from ..system import lock
+from ..waiting import awake
 from .channel import FORK_SERVER, Channel, pair
 from .isolation import PRELOAD, command
 
@@ -179,8 +180,8 @@ class ForkServer:
         Raises:
             TaskLost: the fork server has ended.
         """
-        deadline = time.monotonic() + seconds
-        while select.select([self.channel], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        deadline = awake.now() + seconds
+        while select.select([self.channel], [], [], max(0.0, deadline - awake.now()))[0]:
             try:
                 event = self.channel.receive()
             except (EOFError, ConnectionError):

@@ -20,7 +20,7 @@ from ..tasks.graph import TaskGraph
 from ..tasks.job import CHIEF, Job, Script
 from ..tasks.results import write_graph
 from ..tasks.script_loop import LOOK_SECONDS, Handoff, ScriptLoop
-from ..waiting import POLL_SECONDS, reachable
+from ..waiting import POLL_SECONDS, awake, reachable
 from .by_value import dumps
 from .client import import_path
 from .sessions import connect_worker
@@ -117,10 +117,10 @@ class Launched:
 
     def _await_terms(self, place: Path, name: str) -> dict[str, Any]:
         """Block until worker 0 has left its terms: its script may take any time, but must not have ended."""
-        looked = seen = time.monotonic()
+        looked = seen = awake.now()
         while (agreed := self._agreed(place, name)) is None:
             time.sleep(POLL_SECONDS)
-            if (now := time.monotonic()) - looked < LOOK_SECONDS:
+            if (now := awake.now()) - looked < LOOK_SECONDS:
                 continue
             looked = now
             if reachable(self.addresses.worker[CHIEF]):

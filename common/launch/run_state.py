@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -13,6 +12,7 @@ from typing import Any, ClassVar
 from ..cluster.restart_rule import RestartRule
 from ..cluster.task_spec import CHIEF_TASK
 from ..errors import KINDS, DistsgdError, TaskFailed, TaskLost, WaitTimeout, first_line
+from ..waiting import awake
 
 LEAVE_SECONDS = 2.0  # for a ps to end by itself after the result has arrived
 
@@ -55,24 +55,24 @@ class Restarts:
 
     @property
     def soonest(self) -> float:
-        """The time of the next restart, on the clock of `time.monotonic`; infinite if none is due."""
+        """The time of the next restart, on the clock `awake`; infinite if none is due."""
         return min((when for when, _ in self.due.values()), default=math.inf)
 
     def age(self, task: str) -> float:
         """Return the seconds since a task was started again; infinite if it never was."""
-        return time.monotonic() - self._began.get(task, -math.inf)
+        return awake.now() - self._began.get(task, -math.inf)
 
     def schedule(self, task: str, reason: str) -> None:
         """Schedule a restart of a task, after a pause if the task dies again and again."""
         self.number += 1
         if self.age(task) > STEADY_SECONDS:
             self._in_a_row[task] = 0
-        self.due[task] = time.monotonic() + pause(self._in_a_row[task], self.rule.wait_seconds), reason
+        self.due[task] = awake.now() + pause(self._in_a_row[task], self.rule.wait_seconds), reason
         self._in_a_row[task] += 1
 
     def take(self) -> list[tuple[str, str]]:
         """Remove and return the tasks whose restart is due, each with its reason."""
-        now = time.monotonic()
+        now = awake.now()
         ready = [(task, reason) for task, (when, reason) in self.due.items() if now >= when]
         for task, _ in ready:
             del self.due[task]
@@ -113,7 +113,7 @@ class RootCause:
         replaceable = self.is_provisional and (final or isinstance(self.failure, TaskFailed))
         if self.failure is None or (replaceable and not isinstance(failure, TaskFailed)):
             self.failure, self.is_provisional = failure, not final
-            self.deadline = time.monotonic() + (0 if final else CAUSE_SECONDS)
+            self.deadline = awake.now() + (0 if final else CAUSE_SECONDS)
 
 
 class Phase(Enum):
@@ -149,7 +149,7 @@ class RunState:
     Attributes:
         alive: tasks that have not ended, or will be started again.
         silenced: tasks that were killed because they were silent, with the seconds of their silence.
-        saving: the task that writes a checkpoint, its version, and its deadline on the clock of `time.monotonic`.
+        saving: the task that writes a checkpoint, its version, and its deadline on the clock `awake`.
         awaiting_restart: tasks that lost a peer which is being restarted, and will end; with their message.
         left_block: workers whose script has left the block of each `join` that it has entered.
         reported_failure: tasks that have reported a failure.
@@ -213,7 +213,7 @@ class RunState:
         pass
 
     def _note_saving(self, event: Event) -> None:
-        self.saving = event["task"], f"version {event['version']}", time.monotonic() + event["seconds"]
+        self.saving = event["task"], f"version {event['version']}", awake.now() + event["seconds"]
 
     def _note_ready(self, event: Event) -> None:
         self.ready.add(event["task"])
@@ -245,13 +245,13 @@ class RunState:
         self.done = True
         self.alive -= self.restarts.due.keys()
         self.restarts.due.clear()
-        self.leave_by = time.monotonic()
+        self.leave_by = awake.now()
         if self.far or scripts or not self.rule.awaits_workers:  # else no task has anything left to do
             self.leave_by += LEAVE_FAR_SECONDS if self.far else LEAVE_SECONDS
 
     def stop(self, seconds: float) -> None:
         """Wait for the result of a run that was stopped, for so many seconds; failures do not count any more."""
-        self.done, self.leave_by = True, time.monotonic() + seconds
+        self.done, self.leave_by = True, awake.now() + seconds
 
     def _restart(self, event: Event) -> None:
         """Start a task again that was killed."""

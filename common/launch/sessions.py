@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from ..cluster.cluster import Cluster
 from ..cluster.task_spec import Addresses
-from ..errors import UserError, WaitTimeout
+from ..errors import UserError
 from ..lazy import tf
 from ..system import usable_cores
 from ..tasks.calls import Connect
 from ..tasks.job import Job
-from ..waiting import reachable, wait_until
+from ..waiting import awake, reachable, wait_until
 
 # The runtime's optimizations of the graph of a call before its first execution, in that order. All that it has would
 # take twice as long, for each of some ten calls of a task, most of them a handful of operations, and speed up no round.
@@ -105,9 +104,9 @@ def connector(target: str, graph: Any, config: Any, hosts: Sequence[str], call_s
     """Return a function that opens a session, given the seconds to wait for the `hosts` that it needs."""
 
     def connect(seconds: float) -> Any:
-        deadline = time.monotonic() + seconds
+        deadline = awake.now() + seconds
         for host in hosts:
-            wait_until(lambda host=host: reachable(host), max(0.0, deadline - time.monotonic()), lambda h=host: h)
+            wait_until(lambda host=host: reachable(host), max(0.0, deadline - awake.now()), lambda h=host: h)
         made: list[Any] = []
 
         def make() -> None:
@@ -115,9 +114,8 @@ def connector(target: str, graph: Any, config: Any, hosts: Sequence[str], call_s
 
         maker = threading.Thread(target=make, daemon=True)  # it waits for ever if a host ends now
         maker.start()
-        maker.join(max(1.0, deadline - time.monotonic()))
-        if not made:
-            raise WaitTimeout(f"waited {seconds:g} s for a session with {', '.join(hosts)}")
+        left = max(1.0, deadline - awake.now())
+        wait_until(lambda: bool(made), left, lambda: f"a session with {', '.join(hosts)}")
         return made[0]
 
     return connect

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from ..cluster.cluster import Cluster
 from ..cluster.failure_detector import POLL_SECONDS, QUIET_SECONDS, FailureDetector
 from ..cluster.restart_rule import RestartRule
 from ..errors import DistsgdError, WaitTimeout
+from ..waiting import awake
 from .channel import FORK_SERVER
 from .client import END_SECONDS, ForkServer, last_lines
 from .run_state import Event, RunState
@@ -60,17 +60,21 @@ class Supervision:
 
     def run(self) -> None:
         """Block until all tasks have ended; raises the failure that ended the run."""
+        with awake.looking():
+            self._run()
+
+    def _run(self) -> None:
         run_state = self.run_state
         self.detector.expect(FORK_SERVER, self.server.process.pid)
         while run_state.alive:
-            now = time.monotonic()
+            now = awake.now()
             soonest = min(run_state.deadline, now + POLL_SECONDS / 2, run_state.restarts.soonest)
             event = self.server.receive(max(0.0, soonest - now))
             if event is not None:
                 self._hear(event)
                 self.on_event(event)
                 run_state.handle(event)
-            elif time.monotonic() >= run_state.deadline:
+            elif awake.now() >= run_state.deadline:
                 break
             self.restart_and_kill()
         if run_state.root_cause.failure:
@@ -146,9 +150,9 @@ class Supervision:
 
     def _await_exits(self, seconds: float, only: str = "") -> None:
         """Block until all tasks have ended, or one whose name begins with `only`."""
-        deadline = time.monotonic() + seconds
-        while (self.run_state.alive or only) and time.monotonic() < deadline:
-            event = self.server.receive(max(0.0, deadline - time.monotonic()))
+        deadline = awake.now() + seconds
+        while (self.run_state.alive or only) and awake.now() < deadline:
+            event = self.server.receive(max(0.0, deadline - awake.now()))
             if event and event["event"] == "exit":
                 self.run_state.alive.discard(event["task"])
                 if only and event["task"].startswith(only):

@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.task_spec import Addresses
-from ..errors import DistsgdError
+from ..errors import DistsgdError, WaitTimeout
 from ..files import no_link
 from ..record.events import Subscriber
 from ..reports import Report
+from ..waiting import awake
 from .channel import Channel
 from .deferral import import_tensorflow
 from .gpus import gpus, seen_by
@@ -158,7 +159,8 @@ def run_task(start: Start, channel: Channel, parts: Callable[[], Parts]) -> int:
         from ..messages import transport  # noqa: F401
 
         seed_generators(job.options.seed, start.task)
-        TASKS[start.job_name](job, start.addresses, start.index, report)
+        with awake.looking():
+            TASKS[start.job_name](job, start.addresses, start.index, report)
         return 0
     except BaseException as raised:
         return report_error(raised, report)
@@ -190,12 +192,14 @@ def report_error(raised: BaseException, report: Report) -> int:
     """Report the error that ended a task, in its log and to the launcher; returns the exit code."""
     from ..files import in_one_line
     from ..packages import remedy
-    from ..server.failures import is_absence, is_refusal
+    from ..server.failures import is_absence, is_late, is_refusal
 
     error = in_one_line(raised) if isinstance(raised, Exception) else raised
     with contextlib.suppress(OSError):  # the log may be on a full disk
         traceback.print_exception(raised)
     peer_lost = not isinstance(error, DistsgdError) and (is_absence(error) or is_refusal(error))
+    if peer_lost and is_late(error):  # the other task may be suspended
+        error = WaitTimeout("another task has not answered a call within the limit of a wait")
     report(
         event="error",
         kind=type(error).__name__,

@@ -23,7 +23,7 @@ from ..tasks.graph import TaskGraph
 from ..tasks.job import CHIEF, Job
 from ..tasks.precision import arithmetic, precision
 from ..tasks.worker_loop import WorkerLoop
-from ..waiting import reachable, wait_until
+from ..waiting import awake, reachable, wait_until
 from .gpus import report_devices
 from .launched import INTER_OP, Launched
 from .script import follow_joins, run_script, script_of
@@ -72,11 +72,11 @@ def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
         wait_seconds = job.cluster.wait_seconds
         filters = tf.compat.v1.ConfigProto(device_filters=[f"/job:ps/task:{index}"])
         session = open_session(server.target, graph, filters, build_seconds(wait_seconds))
-        seen = time.monotonic()
+        seen = awake.now()
         while not _ended(session, end):
             if any(reachable(host) for host in addresses.worker):
-                seen = time.monotonic()
-            elif time.monotonic() - seen > wait_seconds:
+                seen = awake.now()
+            elif awake.now() - seen > wait_seconds:
                 raise WaitTimeout(f"no worker has been reachable for {wait_seconds:g} s")
         time.sleep(ANSWER_SECONDS)
 

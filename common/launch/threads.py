@@ -13,7 +13,7 @@ from ..tasks.graph import TaskGraph
 from ..tasks.job import Job
 from ..tasks.precision import arithmetic, precision
 from ..tasks.worker_loop import WorkerLoop
-from ..waiting import wait_until
+from ..waiting import awake, wait_until
 from ..worker.flat_model import FlatModel
 from .gpus import report_devices
 from .sessions import session_config
@@ -23,7 +23,7 @@ TURN_SECONDS = 0.0005  # between two polls in a scripted interleaving: a turn ta
 
 def run_threads(job: Job, report: Report, model: FlatModel | None = None) -> Evaluator:
     """Run the workers as threads of this process, on one direct session; returns the evaluator at the end."""
-    with precision(job):
+    with precision(job), awake.looking():
         report(event="arithmetic", **arithmetic(job))
         return _run(job, report, model)
 

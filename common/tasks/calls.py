@@ -7,6 +7,7 @@ raises `WaitTimeout`, which names the missing ones.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from ..errors import WaitTimeout
 from ..lazy import tf
+from ..waiting import awake
 from .feeds import whole_of
 from .graph import TaskGraph
 from .job import CHIEF
@@ -27,6 +29,8 @@ from .requests import (
     Request,
     name_of_carrier,
 )
+
+REST_SECONDS = 0.1  # of the limit of a call, for which it is made again
 
 Connect = Callable[[float], Any]  # makes a session, given the seconds that it may take
 
@@ -53,20 +57,38 @@ class Calls(CommonRequests):
 
     def reconnect(self, seconds: float) -> None:
         """Replace the session by a new one; raises `WaitTimeout` if that fails for `seconds`."""
+        before = self.session
         self._use(self.connect(seconds))
+        if self.session is not before:  # end calls that were given up; in a thread, as it may block
+            threading.Thread(target=before.close, daemon=True).start()
 
     def make(self, request: Request, *values: Any) -> Any:
         """Make a request, given the values of its inputs; return the answer, with Python's scalars if it is no dict."""
         seconds = request.waits * self.wait_seconds if request.seconds is None else request.seconds
-        found = self.run(self.operations[request.name], *values, seconds=seconds)
+        found = self.run(self.operations[request.name], *values, seconds=seconds, again=request.repeats)
         return found if isinstance(found, dict) else tf.nest.map_structure(_plain, found)
 
-    def run(self, operation: Operation, *values: Any, seconds: float) -> Any:
-        """Run an operation, given the values of its inputs, and return what it fetches."""
-        inputs = zip(tf.nest.flatten(operation.inputs), tf.nest.flatten(values), strict=True)
-        options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds))
-        found = self.session.run(tf.nest.flatten(operation.fetches), self.identity | dict(inputs), options=options)
-        return tf.nest.pack_sequence_as(operation.fetches, found)
+    def run(self, operation: Operation, *values: Any, seconds: float, again: bool = False) -> Any:
+        """Run an operation, given the values of its inputs, and return what it fetches.
+
+        Args:
+            operation: the operation.
+            values: values of its inputs.
+            seconds: limit of the call. TensorFlow counts time in which this process was suspended.
+            again: run it again for the rest of the limit if that is why it has ended.
+        """
+        inputs = dict(zip(tf.nest.flatten(operation.inputs), tf.nest.flatten(values), strict=True))
+        deadline = awake.now() + seconds
+        while True:
+            options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds))
+            try:
+                found = self.session.run(tf.nest.flatten(operation.fetches), self.identity | inputs, options=options)
+            except tf.errors.DeadlineExceededError:
+                seconds = deadline - awake.now()
+                if not again or seconds < REST_SECONDS:
+                    raise
+            else:
+                return tf.nest.pack_sequence_as(operation.fetches, found)
 
     def _wait(self, make: Callable[[], Any], missing: Callable[[], str]) -> None:
         """Make a request that waits for other tasks."""

@@ -16,6 +16,7 @@ from ..record import checkpoint
 from ..reports import Report
 from ..server.answers import NONE
 from ..server.failures import is_absence, is_late, is_refusal
+from ..waiting import awake
 from .local_layout import from_bytes
 from .local_state import Keeping
 from .options import Recovery
@@ -196,11 +197,11 @@ class Saver:
 
     def await_record(self, calls: StateCalls, events: int) -> bool:
         """Block until the evaluator has logged that many events; return False if the state was lost meanwhile."""
-        deadline = time.monotonic() + self.wait_seconds
+        deadline = awake.now() + self.wait_seconds
         while calls.acknowledged() < events:
             if not calls.alive().all():
                 return False
-            if time.monotonic() > deadline:
+            if awake.now() > deadline:
                 raise WaitTimeout(f"the evaluator has not logged its events for {self.wait_seconds:g} s")
             time.sleep(LOOK_SECONDS)
         return True

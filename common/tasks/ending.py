@@ -12,7 +12,7 @@ from ..errors import WaitTimeout
 from ..lazy import tf
 from ..reports import Report
 from ..sync import losses
-from ..waiting import POLL_SECONDS
+from ..waiting import POLL_SECONDS, awake
 from .calls import ObserverCalls
 from .job import Job
 from .observer import Observer, Snapshot
@@ -108,14 +108,14 @@ class Ending:
         """Let the workers leave, as the result is on disk. Errors do not matter: a restoration calls workers back."""
         with contextlib.suppress(tf.errors.OpError, WaitTimeout):
             expected = max(self.calls.shut_down(), self.stopped_workers)
-            soon = late = time.monotonic() + END_SECONDS
+            soon = late = awake.now() + END_SECONDS
             if not (self.stopped and self.job.script):
-                late = time.monotonic() + CHIEF_WAITS * self.calls.wait_seconds
+                late = awake.now() + CHIEF_WAITS * self.calls.wait_seconds
 
             def waits() -> bool:
                 """Return True while workers have yet to leave; the chief needs longer, for its last checkpoint."""
                 departed, chief = self.calls.departed()
-                return departed < expected and time.monotonic() < (soon if chief else late)
+                return departed < expected and awake.now() < (soon if chief else late)
 
             while waits():
                 self.reader.drain()  # the chief's last checkpoint waits until its events are on disk

@@ -16,6 +16,7 @@ from ..lazy import tf
 from ..record_format import RECORD
 from ..reports import Report
 from ..server.failures import is_absence, is_refusal, was_repeated
+from ..waiting import awake
 from .calls import Connect, ObserverCalls
 from .curvature import probe
 from .ending import Ending
@@ -90,7 +91,7 @@ class Evaluator:
 
     def _recover(self, error: BaseException) -> None:
         """Wait while the state is being restored; re-raise errors from which the run cannot recover."""
-        now = time.monotonic()
+        now = awake.now()
         self.failing = self.failing or now
         deadline = self.failing + self.rule.repair_seconds
         hopeless = isinstance(error, WaitTimeout) or not (is_refusal(error) or is_absence(error))

@@ -19,6 +19,7 @@ from ..files import dumps, open_in_place, writing
 from ..record import checkpoint
 from ..record_format import read_config, read_rows
 from ..settings import set_here
+from ..waiting import awake
 from .observer import Evaluation
 
 EVALUATIONS = "evaluations.jsonl"
@@ -84,17 +85,17 @@ def _is_deleted(path: Path) -> bool:
 
 def _appearing(run_dir: Path, done: set[int], wait_seconds: float) -> Iterator[Path]:
     """Yield checkpoints as they appear, except those of the versions in `done`, until the run has ended."""
-    news = time.monotonic()
+    news = awake.now()
     while True:
         ended = (run_dir / "result.json").exists()
         fresh = [path for path in checkpoint.found(run_dir) if int(path.name) not in done]
         for path in fresh:
             done.add(int(path.name))
             yield path
-            news = time.monotonic()
+            news = awake.now()
         if ended and not fresh:
             return
-        if time.monotonic() - news > wait_seconds:
+        if awake.now() - news > wait_seconds:
             raise WaitTimeout(
                 f"waited {wait_seconds:g} s for a checkpoint in {checkpoint.folder(run_dir)}: is the run still there, "
                 "and does it save often enough (--checkpoint-seconds)?"

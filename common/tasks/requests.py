@@ -55,6 +55,7 @@ class Request(Generic[Inputs, Answer]):
         of_waiting: only made where tasks can read which workers wait; the graphs of other runs do not have it.
         waits: limit of a call, in units of the limit of a wait, unless `seconds` is given.
         seconds: limit of a call.
+        once: a call that fails is not repeated, as it may have had an effect that would come twice.
     """
 
     build: Callable[Concatenate[Any, Inputs], Answer]
@@ -63,10 +64,16 @@ class Request(Generic[Inputs, Answer]):
     of_waiting: bool = False
     waits: float = 1.0
     seconds: float | None = None
+    once: bool = False
     name: str = ""
 
     def __set_name__(self, owner: type, name: str):
         self.name = name
+
+    @property
+    def repeats(self) -> bool:
+        """True if a call is made again where this task was suspended in it; polls have limits of their own."""
+        return not self.once and self.seconds is None
 
     def __get__(self, calls: Any, owner: type) -> Callable[Inputs, Answer]:
         return partial(calls.make, self)
@@ -135,10 +142,10 @@ class CommonRequests:
     ready = answer(np.ndarray, lambda ps: ps.slots.ready.read_value())  # workers that have joined once, [W]
     start = answer(bool, lambda ps: ps.slots.start_signal.enqueue(True))  # signal that all workers have joined
     _await_start = answer(bool, lambda ps: await_signal(ps.slots.start_signal))
-    _await_shutdown = answer(bool, lambda ps: ps.slots.shutdown_signal.dequeue())
+    _await_shutdown = answer(bool, lambda ps: ps.slots.shutdown_signal.dequeue(), once=True)
     _await_ps_end = answer(bool, lambda ps: ps.slots.ps_shutdown[0].dequeue(), seconds=POLL_END_SECONDS)
 
-    @request()
+    @request(once=True)
     def _depart(ps: Any, is_chief: bool) -> None:
         with tf.device(ps.devices[0]):
             chief = tf.fill([tf.cast(is_chief, tf.int32)], True)
@@ -173,7 +180,7 @@ class ObserverRequests:
         """Report that `events` of the trace are on disk; no effect if the state was restored after `restoration`."""
         return ps.journal.acknowledge(restoration, events)
 
-    @request()
+    @request(once=True)
     def shut_down(ps: Any) -> int:
         """Let all workers leave, as the result is on disk; return the number of present ones."""
         with tf.control_dependencies([ps.slots.shutdown_signal.enqueue_many([tf.ones([ps.num_workers], tf.bool)])]):
@@ -201,8 +208,8 @@ class GraceRequests:
 class RegionRequests:
     """Requests of the evaluator to one region, see `server.region`."""
 
-    serve = answer(bool, lambda region: region.serve(), traced=True, waits=STATE_WAITS)
-    tell = answer(bool, lambda region: region.tell())
+    serve = answer(bool, lambda region: region.serve(), traced=True, waits=STATE_WAITS, once=True)
+    tell = answer(bool, lambda region: region.tell(), once=True)
 
 
 class StateRequests:
@@ -240,14 +247,14 @@ class StateRequests:
 class WorkerRequests:
     """Requests that each worker has of its own."""
 
-    _refuse = answer(bool, lambda own: own.ps.refuse(own.slot), traced=True)
+    _refuse = answer(bool, lambda own: own.ps.refuse(own.slot), traced=True, once=True)
     _local = answer(dict, lambda own: tf.nest.map_structure(lambda v: v.read_value(), own.local()), waits=SLOW)
 
     @request(inputs=lambda own: own.fed)
     def _prepare(own: Any, data: Any, frozen: Any) -> None:
         return own.initialize
 
-    @request(traced=True)
+    @request(traced=True, once=True)
     def _join(own: Any, recorded: bool) -> Joined:
         return own.start(recorded)
 
@@ -257,7 +264,7 @@ class WorkerRequests:
         with tf.device(own.device):
             return own.clock.assign(steps).op if hasattr(own, "clock") else tf.no_op()
 
-    @request(traced=True, waits=SLOW)
+    @request(traced=True, waits=SLOW, once=True)
     def collect(own: Any, rounds: int) -> bool:
         """Bring the mean of workers that gossip up to date after the last round; this worker has made so many."""
         if own.scheme.sync.gossips:
@@ -286,7 +293,7 @@ class WorkerRequests:
     # The synchronization rule: block until it releases the last message; evict the workers that this one waits for, if
     # enough are left; leave, as all rounds are done. The last two return the workers no longer awaited, [W].
 
-    await_token = answer(bool, lambda own: own.slot.sleep(), of_waiting=True)
+    await_token = answer(bool, lambda own: own.slot.sleep(), of_waiting=True, once=True)
     evict_absent = answer(np.ndarray, lambda own: own.scheme.sync.evict(own.ps, own.slot), traced=True, of_waiting=True)
     deregister = answer(
         np.ndarray, lambda own: own.scheme.sync.deregister(own.ps, own.slot), traced=True, of_waiting=True
@@ -303,7 +310,7 @@ class LossRequests:
 
     out_from = answer(np.ndarray, lambda own: losses.out_from(own.ps))  # see `begin_rounds`, [W]
 
-    @request(traced=True)
+    @request(traced=True, once=True)
     def lose(own: Any, of: int, missed: int) -> tuple[bool, bool]:
         """Report the loss of a worker; return True if the run continues, and if this is the first report of it."""
         return losses.lose(own.ps, own.slot, of, missed)

@@ -176,7 +176,7 @@ class ScriptLoop(WorkerLoop):
         (rows,) = batches
         before = self.progress.rounds, self.progress.steps, *self.progress.end
         number = np.full_like(rows, self.handoff.begin_call())  # in place of rows: the data are the script's
-        call = partial(self.calls.rounds, event, number[None], before, limited=False)
+        call = partial(self.calls.rounds, event, number[None], before)
         try:
             if self.calls.graph.sees_waiting:
                 done = self.barrier.first(call)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..server.answers import NONE, PausedWorkers, Positions
+from ..waiting import awake
 from .local_state import Keeping
 from .state_calls import StateCalls
 
@@ -33,7 +34,7 @@ class Standstill:
 
     def __init__(self, keeping: Keeping, patience: Callable[[], float]):
         self.keeping, self.patience = keeping, patience
-        self.ended = time.monotonic()  # end of the last standstill
+        self.ended = awake.now()  # end of the last standstill
 
     @contextmanager
     def of(self, calls: StateCalls, is_fine: Callable[[], bool]) -> Iterator[bool]:
@@ -54,7 +55,7 @@ class Standstill:
                 yield False
         finally:
             calls.ask_for_copies(NONE)
-            self.ended = time.monotonic()
+            self.ended = awake.now()
 
     def _ask(self, calls: StateCalls) -> None:
         """Request a copy, at a meeting that no worker can have passed when it reads the request.
@@ -79,11 +80,11 @@ class Standstill:
     def _stands(self, calls: StateCalls, is_fine: Callable[[], bool]) -> bool:
         """Block until all workers stand still, or the time limit has passed; return True if the state may be read."""
         patient = self.keeping.meets or self.keeping.waits_for_all
-        began = moved = looked = time.monotonic()
+        began = moved = looked = awake.now()
         pause, rounds = max(PAUSE_SECONDS, PAUSE_SHARE * (began - self.ended)), -1
         while True:
             now = calls.paused_workers()
-            moment = time.monotonic()
+            moment = awake.now()
             if not now.continues or self._all_stand(now):
                 return bool(now.continues)
             if moment - looked > HEALTH_SECONDS:

@@ -23,6 +23,7 @@ from ..reports import Report
 from ..server.answers import NEVER, NONE
 from ..server.failures import is_absence
 from ..sync import losses
+from ..waiting import awake
 from .calls import Connect
 from .checkpointing import Saver
 from .graph import TaskGraph
@@ -143,8 +144,8 @@ class StateManager:
                 failing = None
             except Exception as error:
                 self.calls = None
-                failing = failing or time.monotonic()
-                if not is_absence(error) or time.monotonic() - failing > self.rule.repair_seconds:
+                failing = failing or awake.now()
+                if not is_absence(error) or awake.now() - failing > self.rule.repair_seconds:
                     self.failure = error
                     return
 

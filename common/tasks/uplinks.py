@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from ..errors import WaitTimeout
+from ..waiting import wait_until
 from .calls import ObserverCalls, RegionCalls
 
 TELL_SECONDS = 0.5  # between two times at which a region brings its record, if it has no message
@@ -52,9 +52,7 @@ class Uplinks:
         for own in self.regions:
             own.tell()
         for thread in self._threads:
-            thread.join(self.seconds)
-            if thread.is_alive():
-                raise WaitTimeout(f"waited {self.seconds:g} s for a message between servers of regions")
+            wait_until(lambda t=thread: not t.is_alive(), self.seconds, lambda: "a message between servers of regions")
         self.check()
         for own in self.regions:  # once more: a message of workers may have come after its last call
             own.tell()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from ..lazy import tf
 from ..server.answers import NEVER, Joined
 from ..server.failures import is_refusal
 from ..server.trace import UNKNOWN
-from ..waiting import absent, wait_until
+from ..waiting import absent, awake, wait_until
 from .calls import Calls, Connect
 from .graph import TaskGraph
 from .job import CHIEF
@@ -154,32 +153,35 @@ class WorkerCalls(Calls, WorkerRequests, LossRequests):
 
     # Rounds.
 
-    def rounds(self, event: Event, batches: np.ndarray, before: Before = NEW, limited: bool = True) -> Done:
-        """Run rounds in one call.
+    def rounds(self, event: Event, batches: np.ndarray, before: Before = NEW) -> Done:
+        """Run rounds in one call, which ends with its rounds: for the limit of the wait see `worker_recovery`.
 
         Args:
             event: the event that ends each of them.
             batches: rows of the shard, [rounds, steps, batch size].
             before: rounds and local steps that this worker has done, and the end of its last round.
-            limited: limit the call to the time that earlier calls took, and a wait. If not, see `worker_recovery`.
-
-        Raises:
-            WaitTimeout: the limit has passed; the message names the missing tasks.
         """
-        # At a barrier the limit detects a lost worker. A call that waits for no other worker may be slow, so its limit
-        # is longer.
-        seconds = (self.slack if self.sync.waits else SLOW) * self.patience
-        options = tf.compat.v1.RunOptions(timeout_in_ms=round(1000 * seconds) if limited else UNLIMITED_MS)
-        began = time.monotonic()
+        options, began = tf.compat.v1.RunOptions(timeout_in_ms=UNLIMITED_MS), awake.now()
         try:
             return self._callable(event, len(batches))(batches, before, options)
-        except tf.errors.DeadlineExceededError:
-            missing = self.missing() if self.graph.sees_waiting else ""
-            missing = missing or ("the ps" if self.sync.uses_ps else "another worker")
-            where = "at the barrier " if self.sync.waits else ""
-            raise WaitTimeout(f"worker {self.index} waited {seconds:.0f} s {where}for {missing}") from None
         finally:
-            self.longest = max(self.longest, time.monotonic() - began)
+            self.longest = max(self.longest, awake.now() - began)
+
+    @property
+    def limit(self) -> float:
+        """Seconds that a call of rounds may take, after that of earlier calls.
+
+        At a barrier the limit detects a lost worker. A call that waits for no other worker may be slow, so its limit
+        is longer.
+        """
+        return (self.slack if self.sync.waits else SLOW) * self.patience
+
+    def too_late(self) -> WaitTimeout:
+        """Return the error for a call of rounds that has reached its limit; it names the missing tasks."""
+        missing = self.missing() if self.graph.sees_waiting else ""
+        missing = missing or ("the ps" if self.sync.uses_ps else "another worker")
+        where = "at the barrier " if self.sync.waits else ""
+        return WaitTimeout(f"worker {self.index} waited {self.limit:.0f} s {where}for {missing}")
 
     def _callable(self, event: Event, count: int) -> Callable[..., Done]:
         """Return a function that runs `count` rounds, given the batches, the counts before them, and run options."""

@@ -163,10 +163,12 @@ class WorkerLoop:
         """Run rounds of the same length in one call; `batches` are their rows, [steps, batch size] each."""
         before = self.progress.rounds, self.progress.steps, *self.progress.end
         call = partial(self.calls.rounds, event, np.stack(batches), before)
-        if self.calls.graph.sees_waiting and not self.calls.longest:
-            done = self.barrier.first(partial(call, limited=False))
-        else:
+        if not self.calls.graph.sync.exchanges:
             done = call()
+        elif self.calls.graph.sees_waiting and not self.calls.longest:
+            done = self.barrier.first(call)
+        else:
+            done = self.barrier.later(call)
         self.barrier.note_completed()
         self.progress.count(batches, done)
 

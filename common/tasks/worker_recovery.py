@@ -21,6 +21,7 @@ from ..errors import Diverged, TaskFailed, WaitTimeout
 from ..lazy import tf
 from ..reports import Report
 from ..server.failures import is_absence, is_refusal, own_failure, was_repeated
+from ..waiting import awake
 from .local_state import LocalState
 from .progress import Progress
 from .worker_calls import Done, WorkerCalls
@@ -62,6 +63,28 @@ class BarrierWait:
             self.report(event="silent", worker=int(k))  # for the supervisor, which restarts tasks
         return True
 
+    def later(self, call: Callable[[], Done]) -> Done:
+        """Run a call of rounds after the first one, within the time that earlier calls took, and a wait.
+
+        The limit is none of TensorFlow, which counts time in which this process was suspended, and cancels the call:
+        in the middle of an update that would leave the center half changed.
+
+        Raises:
+            WaitTimeout: the limit has passed; the message names the missing tasks.
+        """
+        done, began = self.side.begin(call), awake.now()
+        while not is_done(done, LOOK_SECONDS):
+            if awake.now() - began > self.calls.limit:
+                if not (self.is_seen and self.handle_timeout()):
+                    raise self.calls.too_late()
+                began = awake.now()
+        return done.result()
+
+    @property
+    def is_seen(self) -> bool:
+        """True if the ps knows which workers wait at the barrier."""
+        return self.calls.graph.sync.uses_ps and self.calls.graph.sees_waiting
+
     def first(self, call: Callable[[], Done]) -> Done:
         """Run the first call of rounds without a time limit, as the time of local steps is not known yet.
 
@@ -74,7 +97,7 @@ class BarrierWait:
         done = self.side.begin(call)
         look, arrived_at, unanswered = min(LOOK_SECONDS, self.calls.wait_seconds / 4), None, 0
         while not is_done(done, look):
-            arrived, now = self._arrived(), time.monotonic()
+            arrived, now = self._arrived(), awake.now()
             if arrived is None:
                 unanswered += not self.calls.graph.in_process  # in one process, local steps delay the answer
                 if unanswered >= self.rule.patience:
@@ -178,16 +201,16 @@ class WorkerRecovery:
 
     def persist(self, action: Callable[[], None]) -> None:
         """Run an action that needs the ps, and retry it for a bounded time while the ps may be restarting."""
-        deadline = time.monotonic() + self.rule.repair_seconds
+        deadline = awake.now() + self.rule.repair_seconds
         while True:
             try:
                 return action()
             except (tf.errors.OpError, WaitTimeout) as error:
                 helps = self.rule.recovers and (is_absence(error) or is_refusal(error))
-                if not helps or time.monotonic() > deadline:
+                if not helps or awake.now() > deadline:
                     raise
             time.sleep(RETRY_SECONDS)
-            self.calls.reconnect(max(1.0, deadline - time.monotonic()))
+            self.calls.reconnect(max(1.0, deadline - awake.now()))
 
     def recover(self, error: BaseException) -> None:
         """Recover from a failed call, by the first rule that fits.
@@ -206,8 +229,7 @@ class WorkerRecovery:
         """
         if isinstance(error, GivenUp):
             raise WaitTimeout(str(error)) from None
-        at_a_ps = self.calls.graph.sync.uses_ps and self.calls.graph.sees_waiting
-        if isinstance(error, WaitTimeout) and at_a_ps and self.barrier.handle_timeout():
+        if isinstance(error, WaitTimeout) and self.barrier.is_seen and self.barrier.handle_timeout():
             return self.join()
         if is_refusal(error) and (self._has_ended() or self._was_not_finite()):
             return None
@@ -249,16 +271,16 @@ class WorkerRecovery:
     def _join_after_loss(self, error: BaseException) -> None:
         """Retry to join until the chief has restored the state, after the loss of a ps or of a connection."""
         self._pause_if_repeated(error)
-        deadline = time.monotonic() + self.rule.repair_seconds
+        deadline = awake.now() + self.rule.repair_seconds
         while True:
             try:
                 if not is_refusal(error):
-                    self.calls.reconnect(deadline - time.monotonic())
+                    self.calls.reconnect(deadline - awake.now())
                 return self._join_again()
             except (tf.errors.OpError, WaitTimeout) as again:
                 if not (is_refusal(again) or is_absence(again)):
                     raise
-                if time.monotonic() > deadline:
+                if awake.now() > deadline:
                     ps_answers = is_refusal(again) or isinstance(again, tf.errors.FailedPreconditionError)
                     what = "the chief, worker 0, to restore the state" if ps_answers else "the ps to come back"
                     raise WaitTimeout(
