@@ -117,12 +117,17 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
     return otherwise or f"Known: {', '.join(sorted(known))}."
 
 
+LONGEST_NAME = 100  # longer ones are no misspelt names, and to compare them takes long
+
+
 def close_to(name: str, known: Iterable[str]) -> list[str]:
     """Return up to three known names that `name` may mean, the nearest first, without regard to dashes and case.
 
     A name is near if whole words are too many or missing, as in `num_workers` for `workers` or `period` for
     `communication_period`, or if they differ in at most a third of the letters of `name`, and half of those of a word.
     """
+    if len(name) > LONGEST_NAME:
+        return []
     word, words = _plain(name), {text: _plain(text) for text in known}
     if synonyms := [text for text, own in words.items() if own == SYNONYMS.get(word)]:
         return synonyms

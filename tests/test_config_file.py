@@ -139,3 +139,26 @@ def test_a_file_of_settings_is_read_once(command, started, monkeypatch):
     monkeypatch.setattr(config_file, "read_text", lambda path: seen.append(path) or read(path))
     assert cli.dispatch([*command, "--config", "own.toml"]) == 0
     assert seen == [Path("own.toml")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('resume = "LONG"', r"the name of a file is too long \(\d{3} characters\)\. Received: x+\.\.\."),
+        ("a = " + "[" * 3000 + "]" * 3000, "as TOML: maximum recursion depth"),
+        ('"LONG" = 1', "has no option 'xxx"),
+    ],
+)
+def test_a_hostile_file_is_refused_in_one_line(content, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.toml").write_text('algorithm = "downpour"\n' + content.replace("LONG", 300 * "x"))
+    with pytest.raises(UserError, match=message) as caught:
+        cli.dispatch(["train", "--config", "own.toml", "--dry-run"])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("words", [["downpour", "--resume", 300 * "x"], ["replay", 300 * "x"], [6000 * "y/"]])
+def test_a_name_that_is_too_long_is_refused_in_one_line(words):
+    with pytest.raises(UserError) as caught:
+        cli.dispatch(words)
+    assert "\n" not in str(caught.value)

@@ -201,12 +201,24 @@ def test_a_silent_worker_is_killed_to_be_started_again_once():
     assert Watched(silent(1), *ALL_END).asked == []
 
 
-def test_without_a_ps_silent_workers_are_named_beside_a_complaint():
+@pytest.mark.parametrize("quiet", [True, False])
+def test_without_a_ps_workers_that_have_not_complained_are_named(quiet, monkeypatch):
+    """With the truth: one that gives signs of life was once said to be silent."""
     workers = [("worker", k) for k in range(3)]
     complaints = [error(f"worker-{k}", "WaitTimeout") for k in (2, 0)]
+    known = lambda detector, seconds: {"worker-1": 4.0} if quiet and seconds == supervision.QUIET_SECONDS else {}  # noqa: E731
+    monkeypatch.setattr(supervision.FailureDetector, "quiet", known)
     run = Watched(*complaints, names=workers, rule=COLLECTIVE)
     assert type(run.error) is WaitTimeout
-    assert str(run.error) == "worker-2: it says why. No word from worker-1"
+    about = "No word from worker-1" if quiet else "worker-1 came too late, and gives signs of life: is it short of CPU?"
+    assert str(run.error) == f"worker-2: it says why. {about}"
+
+
+def test_a_complaint_of_the_evaluator_accuses_no_worker():
+    """On a busy machine it waited for worker 0, which built its graph, and all workers were named."""
+    names = [("worker", 0), ("worker", 1), ("evaluator", 0)]
+    run = Watched(error("evaluator-0", "WaitTimeout"), names=names, rule=COLLECTIVE)
+    assert str(run.error) == "evaluator-0: it says why"
 
 
 def test_without_a_ps_a_worker_that_was_found_silent_is_named_alone(monkeypatch):

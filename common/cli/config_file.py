@@ -85,7 +85,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
         return content
     try:
         content = tomllib.loads(read_text(path))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"cannot read {path} as TOML: {getattr(error, 'strerror', None) or error}. Give the config.json of a run, "
             f"or a TOML file with lines such as learning_rate = 0.1"

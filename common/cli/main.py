@@ -7,6 +7,7 @@ and `list` answer at once.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -146,7 +147,21 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Run the command that the arguments name; return its exit code."""
+    """Run the command that the arguments name; return its exit code.
+
+    Raises:
+        UserError: they are wrong, or have a name that no file system takes.
+    """
+    try:
+        return _dispatch(arguments)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG or not error.filename:
+            raise
+        name = os.fspath(error.filename)
+        raise UserError(f"the name of a file is too long ({len(name)} characters). Received: {name[:40]}...") from None
+
+
+def _dispatch(arguments: list[str]) -> int:
     wanted = "a Python file that defines a scheme or a codec, as in --import my_scheme.py"
     files, arguments = flags.taken_out("--import", arguments, wanted)
     for file in files:

@@ -119,11 +119,16 @@ class Supervision:
             names = ", ".join(f"{name} for {seconds:.0f} s" for name, seconds in sorted(silent.items()))
             before = f"{failure}. " if isinstance(failure, WaitTimeout) else ""
             return WaitTimeout(f"{before}No word from {names}: is it stopped?")
-        silent = sorted(task for task in run_state.alive - run_state.reported_failure if task.startswith("worker-"))
-        found = bool(run_state.silenced) or not silent  # with a silenced task, the others only waited for it
-        if found or not (run_state.rule.is_collective and isinstance(failure, WaitTimeout)):
+        # Without a ps no task knows which worker is awaited: if some have complained, it is one that has not.
+        workers = {task for task, (name, _) in self.tasks.items() if name == "worker"}
+        late = sorted(workers & run_state.alive - run_state.reported_failure)
+        if run_state.silenced or not late or late == sorted(workers):  # else the others only waited for it, or for none
             return failure
-        return WaitTimeout(f"{failure}. No word from {', '.join(silent)}")
+        if not (run_state.rule.is_collective and isinstance(failure, WaitTimeout)):
+            return failure
+        if set(late) <= self.detector.quiet(QUIET_SECONDS).keys():
+            return WaitTimeout(f"{failure}. No word from {', '.join(late)}")
+        return WaitTimeout(f"{failure}. {', '.join(late)} came too late, and gives signs of life: is it short of CPU?")
 
     def log_of(self, task: str) -> str:
         """Return the path of a task's log and its last lines."""
