@@ -92,7 +92,7 @@ class DESLOC(Scheme):
     def local_step(self, worker, gradient):
         moments = worker.first_moment, worker.second_moment, worker.adam_steps
         options = {name: getattr(self, name) for name in ("weight_decay", "beta_1", "beta_2")}
-        adamw(worker.params, *moments, gradient, self.learning_rate, **options)
+        adamw(worker.params, *moments, gradient, self.learning_rate, decayed=worker.decayed, **options)
 
     def message(self, worker):
         kind = self._kind(worker.step)

@@ -51,11 +51,12 @@ class SignSGDMV(Scheme):
 
     def server_update(self, server, message, staleness):
         vote = tf.sign(message)
-        self._step(server.center, vote)
+        self._step(server, server.center, vote)
         return vote
 
     def on_reply(self, worker, reply):
-        self._step(worker.params, reply)
+        self._step(worker, worker.params, reply)
 
-    def _step(self, params, vote):
-        sgd(params, vote + self.weight_decay * params if self.weight_decay else vote, self.learning_rate)
+    def _step(self, view, params, vote):
+        step = vote + self.weight_decay * view.decayed(params) if self.weight_decay else vote
+        sgd(params, step, self.learning_rate)

@@ -32,7 +32,7 @@ them with the same operations in a graph of TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from numbers import Integral
 from types import SimpleNamespace
@@ -41,6 +41,7 @@ from typing import Any
 from .arguments import at_most
 from .cards import warn_if_crowded
 from .contract.checks import fitted_in_process
+from .contract.decay import check_positions, decayed_of
 from .contract.fragments import fragments_of
 from .contract.scheme import Scheme
 from .contract.seeded import uniform
@@ -67,6 +68,7 @@ class Operations:
         ps: number of parameter servers.
         shapes: shapes of the parameters.
         seed: seed of `worker.uniform`.
+        without_decay: positions of the parameters that weight decay leaves as they are.
         variable: makes a variable of a value and a name.
         for_xla: True if XLA shall be able to compile the operations.
 
@@ -87,12 +89,15 @@ class Operations:
         ps: int,
         shapes: Sequence[tuple[int, ...]],
         seed: int,
+        without_decay: Collection[int] = (),
         variable: Callable[[Any, str], Any] = as_variable,
         for_xla: bool = False,
     ):
         self.scheme, self.sync, self.workers, self.sizes = scheme, scheme.sync, workers, even_sizes(len(center), ps)
         self.known = {"num_workers": workers, "shapes": shapes, "uniform": partial(uniform, seed, len(center))}
         (self.known["fragments"],) = fragments_of([len(center)])
+        self.without_decay = without_decay
+        (self.known["decayed"],) = decayed_of(shapes, without_decay, [len(center)])
         self.codec, self.reply_codec = (
             codec.unpacked() if for_xla else codec for codec in (scheme.codec, scheme.reply_codec)
         )
@@ -107,8 +112,10 @@ class Operations:
         self.local = LocalVariables(self.scheme, center, self.sizes, self.known, variable)
         parts = [variable(part, "center") for part in tf.split(center, self.sizes) if self.sync.uses_ps]
         parts = parts or [self.local.row("params", 0)]  # without a ps, the parameters of worker 0 are the center
-        seen = [{"fragments": of_part, "shapes": self.known["shapes"]} for of_part in fragments_of(self.sizes)]
-        of_parts = zip(parts, seen, strict=True)
+        decayed = decayed_of(self.known["shapes"], self.without_decay, self.sizes)
+        names = {"fragments": fragments_of(self.sizes), "decayed": decayed}
+        seen = [dict(zip(names, own, strict=True)) for own in zip(*names.values(), strict=True)]
+        of_parts = [(part, {"shapes": self.known["shapes"], **own}) for part, own in zip(parts, seen, strict=True)]
         self.servers = [GlobalVariables(self.scheme, *of_part, self.workers, variable) for of_part in of_parts]
         rows = [self.workers] if self.sync.gossips else []  # a reply for each worker
         without = tf.zeros([*rows, self.scheme.message_sizes(self.known["shapes"])[-1]])
@@ -298,6 +305,8 @@ class Group:
         ps: number of parameter servers, each with a slice of the center. A codec encodes each slice by itself.
         codec: compression of messages, for instance `int8` or `topk:fraction=0.01`, with error feedback.
         seed: seed of `worker.uniform`.
+        without_decay: positions of the arrays in `params`, flattened, that weight decay leaves as they are: biases and
+            scales of normalisations, for instance.
 
     Example:
         >>> import distsgd, numpy as np
@@ -317,15 +326,18 @@ class Group:
     """
 
     def __init__(
-        self, scheme: Scheme, params: Any, *, workers: int, ps: int = 1, codec: str = "float32", seed: int = 0
-    ):
+        self, scheme: Scheme, params: Any, *, workers: int, ps: int = 1, codec: str = "float32", seed: int = 0,
+        without_decay: Collection[int] = (),
+    ):  # fmt: skip
         warn_if_crowded()
         scheme = fitted_in_process(scheme, workers, ps, codec, "Group(Downpour(), params, workers=4)")
         self.scheme, self.workers, self._structure = scheme, workers, Structure(params)
         center = self._structure.vector(params, "params")
         at_most(len(center), ps=ps)
         shapes = self._structure.shapes
-        self._operations = Operations(scheme, center, workers=workers, ps=ps, shapes=shapes, seed=seed)
+        check_positions(without_decay, len(shapes))
+        known: dict[str, Any] = {"workers": workers, "ps": ps, "shapes": shapes, "seed": seed}
+        self._operations = Operations(scheme, center, **known, without_decay=without_decay)
         self._turns = Turns(scheme, workers, self._operations.do)
 
     # What the caller reads.

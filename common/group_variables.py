@@ -26,7 +26,7 @@ class LocalVariables:
         scheme: the algorithm.
         center: the first center [P].
         sizes: sizes of the slices of the center: the codec has variables for each.
-        known: what all workers know: `num_workers`, `shapes`, `uniform`.
+        known: what all workers know: `num_workers`, `shapes`, `uniform`, `decayed`.
         variable: makes a variable of a value and a name.
     """
 
@@ -99,7 +99,7 @@ class GlobalVariables:
 
     Args:
         scheme: the algorithm.
-        center, of_part: the slice, a variable; and the attributes `fragments` and `shapes` of the view.
+        center, of_part: the slice, a variable; and the attributes `fragments`, `decayed` and `shapes` of the view.
         workers: number of workers, W.
         variable: makes a variable of a value and a name.
     """

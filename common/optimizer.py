@@ -184,6 +184,7 @@ class Optimizer(keras.optimizers.Optimizer):
             self._began_at = self._variable(tf.constant(0, tf.int64), "began_at")  # step at which the run began
             self._first = len(self.variables)  # index of the first variable of the run
             known: dict[str, Any] = {"workers": self.workers, "ps": self.ps, "shapes": shapes, "seed": self.seed}
+            known["without_decay"] = [i for i, one in enumerate(variables) if not self._use_weight_decay(one)]
             self._operations = Operations(self.scheme, center, **known, variable=self._variable, for_xla=True)
             self._operations.learning_rate = self._rate if hasattr(self.scheme, "learning_rate") else None
             self._table = Table(partial(TurnsAhead, self.scheme, self.workers, self.order, self.seed), self.workers)
@@ -193,8 +194,7 @@ class Optimizer(keras.optimizers.Optimizer):
     def _variable(self, value: Any, name: str) -> Any:
         """Make a variable that is saved with the optimizer."""
         check_type(value.dtype, f"{self.scheme.name}: make its variable {name}")
-        name = f"{name}_{len(self.variables)}"
-        variable = keras.Variable(value, dtype=value.dtype.name, trainable=False, name=name)
+        variable = keras.Variable(value, dtype=value.dtype.name, trainable=False, name=f"{name}_{len(self.variables)}")
         self._track_variable(variable)
         return variable.value
 

@@ -95,6 +95,7 @@ CONFIG: Mapping[str, Kind] = {
     "earlier_step_targets": list_of(STEPS), "seed": whole(0, 2**32 - 1), "skew": or_null(TEXT),
     "participation": or_null(NUMBER), "hostile": or_null(TEXT), "clip_norm": or_null(NUMBER),
     "ema_decay": or_null(NUMBER), "kernels": or_null(TEXT), "servers_apart": BOOLEAN, "arithmetic": ARITHMETIC,
+    "exclude_from_weight_decay": or_null(TEXT), "without_decay": list_of(whole(0, 2**31)),
 }  # fmt: skip
 
 RESULT: Mapping[str, Kind] = {"algorithm": TEXT, "updates": or_null(whole(0, 2**63 - 1)), "recovery": RECOVERY}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -13,12 +15,14 @@ from rich.console import Console
 from .cluster.cluster import Cluster
 from .cluster.fingerprint import given_name, model_digest
 from .contract.checks import check_kind
+from .contract.decay import weight_decay_of
 from .contract.scheme import Scheme
 from .data.examples import read
 from .data.inputs import build_on, first_batches, prepared
 from .data.models import ModelRecipe, name_for
 from .data.named import load
-from .data.trial import try_out
+from .data.suspects import bad_example, of_worker
+from .data.trial import fails, try_out
 from .errors import UserError
 from .launch.gpus import gpus
 from .launch.run import run
@@ -30,8 +34,9 @@ from .record.latest import named
 from .record.saved_runs import picture, read_run
 from .record.summary import summary, summary_html
 from .settings import refuse, use_tensorflow, using
-from .tasks.job import Job, describe, make_job, refuse_loops
+from .tasks.job import Job, describe, make_job
 from .tasks.options import Keywords, Recovery, options_of, takes_options
+from .tasks.simulated import refuse_loops
 
 
 @dataclass(frozen=True)
@@ -165,7 +170,8 @@ def train(
         validation_data, _ = read(validation_data, "validation_data", model)
     data, validation_data = prepared(data, validation_data, validation_split, class_weight)
     build_on(data, model, cluster.workers)
-    job = make_job(scheme, ModelRecipe.of(model), data, validation_data, cluster, how)
+    recipe = ModelRecipe.of(model).excluding(how.exclude_from_weight_decay, model)
+    job = make_job(scheme, recipe, data, validation_data, cluster, how)
     try_on_a_batch(job, model)
     config = {**describe(job, dataset="own data", model=given_name(model)), "architecture": model_digest(model)}
     own, keras_own = _hooks(job, model, callbacks)
@@ -221,8 +227,14 @@ def try_on_a_batch(job: Job, model: Any) -> None:
         )
         gpu = bool(gpus())
         xla = job.compiles(gpu) and job.cluster.simulated is None
-        with using(job.recipe.settings):
-            job.recipe = try_out(job.recipe, model, *batches, xla=("GPU" if gpu else "CPU") if xla else "")
+        with using(job.recipe.settings), _naming_examples(job, model):
+            job.recipe = try_out(
+                job.recipe,
+                model,
+                *batches,
+                xla=("GPU" if gpu else "CPU") if xla else "",
+                decays=bool(weight_decay_of(job.scheme)),
+            )
         if xla and job.recipe.without_xla and job.options.jit == "on":
             raise UserError(f"{job.recipe.without_xla}. Leave jit out, or change the model. Received: jit='on'")
         if xla and job.recipe.without_xla:
@@ -232,6 +244,22 @@ def try_on_a_batch(job: Job, model: Any) -> None:
                 f"servers of {job.regions} regions with a ps task each keep no state beside the parameters, such as "
                 f"that of batch normalisation: choose a model without, or leave ps out. Received: ps={job.ps}"
             )
+
+
+@contextmanager
+def _naming_examples(job: Job, model: Any) -> Iterator[None]:
+    """Let an error of the trial name the bad example of arrays, and the worker that would train on it."""
+    try:
+        yield
+    except UserError as error:
+        for what, arrays, training in (("data", job.train, True), ("validation_data", job.test, False)):
+            if isinstance(arrays, tuple):
+                row = bad_example(arrays, partial(fails, model, what=what, training=training))
+                if row is not None:
+                    owner = "worker" if job.options.participation is None else "client"
+                    place = of_worker(row, job.plan.shards(), owner) if training else ""
+                    raise UserError(f"{error}. The fault is in example {row} of {what}{place}") from None
+        raise
 
 
 def _check_kinds(scheme: Any, cluster: Any, callbacks: Any) -> None:

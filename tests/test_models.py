@@ -11,7 +11,8 @@ from distsgd.common import UserError
 from distsgd.common.cli.main import dispatch
 from distsgd.common.data.models import MADE_FOR, MODELS, ModelRecipe, batched
 from distsgd.common.data.named import load
-from distsgd.common.data.trial import diagnostic_batch, try_out
+from distsgd.common.data.suspects import diagnostic_batch
+from distsgd.common.data.trial import try_out
 from distsgd.common.worker.flat_model import FlatModel
 from distsgd.common.worker.replica import own_seed
 

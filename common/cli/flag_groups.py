@@ -121,8 +121,8 @@ class AloneOptions(Options):
 
 GROUPS = {
     "training": (
-        "devices_per_worker", "skew", "clip_norm", "l2", "participation", "hostile", "ema_decay", "lr_schedule",
-        "probe", "stop_at_version", "stop_at_accuracy", "evaluate_every",
+        "devices_per_worker", "skew", "clip_norm", "l2", "exclude_from_weight_decay", "participation", "hostile",
+        "ema_decay", "lr_schedule", "probe", "stop_at_version", "stop_at_accuracy", "evaluate_every",
     ),
     "processes": ("transport", "kernels", "jit", "tf32", "isolation", "wait_seconds"),
     "fault tolerance": ("recovery",),

@@ -178,11 +178,14 @@ def prepared(scheme: Scheme, options: Options) -> tuple[Job, dict[str, Any], Any
     with Console(stderr=True).status(f"{scheme.name}: reading the data ..."):  # shown only on a terminal
         in_tasks = not (cluster.placement.in_process or options.dry_run)
         dataset, name, recipe, model = find_problem(options, only_tries=in_tasks)
+    if options.run.exclude_from_weight_decay is not None or model is not None:
+        recipe = recipe.excluding(options.run.exclude_from_weight_decay, model)
     job = make_job(scheme, recipe, dataset.train, dataset.test, cluster, options.run)
     job.scheme = shaped(job.scheme, options.lr_schedule, job.steps)
-    config = describe(job, options.data or options.dataset or "", name)
     if model is not None:
         try_on_a_batch(job, model)
+    config = describe(job, options.data or options.dataset or "", name)
+    if model is not None:
         config["architecture"] = model_digest(model)
     if dataset.features:
         config["sparsity"] = sparsity(dataset.train[0], dataset.features)

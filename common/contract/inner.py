@@ -70,7 +70,8 @@ class InnerAdam(InnerSGD):
     def step(self, worker: Worker, gradient: Tensor, learning_rate: Any) -> None:
         """Make one local step with the corrected moments."""
         moments = worker.first_moment, worker.second_moment, worker.adam_steps
-        adamw(worker.params, *moments, gradient, learning_rate, **{"weight_decay": 0.0} | vars(self))
+        options = {"weight_decay": 0.0, "decayed": worker.decayed} | vars(self)
+        adamw(worker.params, *moments, gradient, learning_rate, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,7 @@ class InnerMuon(InnerAdamW):
         m, v, moved = (tf.concat(part, 0) for part in zip(*made, strict=True))
         worker.first_moment.assign(m)
         worker.second_moment.assign(v)
-        sgd(worker.params, moved + self.weight_decay * worker.params, learning_rate)
+        sgd(worker.params, moved + self.weight_decay * worker.decayed(worker.params), learning_rate)
 
     def _made(self, t: Tensor, shape: Sequence[int], m: Tensor, v: Tensor, gradient: Tensor) -> Sequence[Tensor]:
         """Return the next moments of one variable, and the direction of its step."""
@@ -130,7 +131,7 @@ class InnerLion(InnerSGD):
         before = worker.inner_momentum.read_value()
         moved = tf.sign(self.beta_1 * before + (1 - self.beta_1) * gradient)
         if self.weight_decay:
-            moved += self.weight_decay * worker.params
+            moved += self.weight_decay * worker.decayed(worker.params)
         worker.inner_momentum.assign(self.beta_2 * before + (1 - self.beta_2) * gradient)
         sgd(worker.params, moved, learning_rate)
 

@@ -74,6 +74,7 @@ def adamw(
     learning_rate: Any,
     weight_decay: float,
     *,
+    decayed: Any = lambda vector: vector,
     beta_1: float = 0.9,
     beta_2: float = 0.999,
     epsilon: float = 1e-8,
@@ -81,7 +82,7 @@ def adamw(
     """Apply AdamW (Loshchilov and Hutter 2019): x <- x - eta lambda x, then Adam (Kingma and Ba 2015, algorithm 1).
 
     t <- t + 1;  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g**2;
-    x <- x - eta (m / (1 - b1**t)) / (sqrt(v / (1 - b2**t)) + epsilon).
+    x <- x - eta (m / (1 - b1**t)) / (sqrt(v / (1 - b2**t)) + epsilon). `decayed` is that of the worker.
     """
     rate = tf.cast(learning_rate, tf.float32)
     # Both in float32 before the subtractions: 1 - beta then has the rounding of 1 - beta**t, as in the kernel. With an
@@ -90,7 +91,7 @@ def adamw(
     t = steps.assign_add(1.0)  # a float stands still at 2**24, long after both powers have become zero
     power_1, power_2 = tf.pow(beta_1, t), tf.pow(beta_2, t)
     if weight_decay:
-        variable.assign_sub(rate * weight_decay * variable)
+        variable.assign_sub(rate * weight_decay * decayed(variable))
     if not _has_kernel(variable, rate):
         m, v, moved = adam(first_moment, second_moment, gradient, t, beta_1, beta_2, epsilon)
         first_moment.assign(m)

@@ -70,6 +70,16 @@ class Worker(SimpleNamespace):
         """
         raise NotImplementedError
 
+    def decayed(self, vector: Tensor) -> Tensor:
+        """Return the vector [P] with zeros for the variables that weight decay leaves as they are.
+
+            worker.params.assign_sub(rate * self.weight_decay * worker.decayed(worker.params))
+
+        The loss does not depend on them, or the user has excluded them (`exclude_from_weight_decay`). A server has the
+        same function, for the coordinates of its slice [n].
+        """
+        raise NotImplementedError
+
     def mean(self, vector: Tensor) -> Tensor:
         """Return the mean of a float tensor over all workers (an all-reduce); its shape must be the same on all.
 
@@ -115,6 +125,10 @@ class Server(SimpleNamespace):
         """Return the fragment of each coordinate of the slice, [n], see `Worker.fragments`."""
         raise NotImplementedError
 
+    def decayed(self, vector: Tensor) -> Tensor:
+        """Return a vector [n] with zeros for the variables that weight decay leaves, see `Worker.decayed`."""
+        raise NotImplementedError
+
     def row(self, name: str, index: Any) -> Any:
         """Return a row of a global variable [R, ...], such as that of a region, used like a variable [...]."""
         from ..messages.stand_in import Row  # imports TensorFlow
@@ -127,8 +141,8 @@ class Server(SimpleNamespace):
 
 # A variable of a scheme cannot have one of these names, nor begin with an underscore. Variables of the engine and of
 # synchronization rules do not appear in the views, so they reserve no names.
-WORKER_NAMES = frozenset({*Worker.__annotations__, "mean", "uniform", "fragments"})
-SERVER_NAMES = frozenset({*Server.__annotations__, "fragments", "row"})
+WORKER_NAMES = frozenset({*Worker.__annotations__, "mean", "uniform", "fragments", "decayed"})
+SERVER_NAMES = frozenset({*Server.__annotations__, "fragments", "decayed", "row"})
 
 
 def check_names(scheme: str, kind: str, names: Iterable[str], others: Iterable[str] = ()) -> None:

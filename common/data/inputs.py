@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..arguments import fraction
@@ -12,7 +12,10 @@ from ..lazy import keras, tf
 from .dataset import leaves, num_examples, split_off, weighted
 from .examples import kind_of
 from .models import plain
-from .trial import described, diagnostic_batch
+from .suspects import diagnostic_batch
+from .trial import described
+
+UNEVEN = 0.9  # of all examples of an epoch: if not more of them are used, or used once, a line says so
 
 DataFunction = Callable[..., Any]  # without argument or of a tf.distribute.InputContext, returns a tf.data.Dataset
 
@@ -34,10 +37,10 @@ def prepared(data: Any, validation: Any, split: float, class_weight: Mapping[int
 
 
 def count_steps(data: Any, owners: int, batch_size: int, epochs: int, steps: int | None, owner: str = "worker") -> int:
-    """Return the local steps on each shard: `steps` if given, else those of the epochs.
+    """Return the local steps on the longest shard: `steps` if given, else those of the epochs.
 
     Args:
-        data: nested arrays, or a data function of an InputContext.
+        data: nested arrays, or the batches of each worker from a data function, see `shares`.
         owners: number of shards: workers that share the data, or clients.
         batch_size: examples of a step.
         epochs: passes over the data.
@@ -47,8 +50,10 @@ def count_steps(data: Any, owners: int, batch_size: int, epochs: int, steps: int
     Raises:
         UserError: a shard is smaller than a batch, or the length of a `tf.data.Dataset` is not known.
     """
-    if callable(data):
-        return steps or epochs * _steps_of_epoch(data, owners)
+    if isinstance(data, list):
+        if steps is None and min(data) < 0:
+            raise UserError("the length of the tf.data.Dataset is not known: give steps=, local steps of each worker")
+        return steps or epochs * max(data)
     examples = num_examples(data)
     shard = examples // owners
     if batch_size > shard:
@@ -59,18 +64,68 @@ def count_steps(data: Any, owners: int, batch_size: int, epochs: int, steps: int
     return steps or epochs * (shard // batch_size)
 
 
-def _steps_of_epoch(make: DataFunction, workers: int) -> int:
-    count = int(_dataset(make, workers).cardinality())
-    if count <= 0:
-        raise UserError("the length of the tf.data.Dataset is not known: give steps=, local steps of each worker")
-    return count
+def shares(make: DataFunction, workers: int) -> list[int]:
+    """Return the number of batches in the share of each worker; it is negative if it is not known, or has no end.
+
+    Raises:
+        UserError: a share is empty, or the function fails.
+    """
+    if isinstance(make, Sharded):  # one call tells all shares
+        batches = int(_dataset(make.whole).cardinality())
+        found = [batches if batches < 0 else len(range(k, batches, workers)) for k in range(workers)]
+    else:
+        found = [int(_dataset(make, workers, k).cardinality()) for k in range(workers)]
+    if 0 in found:
+        raise UserError(
+            f"the data function has no batch for worker {found.index(0)} of {workers}: give more data, smaller batches "
+            f"or fewer workers. Received batches: {in_short(found)}"
+        )
+    return found
+
+
+def in_short(numbers: Sequence[int], most: int = 8) -> str:
+    """Return the numbers of all workers in words; of many the smallest and the largest."""
+    few = len(numbers) <= most
+    return ", ".join(map(str, numbers)) if few else f"{min(numbers)} to {max(numbers)} of {len(numbers)} workers"
+
+
+def uneven(data: Any, owners: int, batch_size: int, together: bool = False) -> str:
+    """Return a line on examples that an epoch leaves out or uses twice, if they are a tenth or more; else nothing.
+
+    Args:
+        data: nested arrays, or the batches of each worker from a data function, see `shares`.
+        owners: number of shards.
+        batch_size: examples of a step.
+        together: True if all workers make as many steps, so that shorter shares begin anew.
+    """
+    if isinstance(data, list):
+        if min(data) < 0 or min(data) > UNEVEN * max(data):
+            return ""
+        then = "their steps are as many, so that shorter ones begin anew" if together else "each worker makes its own"
+        return f"the shares of the workers differ: {in_short(data)} batches an epoch; {then}"
+    examples = num_examples(data)
+    if (used := owners * (examples // owners // batch_size) * batch_size) > UNEVEN * examples:
+        return ""
+    return (
+        f"an epoch uses {used} of {examples} examples, others in each: a worker has {examples // owners}, in "
+        f"batches of {batch_size}. Another batch_size uses more"
+    )
+
+
+class Sharded:
+    """A data function of an InputContext, of one without arguments: each worker takes its share of the batches."""
+
+    def __init__(self, whole: Callable[[], Any]):
+        self.whole = whole
+
+    def __call__(self, context: Any) -> Any:
+        """Return the share of a worker."""
+        return _checked(self.whole()).shard(context.num_input_pipelines, context.input_pipeline_id)
 
 
 def sharding(make: DataFunction) -> Callable[[Any], Any]:
     """Return a data function of an InputContext; shard the data of a function without arguments."""
-    if inspect.signature(make).parameters:
-        return make
-    return lambda context: _checked(make()).shard(context.num_input_pipelines, context.input_pipeline_id)
+    return make if inspect.signature(make).parameters else Sharded(make)
 
 
 def first_batches(train: Any, test: Any, size: int, workers: int) -> tuple[Any, Any]:

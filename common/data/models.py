@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 from weakref import WeakSet
@@ -84,6 +84,7 @@ class ModelRecipe:
     settings: Mapping[str, Any] = field(default_factory=lambda: STANDARD)  # of Keras, where the model is built and used
     statistics: Sequence[int] = ()  # see `FlatModel`; empty before `trial.try_out`
     batch: Any = None
+    without_decay: Sequence[int] = ()  # see `FlatModel`
 
     @property
     def parameters(self) -> int:
@@ -93,7 +94,34 @@ class ModelRecipe:
 
     def flat(self, model: Any = None) -> FlatModel:
         """Return a new model, or the given one, as a function of flat vectors."""
-        return FlatModel(self.build() if model is None else model, self.statistics, self.batch)
+        return FlatModel(self.build() if model is None else model, self.statistics, self.batch, self.without_decay)
+
+    def excluding(self, texts: str | None, model: Any = None) -> ModelRecipe:
+        """Return the recipe without the weight decay of some variables.
+
+        Args:
+            texts: texts that occur in the paths of these variables, with commas between; None for none.
+            model: the Keras model, if there is one; those that its optimizer excludes are left out, too.
+
+        Raises:
+            UserError: a text occurs in no path.
+        """
+        excluded = set(self.without_decay)
+        if model is not None and model.optimizer is not None:
+            optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+            excluded |= {i for i, v in enumerate(model.trainable_variables) if not optimizer._use_weight_decay(v)}
+        if texts is not None:
+            with tf.Graph().as_default():
+                paths = [v.path for v in (model or self.build()).trainable_variables]
+            for text in texts.split(","):
+                found = {i for i, path in enumerate(paths) if text and text in path}
+                if not found:
+                    raise UserError(
+                        f"exclude_from_weight_decay: {text!r} occurs in no path of a variable of the model, such as "
+                        f"{', '.join(paths[:4])}. Received: {texts}"
+                    )
+                excluded |= found
+        return replace(self, without_decay=tuple(sorted(excluded)))
 
     @classmethod
     def of(cls, model: Any) -> ModelRecipe:

@@ -16,11 +16,13 @@ from ..lazy import keras, tf
 from ..worker.flat_model import FlatModel, computes_in_float16, loss_of
 from .dataset import leaves
 from .models import ModelRecipe, custom_objects, plain
+from .suspects import finite
 
 
 def try_out(
-    recipe: ModelRecipe, model: Any, batch: Sequence[Any], validation: Sequence[Any] | None = None, xla: str = ""
-) -> ModelRecipe:
+    recipe: ModelRecipe, model: Any, batch: Sequence[Any], validation: Sequence[Any] | None = None, *, xla: str = "",
+    decays: bool = False,
+) -> ModelRecipe:  # fmt: skip
     """Try a training step; return the recipe with the findings. The model is unchanged.
 
     Args:
@@ -29,6 +31,7 @@ def try_out(
         batch: (x, y) or (x, y, sample_weight), nested arrays or tensors: the batch of one device of a worker.
         validation: a batch of the validation data, if any.
         xla: find out whether XLA can compile the step for this platform, CPU or GPU; empty to leave that out.
+        decays: find out which variables weight decay leaves as they are, since the loss does not depend on them.
 
     Raises:
         UserError: the model does not accept this batch, or its step cannot be distributed.
@@ -53,6 +56,9 @@ def try_out(
     _compare(copy, model, batch)
     if recipe.custom or any(map(computes_in_float16, model._flatten_layers())):
         _trace(recipe, model, batch)
+    if decays:
+        unconnected = _unconnected(recipe.flat(model), batch)
+        recipe = replace(recipe, without_decay=tuple(sorted({*recipe.without_decay, *unconnected})))
     if xla:
         recipe = replace(recipe, without_xla=_why_not_compiled(recipe, model, batch, xla))
     if validation is not None:
@@ -74,6 +80,24 @@ def _compare(copy: Any, model: Any, batch: Sequence[Any]) -> None:
             f"the model, rebuilt from its configuration and weights, has another loss ({theirs:g}, and the model "
             f"{own:g}): let get_config return all that its classes need, and keep state in variables (add_weight)"
         )
+
+
+def _unconnected(flat: FlatModel, batch: Sequence[Any]) -> list[int]:
+    """Return the positions of the trainable variables on which the loss of a batch does not depend."""
+    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
+    flat.gradient(
+        tf.constant(flat.pack()), tf.constant(flat.pack_state()), flat.initial_seeds, flat.frozen_values(), tensors
+    )
+    return flat.unconnected
+
+
+def fails(model: Any, batch: Sequence[Any], what: str, training: bool) -> bool:
+    """Return True if the loss of a model cannot be computed on a batch, or is not finite."""
+    try:
+        _step(model, batch, what, training)
+    except UserError:
+        return True
+    return False
 
 
 def _trace(recipe: ModelRecipe, model: Any, batch: Sequence[Any]) -> None:
@@ -272,29 +296,3 @@ def _check_finite(loss: np.ndarray, batch: Sequence[Any], what: str) -> None:
     for name, part in zip(("x", "y", "sample_weight"), batch, strict=False):
         if not all(finite(np.asarray(leaf)) for leaf in leaves(part)):
             raise UserError(f"{name} of {what} holds NaN or infinite values, and so the loss is {loss}: mend the data")
-
-
-def finite(array: np.ndarray) -> bool:
-    """Return True if all numbers of an array are finite, without a temporary array of its size."""
-    if array.dtype.kind != "f":
-        return True
-    with np.errstate(all="ignore"):
-        return bool(np.isfinite(np.sum(array, dtype=np.float64)))
-
-
-def diagnostic_batch(arrays: Sequence[Any], size: int) -> tuple[Any, ...]:
-    """Choose a batch that exposes faults: rows of extreme integers and of non-finite numbers, then the first rows.
-
-    Args:
-        arrays: nested arrays [examples, ...].
-        size: size of the batch.
-    """
-    rows: list[int] = []
-    for array in leaves(arrays):
-        width = max(1, array.size // max(1, len(array)))
-        if array.dtype.kind in "iu":
-            rows += [int(array.argmax()) // width, int(array.argmin()) // width]
-        elif not finite(array):
-            rows.append(int(np.argmin(np.isfinite(array))) // width)
-    rows = list(dict.fromkeys([*rows, *range(size)]))[: min(size, len(leaves(arrays)[0]))]
-    return keras.tree.map_structure(lambda array: array[rows], tuple(arrays))

@@ -11,13 +11,14 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..contract.decay import check_positions
 from ..contract.scheme import Scheme
 from ..errors import Interrupted, UserError
 from ..files import no_link, writing
@@ -136,12 +137,14 @@ class JoinedWorker:
         num_workers: number of workers, W.
     """
 
-    def __init__(self, launched: Launched, scheme: Scheme, variables: Any, name: str):
+    def __init__(self, launched: Launched, scheme: Scheme, variables: Any, name: str, without_decay: Any):
         self.index, self.num_workers = launched.index, launched.job.cluster.workers
         self._run_dir, self._has_files = launched.job.run_dir / name, launched.job.cluster.evaluates
         self._scheme = scheme
         self._arrays = ScriptArrays(variables)
-        terms = Terms(scheme, self._arrays.structure.shapes, self._arrays.now())
+        shapes = self._arrays.structure.shapes
+        check_positions(without_decay, len(shapes))
+        terms = Terms(scheme, shapes, self._arrays.now(), tuple(without_decay))
         self._handoff = Handoff(len(terms.initial))
         self._loop = launched.loop(terms, name, self._handoff)
         self._log = GradientLog(self._run_dir, self.index) if launched.script.records_gradients else None
@@ -255,7 +258,9 @@ class JoinedWorker:
 
 
 @contextmanager
-def join(scheme: Scheme, variables: Any, name: str = "") -> Iterator[JoinedWorker]:
+def join(
+    scheme: Scheme, variables: Any, name: str = "", *, without_decay: Collection[int] = ()
+) -> Iterator[JoinedWorker]:
     """Join the run of this script as one of its workers: the loop in the block makes the local steps.
 
     `bash run.sh launch --workers 4 my_script.py` starts the script in a process for each worker, beside the parameter
@@ -269,6 +274,8 @@ def join(scheme: Scheme, variables: Any, name: str = "") -> Iterator[JoinedWorke
             single one. They are written in place.
         name: a name for each join of a script that trains several groups of variables, such as generator and critic.
             The folder of this name in the run directory then has the results of the join.
+        without_decay: positions of the variables, flattened, that the weight decay of the algorithm leaves as they are:
+            biases and scales of normalisations, for instance.
 
     Example:
         >>> with distsgd.join(DiLoCo(communication_period=50), variables) as worker:
@@ -291,7 +298,7 @@ def join(scheme: Scheme, variables: Any, name: str = "") -> Iterator[JoinedWorke
         )
     if len(launched.states) == MOST_JOINS:
         raise UserError(f"a script can join {MOST_JOINS} times. Received: a join named {name!r}")
-    worker = JoinedWorker(launched, scheme, variables, name)
+    worker = JoinedWorker(launched, scheme, variables, name, without_decay)
     launched.note(name, "joined")
     try:
         yield worker

@@ -36,6 +36,7 @@ class Terms:
     scheme: Scheme
     shapes: list[tuple[int, ...]]
     initial: np.ndarray
+    without_decay: tuple[int, ...] = ()  # positions of the variables that weight decay leaves as they are
 
     def job(self, job: Job, name: str = "", **how: Any) -> Job:
         """Return the job of a script with this algorithm and these parameters; `UserError` if it cannot be run."""
@@ -56,7 +57,7 @@ class Terms:
         if scheme.sync.gossips and job.options.recovery.min_workers is not None:
             raise UserError(f"{scheme.name} needs all its workers to run a script: leave --min-workers out")
         check_update(scheme, in_process=False)
-        parameters = Parameters(self.shapes, self.initial, **how)
+        parameters = Parameters(self.shapes, self.initial, without_decay=self.without_decay, **how)
         job = replace(job, scheme=scheme, recipe=parameters, cluster=cluster, prefix=name, run_dir=job.run_dir / name)
         job.plan.check()
         return job
@@ -66,7 +67,8 @@ class Terms:
         own = ", ".join(f"{field.name}={in_words(getattr(self.scheme, field.name))}" for field in fields(self.scheme))
         algorithm = f"{type(self.scheme).__name__}({own}) {class_digest(type(self.scheme))}".rstrip()
         settings = ", ".join(f"{name}={value}" for name, value in compared(of_program()).items())
-        return {"algorithm": algorithm, "shapes of variables": str(self.shapes), "settings of Keras": settings}
+        own = {"shapes of variables": str(self.shapes), "variables without decay": str(self.without_decay)}
+        return {"algorithm": algorithm, **own, "settings of Keras": settings}
 
 
 def place_of_terms(script: Script, name: str) -> Path:

@@ -54,7 +54,7 @@ SHOWN = 400  # characters of a differing value that an error shows
 # Fields of the configuration that a resumed run must have in common with the run before.
 RESUMED = (
     "algorithm", "hyperparameters", "workers", "dataset", "model", "architecture", "keras_settings", "batch_size",
-    "ema_decay", "seed", "skew", "participation", "hostile", "clip_norm", "l2", "codec", "record",
+    "ema_decay", "seed", "skew", "participation", "hostile", "clip_norm", "l2", "codec", "record", "without_decay",
 )  # fmt: skip
 
 OF_JOIN = ("algorithm", "hyperparameters", "model")  # those of a script's run, known when it joins

@@ -187,7 +187,14 @@ def _inner(run: RecordedRun, scheme: Hyperparameters) -> Any:
     name, options = parse("inner_optimizer", scheme.inner_optimizer, INNER_STEPS)
     if name == "muon":
         options["shapes"] = run.shapes
+    if run.decays is not None and name in ("adamw", "lion", "muon"):
+        options["decays"] = run.decays
     return partial(INNER_STEPS[name], **options)
+
+
+def _decays(run: RecordedRun) -> np.ndarray | bool:
+    """Return True for each parameter that weight decay applies to."""
+    return True if run.decays is None else run.decays
 
 
 def _inner_memory(scheme: Hyperparameters) -> bool:
@@ -408,7 +415,10 @@ TRANSCRIPTIONS = {
         lambda s: True,
         a="first_moment_every",
         b="second_moment_every",
-        adam=lambda run, s: {name: s[name] for name in ("beta_1", "beta_2", "weight_decay")},
+        adam=lambda run, s: {
+            "decays": _decays(run),
+            **{name: s[name] for name in ("beta_1", "beta_2", "weight_decay")},
+        },
     ),
     "slowmo": _in_rounds(synchronous_rules.slowmo, _inner_memory, alpha="slow_learning_rate", beta="slow_momentum"),
     "fedopt": _in_rounds(
@@ -439,7 +449,12 @@ TRANSCRIPTIONS = {
     "ringmaster": Transcription(_ringmaster),
     "ssp": Transcription(_ssp),
     "signsgd_mv": _in_rounds(
-        synchronous_rules.signsgd_mv, lambda s: s.momentum > 0, jumps=True, beta="momentum", weight_decay="weight_decay"
+        synchronous_rules.signsgd_mv,
+        lambda s: s.momentum > 0,
+        jumps=True,
+        beta="momentum",
+        weight_decay="weight_decay",
+        decays=lambda run, s: _decays(run),
     ),
     "ef_sgd": _in_rounds(synchronous_rules.ef_sgd, lambda s: True, jumps=True, compress=compressors.of_share),
     "ef21_sgdm": _in_rounds(

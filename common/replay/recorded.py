@@ -73,6 +73,7 @@ class RecordedRun:
         sparse: True if the model is sparse and no option needs whole vectors.
         ps, seed, servers_apart: those of config.json.
         shapes: shapes of the model's variables, in the order of a vector [P]; empty if they are unknown.
+        decays: True for each parameter that weight decay applies to, [P]; None if it applies to all.
         losses: recorded test losses, by the version of the center; only of equations with jumps.
         factors: format to which factors of products were rounded, see `comparison.MANTISSA`.
         loss, send: test loss of a center [P]; what arrives of the next message [P] of worker k, given both.
@@ -94,6 +95,7 @@ class RecordedRun:
     seed: int = 0
     servers_apart: bool = False
     shapes: Sequence[tuple[int, ...]] = ()
+    decays: np.ndarray | None = None
     factors: str = "float32"
     losses: Mapping[int, float] = field(default_factory=dict)
     loss: Callable[[np.ndarray], float] | None = None
@@ -228,9 +230,19 @@ def read_run(
         earlier_step_targets=config["earlier_step_targets"],
         ps=max(1, config["ps"]),
         servers_apart=config.get("servers_apart", False),
+        decays=_decays(known["shapes"], config.get("without_decay", ())),
         factors=format_of_factors(config.get("arithmetic", {})),
         **known,
     )
+
+
+def _decays(shapes: Sequence[tuple[int, ...]], without: Sequence[int]) -> np.ndarray | None:
+    """Return True for each parameter, [P], except those of the variables at the positions `without`; None for all."""
+    if not without:
+        return None
+    if max(without) >= len(shapes):
+        raise UserError(f"config.json is damaged: of {len(shapes)} variables, without_decay has {max(without)}")
+    return np.concatenate([np.full(math.prod(shape), i not in without) for i, shape in enumerate(shapes)])
 
 
 def format_of_factors(arithmetic: Mapping[str, Any]) -> str:

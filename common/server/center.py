@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
+from ..contract.decay import decayed_of
 from ..contract.fragments import fragments_of
 from ..contract.scheme import Scheme
 from ..messages.codec import Codec
@@ -38,6 +39,7 @@ class Center:
         client: the client that feeds the initial value; by default on the first device, through sockets.
         holder: the device of the worker that has the whole center, if one does; versions are on the first of `devices`.
         shapes: shapes of the model's variables.
+        without_decay: positions of those that weight decay leaves as they are.
 
     Attributes:
         ps_devices: the given devices, one for each ps task.
@@ -68,11 +70,13 @@ class Center:
         client: Client | None = None,
         holder: str | None = None,
         shapes: Sequence[tuple[int, ...]] = (),
+        without_decay: Collection[int] = (),
     ):
         self.ps_devices, self.client = list(devices), client or Client(Transport(), devices[0])
         self.scheme, self.codec, self.transport = scheme, codec or scheme.codec, self.client.transport
         self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
         self.sizes, self.shapes, self.scheduled = [size for own in sizes for size in own], shapes, scheme.scheduled
+        self.decayed = decayed_of(shapes, without_decay, self.sizes)
         self.device, self.replies_center = devices[0], True  # the device of the versions
         self.initial = [self.client.feed(tf.float32, [size]) for size in self.sizes]
         with tf.device(self.device):
@@ -90,7 +94,8 @@ class Center:
     def _slice(self, index: int, device: str, initial: Any, message_size: int) -> Slice:
         with tf.device(device):
             initial = self.transport.receive(initial)
-            known = {"fragments": fragments_of(self.sizes)[index], "shapes": self.shapes}
+            known = {"fragments": fragments_of(self.sizes)[index], "decayed": self.decayed[index]}
+            known["shapes"] = self.shapes
             return Slice(self.scheme, index, device, initial, known, self.num_workers, self.ema_decay, message_size)
 
     def add_variables(self, build: Callable[[Slice], Mapping[str, Any]]) -> None:

@@ -29,7 +29,7 @@ class Slice(SimpleNamespace):
         index: number of the slice.
         device: device of the ps task, the current one.
         initial: initial value of the center, [n].
-        known: the attributes `fragments` and `shapes` of the view.
+        known: the attributes `fragments`, `decayed` and `shapes` of the view.
         num_workers: number of workers, W.
         ema_decay: decay of the average of the center; no average without it.
         message_size: elements of the slice of a message.

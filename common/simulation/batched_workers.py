@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ..contract.decay import decayed_of
 from ..contract.fragments import fragments_of
 from ..contract.scheme import Scheme
 from ..contract.seeded import uniform
@@ -144,6 +145,7 @@ class BatchedWorkers:
             step=tf.cast(step, tf.int64),
             uniform=partial(uniform, self.seed, self.model.size),
             fragments=fragments_of([self.model.size])[0],
+            decayed=decayed_of(self.model.shapes, self.model.without_decay, [self.model.size])[0],
             shapes=self.model.shapes,
             **variables["slots"],
             **known,

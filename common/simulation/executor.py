@@ -242,6 +242,7 @@ class Executor:
                 *(scheme, [[model.size]], [DEVICE], workers, options.ema_decay),
                 round_steps=job.plan.round_steps,
                 shapes=model.shapes,
+                without_decay=model.without_decay,
             )
             (self.part,), (center,) = self.center.slices, self.center.initial
             state = tf.compat.v1.placeholder(tf.float32, [model.state_size], name="initial_state")

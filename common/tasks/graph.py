@@ -146,6 +146,7 @@ class TaskGraph:
             client=Client(TRANSPORTS[job.transport](), near),
             holder=None if job.ps else _devices(job, CHIEF)[0],
             shapes=self.model.shapes,
+            without_decay=self.model.without_decay,
         )
         return ParameterServer(
             center,

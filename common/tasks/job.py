@@ -7,7 +7,7 @@ import io
 import numbers
 import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from ..cluster.cluster import Cluster
 from ..cluster.fingerprint import in_words
 from ..cluster.restart_rule import RestartRule
 from ..contract.checks import check_update, fitted
+from ..contract.decay import weight_decay_of
 from ..contract.scheme import Scheme
 from ..data import inputs, skew
 from ..data.dataset import number_of_clients
@@ -24,7 +25,7 @@ from ..data.examples import arrays_of
 from ..data.models import ModelRecipe
 from ..errors import UserError
 from ..kernels import Choice, choose
-from ..lazy import keras, tf
+from ..lazy import tf
 from ..messages import segments
 from ..messages.codec import BatchCoordinates, Codec
 from ..messages.cut import even_sizes
@@ -40,10 +41,9 @@ from ..settings import is_deterministic, set_here, unusual
 from ..spec import hostile_workers
 from ..sync.asynchronous import Async
 from ..sync.in_regions import InRegions
-from ..virtual_time.platform import Machines, Platform
-from ..virtual_time.schedule import check
 from .options import MAX_STEPS, Recovery, RunOptions, TransportName
 from .plan import Plan
+from .simulated import refuse_in_simulation
 
 CHIEF = 0
 
@@ -79,6 +79,7 @@ class Job:
     run_dir: Path  # folder of this task: that of the whole run, or one in it
     kernels: Choice = field(default_factory=choose)
     earlier_step_targets: Sequence[int] = ()  # steps of the earlier runs that this one resumes, if they were fewer
+    shares: Sequence[int] = ()  # batches of each worker in an epoch, if they differ and the steps are those of epochs
     evaluate_seconds: float = 0.1  # between two evaluations of the center
     evaluate_later: bool = False  # evaluate only snapshots, after the training
     shows_centers: bool = False  # Keras' callbacks see each evaluated center, and the evaluator waits for them
@@ -93,7 +94,8 @@ class Job:
     @property
     def plan(self) -> Plan:
         """The rounds and batches of each worker."""
-        return Plan(self.scheme, self.train, self.cluster.workers, self.options, self.steps, self.earlier_step_targets)
+        steps = self.steps, self.earlier_step_targets, self.shares
+        return Plan(self.scheme, self.train, self.cluster.workers, self.options, *steps)
 
     @property
     def sees_waiting(self) -> bool:
@@ -243,7 +245,8 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
         test = arrays_of(test, "validation_data")
     clients = number_of_clients(cluster.workers, options.participation)
     owner = "worker" if options.participation is None else "client"
-    steps = inputs.count_steps(train, clients, options.batch_size, options.epochs, options.steps, owner)
+    measured = inputs.shares(train, cluster.workers) if callable(train) else train
+    steps = inputs.count_steps(measured, clients, options.batch_size, options.epochs, options.steps, owner)
     steps = options.steps or steps * clients // cluster.workers  # an epoch is a pass over the shards of all clients
     at_most(MAX_STEPS, steps=steps)
     if options.skew is not None:
@@ -251,7 +254,19 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
     run_dir = options.run_dir or new_run_dir(scheme.name)
     own_dir = run_dir if cluster.evaluates else run_dir / str(cluster.task)
     resume = options.recovery.resume
+    if options.exclude_from_weight_decay is not None and not weight_decay_of(scheme):
+        raise UserError(
+            f"{scheme.name} has no weight decay here, from which variables could be excluded: give weight_decay, as in "
+            "inner_optimizer='adamw:weight_decay=0.1', or a kernel_regularizer in the model. Received: "
+            f"exclude_from_weight_decay={options.exclude_from_weight_decay!r}"
+        )
     job = Job(scheme, recipe, train, test, cluster, options, steps, own_dir)
+    if options.steps is None:
+        together = not scheme.sync.uses_ps or scheme.sends_in_turn  # all workers must make the same rounds
+        if callable(train) and len(set(measured)) > 1 and not together:
+            job.shares = measured
+        if told := inputs.uneven(measured, clients, options.batch_size, together):
+            job.warnings.append(told)
     before = own_dir if resume is None else checkpoints_of(resume, cluster)
     earlier = config_before(before)
     job.earlier_step_targets = _earlier_step_targets(earlier, steps)
@@ -450,46 +465,6 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "steps_per_worker": job.steps,
         **uneven_steps,
         "earlier_step_targets": list(job.earlier_step_targets),
+        **({"without_decay": sorted(job.recipe.without_decay)} if job.recipe.without_decay else {}),
         **uneven,
     }
-
-
-def refuse_in_simulation(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -> None:
-    """Raise `UserError` for the first option or input that a simulation does not support."""
-    check(scheme, Machines(cluster.simulated or Platform()), cluster.workers)
-    for reason in _reasons(train, cluster, options):
-        raise UserError(f"in a simulation {reason}")
-
-
-def refuse_loops(model: Any) -> None:
-    """Raise `UserError` for a model with a loop: TensorFlow cannot compute it for many workers at once."""
-    for layer in model._flatten_layers():
-        if isinstance(layer, keras.layers.RNN) and not layer.unroll:
-            raise UserError(
-                f"in a simulation all workers are computed at once, and not in a loop: give layer {layer.name} "
-                f"({type(layer).__name__}) unroll=True"
-            )
-
-
-def _reasons(train: Any, cluster: Cluster, options: RunOptions) -> Iterator[str]:
-    if callable(train):
-        yield "data must be arrays: the data of a function are not known before the run. Received: a data function"
-    if options.schedule:
-        yield "the order comes from the machines that are described: leave schedule out, or use backend='threads'"
-    for own in fields(Recovery):
-        if (value := getattr(options.recovery, own.name)) != own.default:
-            why = "a message that is not finite ends the run" if own.name == "on_nan" else "no task can be lost"
-            yield f"{why}, and the seed repeats all of it: leave {own.name} out. Received: {own.name}={value}"
-    if options.run_dir is not None and _holds_checkpoints(Path(options.run_dir)):
-        yield f"a run cannot be resumed: choose another run directory. Received: {options.run_dir}"
-    if options.jit == "on":
-        yield "the gradients of all workers are computed at once, without XLA: leave jit out. Received: jit='on'"
-    if cluster.isolation != "auto":
-        yield f"there is no network: leave isolation out. Received: isolation={cluster.isolation!r}"
-
-
-def _holds_checkpoints(run_dir: Path) -> bool:
-    try:
-        return bool(checkpoint.found(run_dir))
-    except OSError:
-        return False  # a later check reports that the folder cannot be used

@@ -50,7 +50,12 @@ KERAS = {
 # Options that config.json does not have: it has what follows from them, or they change no result.
 NOT_WRITTEN = {"epochs", "steps", "run_dir", "transport", "kernels", "probe", "tensorboard", "schedule", "recovery"}
 
-LIMITS = {"stop_at_version", "stop_at_accuracy", "evaluate_every"}  # in the configuration of a run that has them
+LIMITS = {
+    "stop_at_version",
+    "stop_at_accuracy",
+    "evaluate_every",
+    "exclude_from_weight_decay",
+}  # in the configuration of a run that has them
 
 NO_FLAG = {"flag": False}  # metadata of a field that the command line does not offer
 
@@ -123,6 +128,9 @@ class RunOptions:
     """Maximum norm of a gradient, taken as one vector; longer ones are scaled down to it."""
     l2: NotNegative = 0.0
     """Coefficient of the term l2/2 ‖x‖² that is added to the loss."""
+    exclude_from_weight_decay: str | None = None
+    """Variables that the weight decay of the algorithm or of its inner optimizer leaves as they are: texts that occur
+    in their paths, as in bias,gamma,beta. Variables on which the loss does not depend are left out in any case."""
     participation: Share | None = None
     """Share of the clients that take part in a round, as in 0.1: the data belong to workers/0.1 clients, and in each
     round each worker trains on the shard of another one, by a seeded draw (synchronous algorithms)."""
@@ -207,6 +215,7 @@ class Keywords(TypedDict, total=False):
     run_dir: str | Path | None
     clip_norm: float | None
     l2: float
+    exclude_from_weight_decay: str | None
     participation: float | None
     hostile: str | None
     ema_decay: float | None

@@ -39,8 +39,9 @@ class Plan:
         data: nested arrays, or a function of a tf.distribute.InputContext that returns a tf.data.Dataset.
         workers: number of workers.
         options: batch size, seed, skew and schedule.
-        steps: local steps of each worker.
+        steps: local steps of each worker, or of the worker with the largest share.
         earlier_step_targets: steps of the earlier runs that this one resumes, if they were fewer.
+        shares: batches of each worker in an epoch, if they differ.
     """
 
     scheme: Scheme
@@ -49,6 +50,7 @@ class Plan:
     options: RunOptions
     steps: int
     earlier_step_targets: Sequence[int] = ()
+    shares: Sequence[int] = ()
 
     def rounds(self, worker: int) -> Rounds:
         """Return the rounds of a worker: the local steps of each, and the event that ends it."""
@@ -56,8 +58,13 @@ class Plan:
             number = self.options.schedule.count(worker)
             whole = self.scheme.rounds((number + 1) * self.scheme.period, 0, worker)
             return whole.first(number)  # cut from a longer plan, so that no round is a short last one
-        runs = itertools.pairwise((0, *self.earlier_step_targets, self.steps))
+        targets = [self._own(steps, worker) for steps in (*self.earlier_step_targets, self.steps)]
+        runs = itertools.pairwise((0, *targets))
         return sum((self._rounds_of_run(end - start, start, worker) for start, end in runs), Rounds())
+
+    def _own(self, steps: int, worker: int) -> int:
+        """Return the local steps of a worker while that with the largest share makes so many."""
+        return steps * self.shares[worker] // max(self.shares) if self.shares else steps
 
     def _rounds_of_run(self, steps: int, done: int, worker: int) -> Rounds:
         if not self.scheme.sync.exchanges:

@@ -38,16 +38,20 @@ class FlatModel:
         model: built, and compiled with a loss.
         statistics: positions in `model.non_trainable_variables` of those that a training step changes (see `trial`).
         batch: shapes and dtypes of a batch, for a model whose loss has variables of its own (one for each output).
+        without_decay: positions of the trainable variables that weight decay leaves as they are.
 
     Raises:
         UserError: the model cannot be trained here; the message has the reason.
     """
 
-    def __init__(self, model: Any, statistics: Sequence[int] = (), batch: Any = None):
+    def __init__(
+        self, model: Any, statistics: Sequence[int] = (), batch: Any = None, without_decay: Sequence[int] = ()
+    ):
         _check(model)
         if batch is not None:  # these variables cannot be made inside a graph
             model._symbolic_build(data_batch=batch)
-        self.model = model
+        self.model, self.without_decay = model, without_decay
+        self.unconnected: list[int] = []  # positions of trainable variables on which the last loss did not depend
         self.trainable = model.trainable_variables
         others = model.non_trainable_variables
         self.statistics = [others[i] for i in statistics]
@@ -145,7 +149,9 @@ class FlatModel:
             ]
             with self._arrays(), keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
                 loss = tf.cast(loss_of(self.model, batch, training=True), tf.float32)
-        gradients = tape.gradient(loss, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        found = tape.gradient(loss, parts)
+        self.unconnected = [i for i, gradient in enumerate(found) if gradient is None]
+        gradients = [tf.zeros_like(x) if g is None else g for x, g in zip(parts, found, strict=True)]
         after = [tf.reshape(tf.cast(scope.get_current_value(v), tf.float32), [-1]) for v in self.statistics]
         new_state = tf.concat(after, 0) if after else state
         new_seeds = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self.seeds]

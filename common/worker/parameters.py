@@ -25,6 +25,7 @@ class Parameters:
     Attributes:
         shapes: shapes of the script's arrays, in the order of the vector.
         initial: the first center, [P].
+        without_decay: positions of the arrays that weight decay leaves as they are.
         take: the function by which the graph of a worker passes a point to the script. Arguments: the point [P], True
             if the round may end before this step, the number of the call. Results: a vector [P], the loss, `is_point`,
             `more`. The vector is the gradient at the point; if `is_point`, it is the point after the step instead,
@@ -35,6 +36,7 @@ class Parameters:
     shapes: Sequence[tuple[int, ...]]
     initial: np.ndarray
     take: Take = not_joined
+    without_decay: Sequence[int] = ()
     model = None  # no Keras model
     settings = MappingProxyType({})  # of Keras: a script has its own
     sparse = bfloat16 = False

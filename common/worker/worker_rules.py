@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..contract.decay import decayed_of
 from ..contract.fragments import fragments_of
 from ..contract.scheme import Scheme
 from ..contract.seeded import uniform
@@ -62,7 +63,10 @@ class WorkerRules:
         self.names, size = [*local[0]], sum(self.buckets.sizes)
         known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
         known |= {"uniform": partial(uniform, seed, size), "fragments": fragments_of([size])[0]}
-        self.views: list[Any] = [Worker(**known, **variables) for variables in local]
+        decayed = decayed_of(replica.model.shapes, replica.model.without_decay, self.buckets.sizes)
+        self.views: list[Any] = [
+            Worker(**known, **variables, decayed=own) for variables, own in zip(local, decayed, strict=True)
+        ]
 
     # The local steps of a round: a gradient on each batch, and the scheme's step with it.
 

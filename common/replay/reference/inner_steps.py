@@ -11,6 +11,8 @@ import numpy as np
 
 from .gradients import Gradient, product
 
+Decays = np.ndarray | bool  # [P], or the same for all: False where weight decay leaves the parameter as it is
+
 State = dict[Any, Any]  # variables of an inner optimizer, by name or by index of a tensor; empty at first
 
 InnerStep = Callable[[np.ndarray, np.ndarray, float, State], np.ndarray]  # x, gradient, rate and state give the next x
@@ -37,15 +39,16 @@ def adamw_step(
     beta_2: float = 0.999,
     epsilon: float = 1e-8,
     weight_decay: float = 0.01,
+    decays: Decays = True,
 ) -> np.ndarray:
     """Execute t ← t + 1;  m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;  x ← x − η λ x;  x ← x − η m̂/(√v̂ + ε).
 
-    m̂ = m/(1 − β₁ᵗ), v̂ = v/(1 − β₂ᵗ).
+    m̂ = m/(1 − β₁ᵗ), v̂ = v/(1 − β₂ᵗ). λ is zero where `decays` is False.
     """
     state["t"] = t = state.get("t", 0) + 1
     state["m"] = beta_1 * state.get("m", 0 * x) + (1 - beta_1) * g
     state["v"] = beta_2 * state.get("v", 0 * x) + (1 - beta_2) * g * g
-    x = x - eta * weight_decay * x
+    x = x - eta * weight_decay * (decays * x)
     return x - eta * (state["m"] / (1 - beta_1**t)) / (np.sqrt(state["v"] / (1 - beta_2**t)) + epsilon)
 
 
@@ -58,11 +61,15 @@ def lion_step(
     beta_1: float = 0.9,
     beta_2: float = 0.99,
     weight_decay: float = 0.0,
+    decays: Decays = True,
 ) -> np.ndarray:
-    """Execute c = sign(β₁ m + (1 − β₁) g);  x ← x − η (c + λ x);  m ← β₂ m + (1 − β₂) g, with sign(0) = 0."""
+    """Execute c = sign(β₁ m + (1 − β₁) g);  x ← x − η (c + λ x);  m ← β₂ m + (1 − β₂) g, with sign(0) = 0.
+
+    λ is zero where `decays` is False.
+    """
     m = state.get("m", 0 * x)
     state["m"] = beta_2 * m + (1 - beta_2) * g
-    return x - eta * (np.sign(beta_1 * m + (1 - beta_1) * g) + weight_decay * x)
+    return x - eta * (np.sign(beta_1 * m + (1 - beta_1) * g) + weight_decay * (decays * x))
 
 
 def muon_step(
@@ -77,22 +84,23 @@ def muon_step(
     beta_2: float = 0.999,
     epsilon: float = 1e-8,
     weight_decay: float = 0.004,
+    decays: Decays = True,
 ) -> np.ndarray:
     """Execute a step for each variable of these shapes: AdamW, or for a matrix [n, m] that of Muon.
 
-    v ← μ v + g;  x ← x − η λ x;  x ← x − 0.2 η √max(n, m) O(g + μ v).
+    v ← μ v + g;  x ← x − η λ x;  x ← x − 0.2 η √max(n, m) O(g + μ v). λ is zero where `decays` is False.
     """
     cuts = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
     adam = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon, "weight_decay": weight_decay}
-    parts = []
-    for i, (w, u, shape) in enumerate(zip(np.split(x, cuts), np.split(g, cuts), shapes, strict=True)):
+    parts, of_parts = [], np.split(np.broadcast_to(decays, x.shape), cuts)
+    for i, (w, u, d, shape) in enumerate(zip(np.split(x, cuts), np.split(g, cuts), of_parts, shapes, strict=True)):
         own = state.setdefault(i, {})
         if len(shape) != 2:
-            parts.append(adamw_step(w, u, eta, own, **adam))
+            parts.append(adamw_step(w, u, eta, own, decays=d, **adam))
             continue
         own["v"] = v = momentum * own.get("v", 0 * u) + u
         direction = orthogonal((u + momentum * v).reshape(shape)).ravel()
-        parts.append(w - eta * weight_decay * w - 0.2 * eta * math.sqrt(max(shape)) * direction)
+        parts.append(w - eta * weight_decay * (d * w) - 0.2 * eta * math.sqrt(max(shape)) * direction)
     return np.concatenate(parts)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from .asynchronous_rules import window
 from .gradients import Gradient
-from .inner_steps import InnerStep, State, adamw_step, inner_window, sgd_step
+from .inner_steps import Decays, InnerStep, State, adamw_step, inner_window, sgd_step
 from .sending import Send, as_it_is
 
 Compressor = Callable[[np.ndarray], np.ndarray]
@@ -228,7 +229,7 @@ def des_loc(
     period: int,
     a: int,
     b: int,
-    adam: Mapping[str, float],
+    adam: Mapping[str, Any],
     steps: int,
 ) -> list[np.ndarray]:
     """Execute AdamW on each worker;  after t steps, the mean over the workers of one of their three vectors.
@@ -342,12 +343,13 @@ def signsgd_mv(
     steps: int,
     beta: float = 0.0,
     weight_decay: float = 0.0,
+    decays: Decays = True,
 ) -> list[np.ndarray]:
     """Execute v_k ← (1 − β) g_k + β v_k;  x ← x − η (sign(Σ sign(v_k)) + λ x), with sign(0) = 0."""
     theta, v, path = start.copy(), [0 * start for _ in range(workers)], []
     for t in range(steps):
         v = [(1 - beta) * gradient(theta, k, t) + beta * v[k] for k in range(workers)]
-        theta = theta - eta * (np.sign(sum(np.sign(v_k) for v_k in v)) + weight_decay * theta)
+        theta = theta - eta * (np.sign(sum(np.sign(v_k) for v_k in v)) + weight_decay * (decays * theta))
         path.append(theta.copy())
     return path
 
