@@ -7,7 +7,6 @@ gradient.
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import re
@@ -28,6 +27,7 @@ from ..record_format import GRADIENTS, read_arrays
 from ..tasks.calls import ObserverCalls
 from ..tasks.script_loop import Handoff
 from .launched import MOST_JOINS, Launched
+from .shards import Sharding
 from .terms import Terms
 
 ALIGNMENT = 64  # bytes; TensorFlow aborts on a tensor that is not aligned
@@ -141,6 +141,7 @@ class JoinedWorker:
         self.index, self.num_workers = launched.index, launched.job.cluster.workers
         self._run_dir, self._has_files = launched.job.run_dir / name, launched.job.cluster.evaluates
         self._scheme = scheme
+        self._sharding = Sharding(self.index, self.num_workers, lambda key, own: launched.exchange(f"{name}{key}", own))
         self._arrays = ScriptArrays(variables)
         shapes = self._arrays.structure.shapes
         check_positions(without_decay, len(shapes))
@@ -234,17 +235,14 @@ class JoinedWorker:
     def shard(self, data: Any) -> Any:
         """Return every W-th example or batch, beginning with the one at the index of this worker.
 
-        The data must come in the same order on all workers: give `shuffle` a seed, or shuffle after `shard`.
+        The data must come in the same order on all workers, which is compared: give `shuffle` a seed, or shuffle after
+        `shard`. Only examples that workers have in common are compared, so that augmentation may differ.
 
         Args:
             data: a `tf.data.Dataset`; arrays, alone or in tuples and dicts, whose first axis is that of the examples;
                 or another iterable, such as a list of batches.
         """
-        if isinstance(data, tf.data.Dataset):
-            return data.shard(self.num_workers, self.index)
-        if isinstance(data, tuple | dict) or hasattr(data, "__array__"):
-            return tf.nest.map_structure(lambda array: array[self.index :: self.num_workers], data)
-        return itertools.islice(data, self.index, None, self.num_workers)
+        return self._sharding.shard(data)
 
     def _leave(self) -> None:
         """End the round, wait until all workers have left, and write the center into the variables."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -63,6 +65,21 @@ class Launched:
         report(event="ready")
         loop.await_others()
         return loop
+
+    def exchange(self, name: str, numbers: Sequence[int]) -> dict[int, Sequence[int]]:
+        """Leave numbers under a name, and return those that other workers have left there so far, by worker.
+
+        On several machines the first numbers under a name stay.
+        """
+        others = [k for k in range(self.job.cluster.workers) if k != self.index]
+        if self.mine is not None:
+            self.mine.post(f"{name} {self.index}", {"numbers": list(numbers)})
+            posted = {k: self.mine.posted(f"{name} {k}") for k in others}
+            return {k: known["numbers"] for k, known in posted.items() if known is not None}
+        with replacing(self.script.folder / f"{name}-{self.index}.json") as file:
+            file.write(json.dumps(list(numbers)).encode())
+        paths = {k: self.script.folder / f"{name}-{k}.json" for k in others}
+        return {k: json.loads(path.read_text()) for k, path in paths.items() if path.exists()}
 
     def note(self, name: str, state: str) -> None:
         """Note and report that the script has entered or left the block of a join."""

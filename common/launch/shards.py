@@ -1,0 +1,127 @@
+"""A worker's share of the data of a script: every W-th example or batch, if the order is the same on all workers.
+
+Data that each worker has shuffled for itself have other orders, so that shares overlap, and some examples are in none.
+Such data are refused. Augmentation may differ between workers, so that only examples that two workers have in common
+are compared: they must have the same places. Of a `tf.data.Dataset`, whose elements TensorFlow reads, the seeds of
+`shuffle` and `sample_from_datasets` are compared instead.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..lazy import tf
+
+MOST_EXAMPLES, MOST_BYTES = 1 << 14, 1 << 25  # of arrays that are compared, the first ones
+BATCHES = 64  # of other data, the first ones
+CALLS = 8  # of `shard`, the first ones
+
+Exchange = Callable[[str, Sequence[int]], dict[int, Sequence[int]]]  # leaves numbers under a name; those of all so far
+
+
+class Sharding:
+    """The shares of the data of one join.
+
+    Args:
+        index: number of this worker.
+        num_workers: number of workers, W.
+        exchange: leaves numbers of this worker under a name, and returns those of the workers that have left some.
+    """
+
+    def __init__(self, index: int, num_workers: int, exchange: Exchange):
+        self.index, self.num_workers, self.exchange, self.calls = index, num_workers, exchange, 0
+
+    def shard(self, data: Any) -> Any:
+        """Return the share of this worker, see `JoinedWorker.shard`."""
+        self.calls += 1
+        if isinstance(data, tf.data.Dataset):
+            self._check_seeds(seeds_of(data))
+            return data.shard(self.num_workers, self.index)
+        if isinstance(data, tuple | dict) or hasattr(data, "__array__"):
+            leaves = tf.nest.flatten(data)
+            if self.calls <= CALLS:
+                size = 1 + sum(getattr(leaf, "nbytes", 0) for leaf in leaves) // max(1, len(leaves[0]))
+                most = min(MOST_EXAMPLES, MOST_BYTES // size)
+                self._check_places(rows_of([leaf[:most] for leaf in leaves]), self.calls)
+            return tf.nest.map_structure(lambda array: array[self.index :: self.num_workers], data)
+        return self._of_stream(iter(data))
+
+    def _of_stream(self, elements: Iterator[Any]) -> Iterator[Any]:
+        """Yield the share of other data; its first W elements are compared before one is used, then twice as many."""
+        call, due = self.calls, self.num_workers
+        known: list[int] = []
+        buffer: list[Any] = []
+        for number, element in enumerate(elements):
+            if number < max(BATCHES, self.num_workers) and call <= CALLS and len(known) < MOST_EXAMPLES:
+                known += rows_of(tf.nest.flatten(element))
+                if number + 1 == due:
+                    self._check_places(known, call)
+                    due *= 2
+            if number % self.num_workers == self.index:
+                buffer.append(element)
+            if number + 1 >= self.num_workers:
+                yield from buffer
+                buffer = []
+        yield from buffer
+
+    def _check_seeds(self, seeds: Sequence[int]) -> None:
+        if self.num_workers > 1 and None in seeds:
+            raise UserError(f"{UNEQUAL} {REMEDY}. Received: a shuffle without a seed")
+        if self.num_workers > 1 and self.calls <= CALLS:
+            for other, theirs in self.exchange(f"seeds-{self.calls}", seeds).items():
+                if list(theirs) != list(seeds):
+                    raise UserError(f"{UNEQUAL} {REMEDY}. Received: other seeds on worker {other}")
+
+    def _check_places(self, rows: Sequence[int], call: int) -> None:
+        if self.num_workers > 1:
+            for other, theirs in self.exchange(f"rows-{call}", rows).items():
+                if out_of_place(rows, theirs):
+                    raise UserError(f"{UNEQUAL} {REMEDY}. Received: another order on worker {other}")
+
+
+UNEQUAL = "worker.shard needs data in the same order on all workers, or examples are used twice and others never:"
+
+REMEDY = (
+    "give shuffle a seed, which is the same on all (shuffle(n, seed=0) of tf.data, numpy.random.default_rng(0), "
+    "generator=torch.Generator().manual_seed(0) of a DataLoader), or shuffle after shard"
+)
+
+
+def rows_of(leaves: Sequence[Any]) -> list[int]:
+    """Return a checksum for each example of a batch; nothing if the leaves are no arrays of as many examples."""
+    try:
+        arrays = [np.asarray(leaf) for leaf in leaves]
+    except Exception:  # a tensor on another device, or an object that cannot be an array
+        return []
+    if not arrays or any(array.dtype.kind not in "biuf" for array in arrays):
+        return []
+    arrays = [np.atleast_1d(array) for array in arrays]
+    if len({len(array) for array in arrays}) > 1:
+        return []
+    sums = [0] * len(arrays[0])
+    for array in arrays:
+        sums = [zlib.crc32(row.tobytes(), before) for row, before in zip(array, sums, strict=True)]
+    return sums
+
+
+def out_of_place(mine: Sequence[int], theirs: Sequence[int]) -> bool:
+    """Return True if an example that occurs once in both is not at the same place."""
+    counts, places = [Counter(rows) for rows in (mine, theirs)], {row: place for place, row in enumerate(theirs)}
+    return any(counts[0][row] == counts[1][row] == 1 and places[row] != place for place, row in enumerate(mine))
+
+
+def seeds_of(dataset: Any, mixes: bool = False) -> list[Any]:
+    """Return the seeds that decide the order of a data set; None for one that TensorFlow draws anew each time."""
+    kind, found = type(dataset).__name__, []
+    if "Shuffle" in kind or (mixes and "Random" in kind):
+        pair = [int(getattr(dataset, name, 0)) for name in ("_seed", "_seed2")]
+        found = pair if any(pair) else [None]
+    parts = dataset._inputs()
+    mixing = mixes or "DirectedInterleave" in kind
+    return found + [seed for part in parts for seed in seeds_of(part, mixing)]

@@ -1,0 +1,103 @@
+"""worker.shard refuses data that come in other orders on the workers of a script, however they were shuffled."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from distsgd import UserError
+from distsgd.common.launch.shards import Sharding, out_of_place, rows_of, seeds_of
+
+X = np.arange(96, dtype=np.float32)
+
+
+def shares_of(make, workers=3):
+    """Return the share of each worker, read one after the other; `make` returns the data of a worker."""
+    board = {}
+
+    def exchange_of(k):
+        def exchange(name, numbers):
+            board[name, k] = list(numbers)
+            return {other: left for (key, other), left in board.items() if key == name and other != k}
+
+        return exchange
+
+    made = [Sharding(k, workers, exchange_of(k)).shard(make(k)) for k in range(workers)]
+    found = [iter([]) if own is None else iter(own) for own in made]
+    rounds = itertools.zip_longest(*found)  # in turn, as workers do
+    return [[np.asarray(e) for e in own if e is not None] for own in zip(*rounds, strict=True)]
+
+
+def batches(order, noise=0.0):
+    return [X[rows] + noise for rows in np.split(np.asarray(order), 24)]
+
+
+def permuted(seed):
+    return np.random.default_rng(seed).permutation(96)
+
+
+class Loader:
+    """As a DataLoader: it draws another order in each pass."""
+
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+
+    def __iter__(self):
+        return iter(batches(self.rng.permutation(96)))
+
+
+def dataset(**options):
+    return tf.data.Dataset.from_tensor_slices(X).shuffle(96, **options).batch(4)
+
+
+SHUFFLED = {
+    "arrays": lambda seed: X[permuted(seed)],
+    "lists": lambda seed: batches(permuted(seed)),
+    "generators": lambda seed: (batch for batch in batches(permuted(seed))),
+    "loaders": Loader,
+    "pairs": lambda seed: [(batch, np.zeros(4)) for batch in batches(permuted(seed))],
+}
+
+
+@pytest.mark.parametrize("kind", SHUFFLED)
+def test_data_that_each_worker_shuffles_for_itself_are_refused_before_one_is_used(kind):
+    with pytest.raises(UserError, match=r"same order on all workers.*seed.*Received: another order on worker"):
+        shares_of(lambda k: SHUFFLED[kind](k))
+
+
+@pytest.mark.parametrize("kind", [*set(SHUFFLED) - {"pairs"}])
+def test_data_in_one_order_are_shared_out_each_example_once(kind):
+    found = shares_of(lambda k: SHUFFLED[kind](0))
+    assert sorted(np.concatenate([np.ravel(e) for own in found for e in own])) == X.tolist()
+
+
+def test_the_seeds_of_a_data_set_of_tensorflow_are_compared():
+    with pytest.raises(UserError, match="Received: a shuffle without a seed"):
+        shares_of(lambda k: dataset())
+    with pytest.raises(UserError, match="Received: other seeds on worker"):
+        shares_of(lambda k: dataset(seed=k))
+    found = shares_of(lambda k: dataset(seed=3))
+    assert sorted(np.concatenate([np.ravel(e) for own in found for e in own])) == X.tolist()
+    parts = [tf.data.Dataset.range(3), tf.data.Dataset.range(4)]
+    assert None in seeds_of(tf.data.Dataset.sample_from_datasets(parts).map(lambda x: x))
+    noise = tf.data.Dataset.zip((parts[0], tf.data.Dataset.random()))
+    assert seeds_of(noise) == []  # noise may differ
+    assert shares_of(lambda k: dataset(), workers=1)
+
+
+def test_augmentation_may_differ_between_workers():
+    signs = lambda k: permuted(k)[:24] % 2 * 2 - 1.0  # noqa: E731
+    flipped = lambda k: [batch * s for batch, s in zip(batches(range(96)), signs(k), strict=True)]  # noqa: E731
+    assert len(shares_of(flipped)) == 3
+    assert len(shares_of(lambda k: batches(range(96), noise=0.1 * k))) == 3
+    assert len(shares_of(lambda k: [["a", "b"]] * 6)) == 3  # text is not compared
+
+
+def test_only_examples_that_occur_once_in_both_have_places():
+    assert out_of_place([1, 2, 3], [2, 1, 4])
+    assert not out_of_place([1, 2, 3], [1, 2, 3, 5])
+    assert not out_of_place([1, 1, 3], [1, 3, 3])
+    assert out_of_place([7, 5], [5])
+    assert rows_of([np.zeros((2, 3)), np.zeros(3)]) == []
+    assert len(set(rows_of([np.eye(3), np.zeros(3)]))) == 3
