@@ -66,7 +66,7 @@ def test_data_that_each_worker_shuffles_for_itself_are_refused_before_one_is_use
         shares_of(lambda k: SHUFFLED[kind](k))
 
 
-@pytest.mark.parametrize("kind", [*set(SHUFFLED) - {"pairs"}])
+@pytest.mark.parametrize("kind", ["arrays", "lists", "generators", "loaders"])
 def test_data_in_one_order_are_shared_out_each_example_once(kind):
     found = shares_of(lambda k: SHUFFLED[kind](0))
     assert sorted(np.concatenate([np.ravel(e) for own in found for e in own])) == X.tolist()
