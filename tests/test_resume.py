@@ -9,13 +9,15 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from going import Going
 from resting import RestingEFSGD
 
-from distsgd.algorithms import EFSGD, SCHEMES, SSP, AsyncDiLoCo, DeMo, Serial, SyncSGD
+from distsgd.algorithms import EFSGD, SCHEMES, SSP, AsyncDiLoCo, AsyncSGD, DeMo, Serial, SyncSGD
 from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.errors import TaskLost
 from distsgd.common.record import checkpoint
+from distsgd.common.record.callbacks import Callback
 from distsgd.common.record_format import ALONE_STEPS
 from distsgd.common.settings import using
 from distsgd.common.tasks import local_state, state_manager
@@ -25,6 +27,7 @@ from distsgd.common.tasks.job import CHIEF
 from distsgd.common.tasks.local_state import LocalState
 from distsgd.common.tasks.standstill import Standstill
 from distsgd.common.tasks.worker_calls import WorkerCalls
+from distsgd.common.worker.replica import Stream
 from doubles import HeavyAllReduce, ShortFirst
 from runs import DIGITS, record, wait_until
 
@@ -363,3 +366,55 @@ def test_a_run_of_processes_resumes_as_if_its_chief_had_not_been_killed(scheme, 
     assert again.result["recovery"]["warnings"] == []
     whole = record(scheme, tmp_path / "whole", **asked)
     np.testing.assert_array_equal(again.center, whole.center)
+
+
+@pytest.mark.parametrize(
+    ("data", "length", "after"),
+    [
+        (lambda: tf.data.Dataset.range(5), 5, 2),
+        (lambda: tf.data.Dataset.range(5).repeat(), -1, 0),
+        (lambda: tf.data.Dataset.range(5).filter(lambda number: number >= 0), -2, 0),
+    ],
+    ids=["known", "endless", "unknown"],
+)
+def test_the_batches_of_an_earlier_start_are_skipped_if_the_length_of_the_data_is_known(data, length, after):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        stream = Stream(data(), "worker_0")
+        skip, (batch,) = tf.function(stream.skip, autograph=False)(tf.constant(7, tf.int64)), stream.batch(None)
+        session.run(stream.initialize)
+        assert session.run(skip) == length
+        assert [int(session.run(batch)) for _ in range(6)] == [(after + i) % 5 for i in range(6)]
+
+
+class Told(Callback):
+    """The warnings of a run."""
+
+    def __init__(self, said):
+        self.said = said
+
+    def on_event(self, event):
+        if event["event"] == "warning":
+            self.said.append(event["message"])
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_resumed_run_continues_in_its_data_or_says_that_it_does_not(known, tmp_path):
+    """The loss is the mean of weights that count the visits of each example."""
+
+    def data():
+        batches = tf.data.Dataset.from_tensor_slices((np.eye(16, dtype="f"), np.zeros((16, 1), "f"))).batch(2)
+        return batches if known else batches.filter(lambda x, y: True)
+
+    said = []
+    for steps in (3, 4):
+        model = keras.Sequential(
+            [keras.Input((16,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
+        )
+        model.compile(loss=lambda y, p: keras.ops.mean(p))
+        train(
+            model, data, AsyncSGD(learning_rate=2.0), cluster=Cluster.local(2, backend="threads"), steps=steps,
+            batch_size=2, run_dir=tmp_path, recovery=Recovery(checkpoint_steps=2), verbose=False,
+            callbacks=[Told(said)],
+        )  # fmt: skip
+    assert (np.abs(model.get_weights()[0] + 1).max() < 1e-5) == known
+    assert any("read from the beginning" in message for message in said) != known

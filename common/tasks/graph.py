@@ -34,6 +34,7 @@ from .requests import (
     LazyOperations,
     LossRequests,
     Operation,
+    StreamRequests,
     WorkerRequests,
     carriers_of,
     operations_of,
@@ -164,7 +165,7 @@ class TaskGraph:
         from ..worker.without_copy import InPlaceWorker, SparseWorker
         from ..worker.worker import DenseWorker
 
-        devices, mail = _devices(job, k), self._mail(job, k)
+        devices, mail, of_stream = _devices(job, k), self._mail(job, k), {}
         slot = self.ps.slots.slot(k, k if job.shared_graph is None else self.identity[0], mail)
         name, numbers = f"worker_{k}", (slot.index, job.cluster.workers)
         if isinstance(self.model, Parameters):
@@ -174,6 +175,8 @@ class TaskGraph:
             worker = SparseWorker(job.scheme, self.ps, slot, devices[0], _source(job, k, devices[0])[0], gradient)
         else:
             source, structure = _source(job, k, devices[0])
+            if callable(job.train):
+                of_stream = operations_of([StreamRequests], source, devices[0], self.sees_waiting)
             loss = job.options.l2, job.options.clip_norm, hostile_workers(job.options.hostile)
             replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
             parts = job.scheme, replica, self.ps, slot
@@ -184,7 +187,7 @@ class TaskGraph:
             worker.initialize = tf.group(worker.initialize, mail.links.initializer)
             asked.append(LossRequests)
             built |= carriers_of(worker, job.cluster.workers)
-        return operations_of(asked, worker, worker.device, self.sees_waiting), built
+        return {**operations_of(asked, worker, worker.device, self.sees_waiting), **of_stream}, built
 
     def _mail(self, job: Job, k: int) -> Any:
         """Return the way of a worker to the others: queues, or the parameters of all if it averages in pairs."""
@@ -315,7 +318,7 @@ def _source(job: Job, worker: int, device: str) -> tuple[Any, Any]:
             context = tf.distribute.InputContext(job.cluster.workers, worker, job.cluster.workers)
             with agreeing(job.options.seed, worker):
                 dataset: Any = job.train(context)
-            return Stream(dataset.repeat(), f"worker_{worker}"), dataset.element_spec
+            return Stream(dataset, f"worker_{worker}"), dataset.element_spec
         return Shard(job.plan.shard(worker), f"worker_{worker}"), job.train
 
 

@@ -32,6 +32,8 @@ STATE_WAITS = 2  # limit of a call that reads all of the state, in units of the 
 
 SLOW = 10  # the same of a call that waits for no other task, and may compute
 
+SKIP_SECONDS = 86400.0  # limit of the call that reads the batches of an earlier start, at most one pass
+
 END_SECONDS = 0.5  # limit of the call that ends the ps tasks
 
 POLL_END_SECONDS = 5.0  # limit of a wait for the end of a task that serves as ps
@@ -298,6 +300,15 @@ class WorkerRequests:
     deregister = answer(
         np.ndarray, lambda own: own.scheme.sync.deregister(own.ps, own.slot), traced=True, of_waiting=True
     )
+
+
+class StreamRequests:
+    """The request of a worker whose data are a function."""
+
+    @request(traced=True, seconds=SKIP_SECONDS)
+    def skip_batches(source: Any, batches: int) -> int:
+        """Read and drop what `batches` have used of a pass over the data; return its length, else -1 or -2."""
+        return source.skip(batches)
 
 
 class LossRequests:

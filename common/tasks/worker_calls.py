@@ -19,7 +19,7 @@ from .calls import Calls, Connect
 from .graph import TaskGraph
 from .job import CHIEF
 from .local_layout import Layout, as_bytes, from_bytes, in_buckets, whole_vectors
-from .requests import SLOW, LossRequests, WorkerRequests, name_of_rounds
+from .requests import SLOW, LossRequests, StreamRequests, WorkerRequests, name_of_rounds
 
 End = tuple[int, int]  # `computed` and `replied` of a round, see `server.trace`
 
@@ -42,7 +42,7 @@ class Done(NamedTuple):
     end: End  # of the last round, in microseconds since 1970
 
 
-class WorkerCalls(Calls, WorkerRequests, LossRequests):
+class WorkerCalls(Calls, WorkerRequests, StreamRequests, LossRequests):
     """The calls of a worker. Each call carries the number of the worker and its incarnation.
 
     Attributes:

@@ -63,6 +63,7 @@ class WorkerLoop:
         silent: Collection[int] | None = None,
     ):
         self.plan, self.index, self.report = job.plan, index, report
+        self.reads = callable(job.train)  # its data are a function
         rule, recovery = job.restarts, job.options.recovery
         self.calls = WorkerCalls(session, graph, index, rule.wait_seconds, connect)
         self.progress = self.progress_of(self.calls, self.plan, recovery.on_nan, report)
@@ -86,8 +87,16 @@ class WorkerLoop:
             self.state.start()
 
     def join(self) -> None:
-        """Take the slot; while the last message of this worker is in an incomplete set, block."""
+        """Take the slot; while the last message of this worker is in an incomplete set, block.
+
+        The batches of an earlier start are read first, so that those of its last pass come once.
+        """
         self.recovery.persist(self.recovery.join)
+        if self.reads and self.progress.steps:
+            length = self.calls.skip_batches(self.progress.steps)
+            if length < 0 and self.index == CHIEF:
+                unknown = "the length of the data is not known: they are read from the beginning once more"
+                self.report(event="warning", message=unknown)
 
     def _await_state(self) -> None:
         """Block until the global state is ready; the chief makes it ready."""

@@ -37,20 +37,37 @@ class Shard:
 
 
 class Stream:
-    """Batches from a `tf.data.Dataset`; the rows are not used.
+    """Batches from a `tf.data.Dataset`, again and again; the rows are not used.
 
     The iterator has a name, so that it belongs to the task and not to a session: a worker that reconnects continues
     with the next batch.
     """
 
     def __init__(self, dataset: Any, prefix: str):
-        self.iterator = tf.compat.v1.data.make_initializable_iterator(dataset, shared_name=f"{prefix}_batches")
+        self.length = dataset.cardinality()
+        repeated = dataset.repeat()
+        self.iterator = tf.compat.v1.data.make_initializable_iterator(repeated, shared_name=f"{prefix}_batches")
         self.initialize = self.iterator.initializer
         self.fed: list[Any] = []
 
     def batch(self, rows: Any) -> list[Any]:
         """Return the next batch."""
         return tf.nest.flatten(self.iterator.get_next())
+
+    def skip(self, batches: Any) -> Any:
+        """Read what `batches` have used of the present pass, if its length is known; return that length, else -1 or -2.
+
+        A pass that shuffles has the order of the first one.
+        """
+        used = tf.where(self.length > 0, batches % tf.maximum(self.length, 1), 0)
+
+        def read(number: Any) -> Any:
+            with tf.control_dependencies(tf.nest.flatten(self.iterator.get_next())):
+                return (number + 1,)
+
+        (number,) = tf.while_loop(lambda number: number < used, read, [tf.zeros_like(used)], parallel_iterations=1)
+        with tf.control_dependencies([number]):
+            return tf.identity(self.length)
 
 
 class Replica:
