@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 
 class DistsgdError(Exception):
     """An error with an exit code and an outcome of its own."""
@@ -48,12 +50,17 @@ class WaitTimeout(DistsgdError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C (exit code 130) or SIGTERM (143); no `Exception`, so that no handler of failures catches it."""
+    """A signal: Ctrl-C (exit code 130), SIGTERM (143), ...; no `Exception`, so that no handler of failures catches it.
+
+    Attributes:
+        signal: name of the signal.
+    """
 
     outcome = "interrupted"
 
     def __init__(self, signal_number: int):
-        super().__init__(f"interrupted by signal {signal_number}")
+        self.signal = signal.Signals(signal_number).name
+        super().__init__(f"interrupted by {self.signal}")
         self.exit_code = 128 + signal_number
 
 

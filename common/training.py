@@ -23,10 +23,11 @@ from .data.models import ModelRecipe, name_for
 from .data.named import load
 from .data.suspects import bad_example, of_worker
 from .data.trial import fails, try_out
-from .errors import UserError
+from .errors import Interrupted, UserError
 from .launch.gpus import gpus
 from .launch.run import run
 from .lazy import keras, require_tensorflow
+from .record import checkpoint
 from .record.callbacks import Callback
 from .record.display import in_notebook
 from .record.keras_callbacks import KerasCallbacks, check_keras_callbacks
@@ -155,7 +156,8 @@ def train(
 
     Raises:
         UserError: the input is invalid; no process was started.
-        KeyboardInterrupt: Ctrl-C, after all processes have ended.
+        KeyboardInterrupt: Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 or one of `stop_signals`; all processes have ended. The
+            model has the center that was reached, and the run directory has a checkpoint from which to resume.
         DistsgdError: the run failed; `result.json` in the run directory has the reason.
     """
     require_tensorflow()
@@ -177,12 +179,16 @@ def train(
     own, keras_own = _hooks(job, model, callbacks)
     record, error = run(job, config, verbose, model, own)
     metrics = record.finish(error)
+    if error is not None and not isinstance(error, Interrupted):
+        raise error
+    if keras_own is not None and error is None:
+        keras_own.end()
+    if verbose and (in_notebook() or error is not None):
+        Console().print(summary(metrics))
+        if metrics["outcome"] == Interrupted.outcome and checkpoint.found(job.run_dir):
+            print(f"to continue: train(..., recovery=Recovery(resume={str(job.run_dir)!r}))")  # noqa: T201
     if error is not None:
         raise error
-    if keras_own is not None:
-        keras_own.end()
-    if verbose and in_notebook():
-        Console().print(summary(metrics))
     return Result(model, record.history(), metrics, job.run_dir)
 
 

@@ -14,6 +14,7 @@ from distsgd.common.data.models import ModelRecipe
 from distsgd.common.files import Lock
 from distsgd.common.record import events as listener
 from distsgd.common.record.callbacks import Callback
+from distsgd.common.tasks.interruption import reason_to_stop
 from runs import DIGITS, LASTING, job_of, record, wait_until
 
 
@@ -137,7 +138,7 @@ def test_a_callback_that_exits_leaves_a_result_and_a_free_folder(method, tmp_pat
 def test_a_run_ends_when_the_version_or_the_accuracy_is_reached(rule, version, accuracy, reason, tmp_path):
     job = job_of(AsyncSGD(), run_dir=tmp_path, **rule)
     metrics = {"accuracy": 1.0} | ({} if accuracy is None else {"test_sparse_accuracy": accuracy})
-    assert job.reason_to_stop(lambda: version, metrics) == reason
+    assert reason_to_stop(job, lambda: version, metrics) == reason
 
 
 class Epochs(keras.callbacks.Callback):

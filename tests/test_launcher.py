@@ -25,7 +25,7 @@ from distsgd.common.launch.launcher import write
 from distsgd.common.record import checkpoint
 from distsgd.common.record.callbacks import Callback
 from doubles import RaisesInWorker
-from runs import DIGITS, job_of, patience, record, wait_until
+from runs import DIGITS, job_of, patience, record, updates_logged, wait_until
 
 SLEEPING = Path(__file__).with_name("sleeping.py")
 SECONDS_TO_END = 30  # a second or two, unless the machine is busy
@@ -171,21 +171,27 @@ def test_a_loss_that_becomes_nan_ends_the_run_as_diverged(warm, tmp_path):
     assert (result["outcome"], result["exit_code"]) == ("diverged", 3)
 
 
-def test_ctrl_c_ends_the_run_and_all_its_processes(tmp_path):
-    flags = "sleeping", "--steps", "480", "--checkpoint-steps", "10"
-    process, mine = command_line_run(tmp_path, subprocess.PIPE, *flags)
+def test_a_signal_ends_the_run_with_its_center_and_a_checkpoint_and_all_its_processes(tmp_path, monkeypatch):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    process, mine = command_line_run(tmp_path, subprocess.PIPE)
     assert len(mine) >= 4
-    wait_until(lambda: checkpoint.found(tmp_path / "run"))
-    process.send_signal(signal.SIGINT)
-    sent = time.monotonic()
-    _, errors = process.communicate(timeout=200)
-    assert time.monotonic() - sent < patience(SECONDS_TO_END)
-    assert process.returncode == 130
+    wait_until(lambda: updates_logged(tmp_path / "run") > 0)
+    process.send_signal(signal.SIGHUP)
+    output, errors = process.communicate(timeout=200)
+    assert process.returncode == 128 + signal.SIGHUP, errors
     assert "Traceback" not in errors
-    assert "the same command with --run-dir run continues" in errors
+    assert "sleeping: interrupted" in output
+    assert errors.endswith("to continue: the same command with --resume run\n")
     assert not any(Path(f"/proc/{pid}").exists() for pid in mine)
+    assert [*temporary.iterdir()] == []
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert (result["outcome"], result["exit_code"]) == ("interrupted", 130)
+    assert (result["outcome"], result["stopped_by"]) == ("interrupted", "SIGHUP")
+    assert result["message"] == "interrupted by SIGHUP"
+    assert 0 < result["updates"] == checkpoint.newest(tmp_path / "run").version
+    assert (tmp_path / "run" / "center.npz").exists()
+    assert (tmp_path / "run" / "model.keras").exists()
 
 
 def test_nothing_survives_a_launcher_that_is_killed(tmp_path):

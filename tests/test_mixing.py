@@ -224,7 +224,7 @@ def test_the_mean_of_gasloc_is_diloco_where_gradients_do_not_depend_on_the_place
 def test_a_run_says_the_limits_of_its_graph(monkeypatch, tmp_path):
     said = []
 
-    def start(job, on_event, model=None):
+    def start(job, on_event, model=None, interrupted=bool):
         raise UserError("it has begun")
 
     monkeypatch.setattr(launch, "start", start)

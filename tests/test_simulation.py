@@ -16,7 +16,6 @@ from distsgd.common.cli.flag_groups import RUN, Options, parse_flags
 from distsgd.common.cli.train import with_data
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.data.recipes import synthetic
-from distsgd.common.errors import Interrupted
 from distsgd.common.launch.run import run
 from distsgd.common.record.display import SimulationDisplay
 from distsgd.common.record.round_log import load_rounds
@@ -127,22 +126,22 @@ def test_a_callback_may_end_a_run(tmp_path):
     assert result["updates"] < 600
 
 
-def test_a_run_that_is_interrupted_says_so_and_how_far_it_came(tmp_path, monkeypatch):
+def test_a_run_that_is_interrupted_says_so_and_keeps_its_center(tmp_path, monkeypatch):
     class Arithmetic(simulation.Arithmetic):
-        def run(self, until):
+        def run(self, until, is_cut):
             if until > 12:
-                raise Interrupted(signal.SIGTERM)
-            super().run(until)
+                signal.raise_signal(signal.SIGTERM)
+            return super().run(until, is_cut)
 
     monkeypatch.setattr(simulation, "Arithmetic", Arithmetic)
     log, error, _ = simulated(AsyncSGD(), tmp_path, test=DIGITS.test)
     result = log.finish(error)
-    assert (result["outcome"], result["exit_code"]) == ("interrupted", 143)
+    assert (result["outcome"], result["exit_code"], result["stopped_by"]) == ("interrupted", 143, "SIGTERM")
     assert 0 < result["updates"] <= 12
     assert 0 < result["simulated"]["virtual_seconds"] == log.history()["seconds"][-1]
-    assert result["seconds_training"] is None
     assert json.loads((tmp_path / "result.json").read_text()) == result
-    assert not (tmp_path / "center.npz").exists()
+    assert len(np.load(tmp_path / "trace.npz")["version"]) == result["updates"]
+    assert (tmp_path / "center.npz").exists()
 
 
 # What it cannot do.

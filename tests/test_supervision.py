@@ -49,14 +49,14 @@ def saving(seconds):
 class Watched:
     """A run whose events are a script: how it ended, what was asked of the fork server, and what has been said."""
 
-    def __init__(self, *events, names=NAMES, rule=ALL_NEEDED, spec=None, backend="processes"):
+    def __init__(self, *events, names=NAMES, rule=ALL_NEEDED, spec=None, backend="processes", interrupted=bool):
         self.left, self.asked, self.said, self.error = list(events), [], [], None
         process = SimpleNamespace(pid=os.getpid())
         server = SimpleNamespace(process=process, forks=True, receive=self._receive, send=self._send)
         cluster = SimpleNamespace(task=spec, placement=PLACEMENTS[backend])
         self.watch = supervision.Supervision(server, names, cluster, rule, Path("logs"), self.said.append)
         try:
-            self.watch.run()
+            self.watch.run(interrupted)
         except DistsgdError as error:
             self.error = error
         self.watch.end()
@@ -261,6 +261,8 @@ CALLS = {
     "error": error("worker-1", "Diverged"),
     "silent": silent(1),
     "saving": {"event": "saving", "task": "worker-1", "version": 7, "seconds": 1000.0},
+    "checkpoint": {"event": "checkpoint", "task": "worker-1", "version": 7},
+    "warning": {"event": "warning", "task": "worker-1", "message": "the disk is full", "unsaved": 7},
     "result": RESULT,
 }
 EFFECTS = {  # of an event in the states REPAIRABLE, TRAINING, FAILING, DONE
@@ -273,6 +275,8 @@ EFFECTS = {  # of an event in the states REPAIRABLE, TRAINING, FAILING, DONE
     "error": ["Diverged", "Diverged", "Diverged", ""],
     "silent": ["kill", "", "Diverged", ""],
     "saving": ["saves", "saves", "Diverged saves", "saves"],
+    "checkpoint": ["", "", "Diverged", ""],
+    "warning": ["", "", "Diverged", ""],
     "result": ["done", "done", "Diverged done", ""],
 }
 
@@ -307,6 +311,23 @@ def test_each_event_has_its_effect_in_each_state(kind, number):
         "done": run.done and number != 3,
     }
     assert " ".join(name for name, is_there in effects.items() if is_there) == EFFECTS[kind][number]
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "warning"])
+def test_a_last_checkpoint_is_awaited_until_it_is_written_or_cannot_be(kind):
+    run = run_state_of(restarts(0))
+    run.handle(saving(1000))
+    run.handle(CALLS[kind] | {"version" if kind == "checkpoint" else "unsaved": 6})
+    assert run.saving is not None
+    run.handle(CALLS[kind])
+    assert run.saving is None
+
+
+def test_an_interrupted_run_has_a_limited_time_and_its_failures_do_not_count(monkeypatch):
+    monkeypatch.setattr(supervision, "INTERRUPTED_SECONDS", 0.0)
+    run = Watched(None, killed("worker-1"), error("ps-0", "Diverged"), interrupted=lambda: True)
+    assert run.error is None
+    assert "kill" in [op for op, _ in run.asked]
 
 
 def test_a_run_waits_for_its_last_checkpoint_as_long_as_announced():

@@ -13,7 +13,6 @@ import signal
 import sys
 from importlib import import_module
 from importlib.metadata import version
-from types import FrameType
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -23,6 +22,7 @@ from rich.text import Text
 from ...algorithms import SCHEMES
 from ..arguments import nearest, spelt
 from ..errors import DistsgdError, Interrupted, UserError
+from ..signals import USUAL, interrupt
 from . import flags
 from .catalogue import aliases, known_names, meant_by
 
@@ -127,9 +127,9 @@ COMMANDS = {
 
 def main() -> NoReturn:
     """Run the command of `sys.argv`; turn errors into one line and an exit code."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in USUAL:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
     if "_ARGCOMPLETE" in os.environ:
         import_module(".completion", __package__).complete([*COMMANDS])
     try:
@@ -140,10 +140,6 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         print(f"error: {Interrupted(signal.SIGINT)}", file=sys.stderr)  # noqa: T201
         sys.exit(130)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise Interrupted(number)
 
 
 def dispatch(arguments: list[str]) -> int:

@@ -20,7 +20,7 @@ from ..cluster.cluster import BackendName
 from ..contract.checks import fitted
 from ..contract.hyperparameters import Count, Natural, check_fields
 from ..contract.scheme import Scheme
-from ..errors import UserError
+from ..errors import Interrupted, UserError
 from ..files import dumps
 from ..launch.client import keep_warm
 from ..record.metrics import shown
@@ -110,11 +110,13 @@ def compare(options: SimulationOptions) -> int:
             told = ""
             if error is not None:
                 print(f"error: {scheme.name}: {error}", file=sys.stderr)  # noqa: T201
-            if isinstance(error, UserError | KeyboardInterrupt):
+            if isinstance(error, UserError):
                 return result["exit_code"]
             results.append(result)
+            if isinstance(error, Interrupted):
+                break
     if not chosen.output.quiet:
-        Console().print(table(names, results))
+        Console().print(table(names[: len(results)], results))
         for result in results:
             print(f"{result['algorithm']}: {result['run_dir']}")  # noqa: T201
     if options.output.json:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,22 @@ def main(arguments: list[str]) -> int:
         for trial in trials:
             print(f"{trial.in_words()}: {'finished' if trial.result else 'to be trained'} ({trial.run_dir})")  # noqa: T201
         return 0
+    interrupted: Interrupted | None = None
     if unfinished := [trial for trial in trials if not trial.result]:
-        _train_all(unfinished, len(trials), how.parallel or _fitting(options))
+        try:
+            _train_all(unfinished, len(trials), how.parallel or _fitting(options))
+        except Interrupted as error:
+            interrupted, trials = error, [trial for trial in trials if trial.result]
+    if trials:
+        _show(name, trials, options)
+    if interrupted is not None:
+        print("to continue: the same command trains what is missing", file=sys.stderr)  # noqa: T201
+        raise interrupted
+    return min(trial.result["exit_code"] for trial in trials)  # one setting that diverges is a finding
+
+
+def _show(name: str, trials: Sequence[Trial], options: Options) -> None:
+    """Print the table of the runs, and write their plot."""
     file = ROOT / name / f"sweep-{_digest([trial.run_dir for trial in trials])}.png"
     save(picture(name, trials), file)
     if not options.output.quiet:
@@ -80,7 +95,6 @@ def main(arguments: list[str]) -> int:
     if options.output.json:
         best, runs = best_of(trials), [{"settings": t.settings, "seed": t.seed, "result": t.result} for t in trials]
         print(dumps({"algorithm": name, "best": best, "plot": str(file), "runs": runs}), flush=True)  # noqa: T201
-    return min(trial.result["exit_code"] for trial in trials)  # one setting that diverges is a finding
 
 
 def split(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
@@ -209,7 +223,9 @@ def _at_once(trials: Sequence[Trial], parallel: int) -> Iterator[Trial]:
 
     def train(trial: Trial) -> Trial:
         command = [sys.executable, "-m", "distsgd.common.cli.main", *command_of(trial)]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        # In a session of its own: Ctrl-C would reach it twice, from the terminal and from here, and end it at once.
+        with subprocess.Popen(command, start_new_session=True, **pipes) as process:
             running.add(process)
             _, said = process.communicate()
             running.discard(process)
@@ -220,12 +236,18 @@ def _at_once(trials: Sequence[Trial], parallel: int) -> Iterator[Trial]:
         return trial
 
     with ThreadPoolExecutor(parallel) as pool:
+        made = [pool.submit(train, trial) for trial in trials]
         try:
-            yield from pool.map(train, trials)
+            for trial in made:
+                yield trial.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(running):
-                process.terminate()
+            for _ in range(2):  # a second signal ends them at once
+                for process in list(running):
+                    process.terminate()
+                with contextlib.suppress(Interrupted):
+                    wait(made)
+                    break
             raise
 
 

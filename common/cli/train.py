@@ -126,16 +126,15 @@ def show(record: RunRecord, result: dict[str, Any], error: DistsgdError | Interr
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         if isinstance(error, UserError) and not record.rows:
             return error.exit_code
-        if isinstance(error, Interrupted) and checkpoint.found(record.run_dir):
-            again = f"the same command with --run-dir {record.run_dir} continues from the newest checkpoint"
-            print(again, file=sys.stderr)  # noqa: T201
     elif output.quiet:
         for warning in result["recovery"]["warnings"]:
             print(f"warning: {warning}", file=sys.stderr)  # noqa: T201
     try:
-        if error is None and not output.quiet:
+        if (error is None or isinstance(error, Interrupted)) and not output.quiet:
             here = record.task is None or record.task.evaluates
             Console().print(summary(result) if here else f"{record.task}: {result['outcome']}")
+        if result["outcome"] == Interrupted.outcome and checkpoint.found(record.run_dir):
+            print(f"to continue: the same command with --resume {record.run_dir}", file=sys.stderr)  # noqa: T201
         if output.json:
             print(dumps(result), flush=True)  # noqa: T201
     except CannotWrite as problem:  # the run has completed, and its folder has the result

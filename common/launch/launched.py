@@ -15,7 +15,6 @@ from ..cluster.task_spec import Addresses
 from ..errors import UserError
 from ..files import own_folder, replacing, writing
 from ..record import checkpoint
-from ..record.callbacks import STOP
 from ..record.run_directory import check_resumed
 from ..reports import Report
 from ..tasks.graph import TaskGraph
@@ -98,7 +97,6 @@ class Launched:
                 with writing(job.run_dir):
                     own_folder(job.run_dir)
                     write_graph(job.run_dir, getattr(job.scheme.sync, "topology", ""), job.cluster.workers)
-                    (job.run_dir / STOP).unlink(missing_ok=True)  # of the run that is resumed
                 with replacing(place) as file:
                     pickle.dump(agreed, file)
                     pickle.dump(import_path(), file)

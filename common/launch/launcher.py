@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,24 +14,22 @@ from typing import Any
 from ..cards import ask, crowded, keep_off
 from ..data.dataset import is_arrays, leaves
 from ..data.mapped import Pickler, size_of
-from ..errors import DistsgdError, UserError
-from ..files import own_folder, replacing, standard_error_to, writing
+from ..errors import UserError
+from ..files import own_folder, standard_error_to, writing
 from ..messages import segments
 from ..messages.codec import FLOAT_BYTES
-from ..record.callbacks import STOP
 from ..record.plot import import_ahead
-from ..tasks.job import Job, Script
+from ..tasks.job import Job
 from .by_value import dumps
 from .client import fork_server
 from .gpus import shares
 from .supervisor import OnEvent, Supervision
-from .terms import names_of_joins
-
-STOPPED_SECONDS = 15.0  # for the center and the last checkpoint of a script that was stopped
 
 
-def launch(job: Job, on_event: OnEvent) -> None:
+def launch(job: Job, on_event: OnEvent, interrupted: Callable[[], object] = bool) -> None:
     """Run a job in processes until all of them have ended; `on_event` receives every event.
+
+    Once `interrupted()` is true, the run has a limited time to end, and its failures do not count.
 
     Raises:
         DistsgdError: the first failure, with the task's name and the last lines of its log.
@@ -60,25 +58,9 @@ def launch(job: Job, on_event: OnEvent) -> None:
             try:
                 addresses = asdict(task.addresses) if task else None
                 server.start(job=str(path), tasks=names, logs=str(logs.resolve()), addresses=addresses)
-                supervision.run()
-            except KeyboardInterrupt as interrupt:
-                if job.script is not None:
-                    stop_script(job, job.script, supervision, str(interrupt) or "Ctrl-C")
-                raise
+                supervision.run(interrupted)
             finally:
                 supervision.end()
-
-
-def stop_script(job: Job, script: Script, supervision: Supervision, reason: str) -> None:
-    """End the runs of a script early: the evaluator writes their centers, and the script ends at its next step."""
-    if names := names_of_joins(script):
-        for name in names:
-            with contextlib.suppress(DistsgdError), replacing(job.run_dir / name / STOP) as file:
-                file.write(reason.encode())
-        supervision.on_event({"event": "printed", "text": "stopping: the center is written (Ctrl-C: end at once)"})
-        supervision.run_state.stop(STOPPED_SECONDS)
-        with contextlib.suppress(DistsgdError):
-            supervision.run()
 
 
 def check_descriptors(job: Job, tasks: int, logs: Path) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..cards import ask, crowded
 from ..cluster.fingerprint import class_digest, data_digest, identity, model_digest
 from ..errors import CannotWrite, Diverged, Interrupted
-from ..files import Lock, in_one_line
+from ..files import Lock, in_one_line, replacing
 from ..kernels import VARIABLE, used_here
 from ..record import checkpoint
 from ..record.callbacks import Callback, CallbackList
@@ -21,7 +22,9 @@ from ..record.events import EventBus
 from ..record.keras_callbacks import EVALUATED
 from ..record.run_directory import RunRecord, load_center
 from ..settings import compared, using
+from ..signals import StopSignals
 from ..simulation.virtual_run import simulate
+from ..tasks.interruption import stop_file
 from ..tasks.job import Job, checkpoints_of
 from ..tasks.results import write_data, write_graph
 from ..worker.flat_model import FlatModel, unused_optimizer
@@ -40,8 +43,38 @@ def run(
 ) -> tuple[RunRecord, BaseException | None]:
     """Run a job; returns its record and its failure, None if it ended well.
 
-    With `model`, the tasks of the threads and simulation back ends run in this process. The model receives the center.
+    With `model`, the tasks of the threads and simulation back ends run in this process. The model receives the center,
+    also if a signal has interrupted the run.
     """
+    with StopSignals(job.options.recovery.signals, partial(_ask_to_stop, job)) as stop:
+        return _run(job, config, verbose, model, callbacks, stop)
+
+
+def _ask_to_stop(job: Job, name: str) -> None:
+    """Ask the evaluator to end the run; elsewhere the tasks wait for that, as the others may have had the signal, too.
+
+    Raises:
+        CannotWrite: the file cannot be written.
+    """
+    if job.cluster.evaluates:
+        with replacing(stop_file(job)) as file:
+            file.write(name.encode())
+
+
+def _has_begun(job: Job, event: dict[str, Any]) -> bool:
+    """Return True for an event from which on a run that is interrupted has results.
+
+    A program of several machines that may be started again only leaves the run, which the others continue.
+    """
+    if job.cluster.task is not None and job.restarts.recovers:
+        return False
+    begins = ("observing", "first_update", "ordered") if job.cluster.evaluates else ("listening", "ready")
+    return event["event"] in begins
+
+
+def _run(
+    job: Job, config: dict[str, Any], verbose: bool, model: Any, callbacks: Sequence[Callback], stop: StopSignals
+) -> tuple[RunRecord, BaseException | None]:
     if job.cluster.task is not None:
         job.identity = identity(config, job.cluster.task, in_common(job, model))
         job.program = uuid.uuid4().hex
@@ -70,6 +103,11 @@ def run(
         hooks = CallbackList(callbacks, config, job.run_dir)
         bus = _event_bus(record, hooks, display, verbose)
         record.publish = bus.publish
+
+        def publish(event: dict[str, Any]) -> None:
+            stop.begun = stop.begun or _has_begun(job, event)
+            bus.publish(event)
+
         quiet = native_output(job.run_dir / "logs" / "notebook.log") if in_notebook() else contextlib.nullcontext()
         with quiet, display if verbose else contextlib.nullcontext(), bus:
             for message in said:
@@ -80,15 +118,13 @@ def run(
                 display.task(job.cluster.task, job.cluster.wait_seconds)
             if job.cluster.evaluates:
                 write_graph(job.run_dir, getattr(job.scheme.sync, "topology", ""), job.cluster.workers)
-            start(job, bus.publish, model)
-        if job.cluster.evaluates:
-            write_data(job.run_dir, config, job.train, job.test)
+            start(job, publish, model, lambda: stop.number)
+            stop.check()
         if job.script is not None:
             record.check_steps()
         if record.unwritten:
             raise CannotWrite("; ".join(record.unwritten))
-        if model is not None and job.cluster.evaluates:
-            load_center(job.recipe.flat(model), job.run_dir)
+        _keep(job, config, model)
     except Interrupted as signal:
         error = signal
     except KeyboardInterrupt:
@@ -97,6 +133,12 @@ def run(
         error = in_one_line(problem)
         if isinstance(error, Diverged) and record.too_large:
             error = Diverged(f"{error}; {record.too_large}")
+    stop.over = True
+    if isinstance(error, Interrupted):
+        with contextlib.suppress(CannotWrite):
+            _keep(job, config, model)
+    elif error is None and stop.number is not None:
+        error = Interrupted(stop.number)
     if hooks is not None:
         try:
             hooks.close(error)
@@ -105,12 +147,24 @@ def run(
     if job.cluster.is_chief:
         checkpoint.sweep(job.run_dir)
         with contextlib.suppress(OSError):
-            (job.run_dir / EVALUATED).unlink()  # still there if a callback has raised
+            (job.run_dir / EVALUATED).unlink(missing_ok=True)  # still there if a callback has raised
+            stop_file(job).unlink(missing_ok=True)
     return record, error
 
 
-def start(job: Job, on_event: OnEvent, model: Any = None) -> None:
+def _keep(job: Job, config: dict[str, Any], model: Any) -> None:
+    """Write the data that a replay needs, and load the center, if there is one, into the caller's model."""
+    if not (job.cluster.evaluates and (job.run_dir / "center.npz").exists()):
+        return
+    write_data(job.run_dir, config, job.train, job.test)
+    if model is not None:
+        load_center(job.recipe.flat(model), job.run_dir)
+
+
+def start(job: Job, on_event: OnEvent, model: Any = None, interrupted: Callable[[], object] = bool) -> None:
     """Start all tasks of a job, and return when all of them have ended; `on_event` receives every event.
+
+    Once `interrupted()` is true, tasks in other processes have a limited time to end.
 
     The tasks run in this process if it has the Keras `model` and the back end allows it, else in supervised processes,
     which build a model of their own.
@@ -126,7 +180,7 @@ def start(job: Job, on_event: OnEvent, model: Any = None) -> None:
         with using(job.recipe.settings):
             HERE[job.cluster.backend](job, lambda **event: on_event(event), job.recipe.flat(model))
     else:
-        launch(job, on_event)
+        launch(job, on_event, interrupted)
 
 
 def report_kernels(job: Job, on_event: OnEvent) -> None:

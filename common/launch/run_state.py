@@ -215,6 +215,12 @@ class RunState:
     def _note_saving(self, event: Event) -> None:
         self.saving = event["task"], f"version {event['version']}", awake.now() + event["seconds"]
 
+    def _note_saved(self, event: Event) -> None:
+        """Note that the last checkpoint was written, or cannot be: the run of its task need not end for that."""
+        version = event.get("version", event.get("unsaved"))
+        if self.saving and version is not None and self.saving[1] == f"version {version}":
+            self.saving = None
+
     def _note_ready(self, event: Event) -> None:
         self.ready.add(event["task"])
 
@@ -250,7 +256,7 @@ class RunState:
             self.leave_by += LEAVE_FAR_SECONDS if self.far else LEAVE_SECONDS
 
     def stop(self, seconds: float) -> None:
-        """Wait for the result of a run that was stopped, for so many seconds; failures do not count any more."""
+        """Wait for the result of an interrupted run, for so many seconds; failures do not count any more."""
         self.done, self.leave_by = True, awake.now() + seconds
 
     def _restart(self, event: Event) -> None:
@@ -342,5 +348,7 @@ class RunState:
         "silent":      (_kill_silent_worker, _ignore,              _ignore,         _ignore),
         "ready":       (_note_ready,         _note_ready,          _note_ready,     _note_ready),
         "saving":      (_note_saving,        _note_saving,         _note_saving,    _note_saving),
+        "checkpoint":  (_note_saved,         _note_saved,          _note_saved,     _note_saved),
+        "warning":     (_note_saved,         _note_saved,          _note_saved,     _note_saved),
         "result":      (_finish,             _finish,              _finish,         _finish),
     }  # fmt: skip

@@ -27,6 +27,7 @@ from ..packages import remedy
 from ..record.run_directory import new_run_dir
 from ..reports import Report
 from ..system import usable_cores
+from ..tasks.interruption import reason_to_stop
 from ..tasks.job import CHIEF, Job, Script, config_before
 from ..tasks.options import RunOptions
 from ..waiting import POLL_SECONDS
@@ -195,7 +196,7 @@ def follow_joins(
         if mine is None or failures or any(thread.is_alive() for thread in seen.values()):
             continue
         if all(map(mine.posted, scripts)):
-            if (reason := job.reason_to_stop(lambda: 0, {})) is not None:
+            if (reason := reason_to_stop(job, lambda: 0, {})) is not None:
                 raise TaskLost(f"the run was stopped: {reason}")
             return
     raise failures[0]

@@ -20,6 +20,8 @@ STOP_SECONDS = 2.0  # for a task to notify the other machines that it was stoppe
 
 IMPORT_SECONDS = 20.0  # for a task that is not forked to import TensorFlow before that
 
+INTERRUPTED_SECONDS = 25.0  # for the result of a run after a signal; a scheduler kills all processes after about 30 s
+
 OnEvent = Callable[[dict[str, Any]], None]
 
 
@@ -58,15 +60,21 @@ class Supervision:
             log_of=self.log_of,
         )
 
-    def run(self) -> None:
-        """Block until all tasks have ended; raises the failure that ended the run."""
-        with awake.looking():
-            self._run()
+    def run(self, interrupted: Callable[[], object] = bool) -> None:
+        """Block until all tasks have ended; raises the failure that ended the run.
 
-    def _run(self) -> None:
-        run_state = self.run_state
+        After an interruption, the tasks have a limited time to end, and failures do not count.
+        """
+        with awake.looking():
+            self._run(interrupted)
+
+    def _run(self, interrupted: Callable[[], object]) -> None:
+        run_state, stopped = self.run_state, False
         self.detector.expect(FORK_SERVER, self.server.process.pid)
         while run_state.alive:
+            if not stopped and interrupted():
+                stopped = True
+                run_state.stop(INTERRUPTED_SECONDS)
             now = awake.now()
             soonest = min(run_state.deadline, now + POLL_SECONDS / 2, run_state.restarts.soonest)
             event = self.server.receive(max(0.0, soonest - now))

@@ -10,6 +10,7 @@ from ..reports import Report
 from ..tasks.ending import END_SECONDS
 from ..tasks.evaluator import Evaluator
 from ..tasks.graph import TaskGraph
+from ..tasks.interruption import interruption
 from ..tasks.job import Job
 from ..tasks.precision import arithmetic, precision
 from ..tasks.worker_loop import WorkerLoop
@@ -33,7 +34,8 @@ def _run(job: Job, report: Report, model: FlatModel | None) -> Evaluator:
     for worker in workers:
         report_devices(job, worker, report, before=worker)
     graph = TaskGraph(job, workers, model)
-    config = session_config(job.cluster, job.devices_per_worker, max(2, len(workers)))
+    # One more than the workers: a round of many steps keeps its thread, and the evaluator would wait for its end.
+    config = session_config(job.cluster, job.devices_per_worker, 1 + max(2, len(workers)))
     config.graph_options.place_pruned_graph = True  # each call prepares its own part only: a third of the start-up
     session = tf.compat.v1.Session(graph=graph.graph, config=config)
     loops = [WorkerLoop(job, session, graph, k, report) for k in workers]
@@ -41,6 +43,8 @@ def _run(job: Job, report: Report, model: FlatModel | None) -> Evaluator:
     try:
         threads.start()
         for number, worker in enumerate(job.options.schedule, 1):
+            if interruption(job):
+                break
             threads.give_turn(worker, number)
         evaluator = Evaluator(job, session, graph, report)
         evaluator.follow(stopped=lambda: bool(threads.failures))
@@ -98,9 +102,11 @@ class WorkerThreads:
         # until its next checkpoint is due.
         if (state := self.loops[0].state) is not None:
             state.over.set()
+            if not failed:
+                state.await_interrupted()
         # Closing the session wakes workers that wait at a barrier. Copy the failures before: theirs must not count.
         self.loops[0].calls.session.close()
-        if self.scripted and failed:
+        if self.scripted:
             for turn in self.turns:
                 turn.release()
         for thread, loop in zip(self.threads, self.loops, strict=False):  # no threads if `start` failed before them

@@ -51,6 +51,7 @@ TOLD = {
     "warning": "{message}",
     "limits": "{message}",
     "printed": "{text}",
+    "interrupted": "{signal}: the run ends, and keeps its center (a second signal ends it at once)",
 }
 
 MINUTES_SECONDS = 600  # from that duration on the format is 10:00

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import time
 import uuid
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from ..errors import CannotWrite, DistsgdError, Interrupted, UserError
 from ..files import Lock, cannot_write_into, dumps, finite, write_json
 from ..record_format import DATA, INITIAL, is_of_script, read_arrays, read_config, read_json, short, with_script
 from ..reports import OF_LATER_JOIN
+from ..signals import held
 from ..sync.topology import GRAPH
 from ..worker.flat_model import FlatModel
 from . import checkpoint
@@ -129,6 +131,7 @@ class RunRecord:
         self.curvature: dict[str, float] | None = None  # of the loss where the run began, and the limit of the rate
         self.too_large = ""  # why the learning rate is above that limit
         self.stopped: str | None = None
+        self.has_result = False
         self.advice: str | None = None  # a warning on the losses, which takes precedence over advice on the rounds
         self.unwritten: list[str] = []  # why some of the result files could not be written
         self.faults, self.cpu = Faults(), CpuRecord(config["workers"])
@@ -199,6 +202,7 @@ class RunRecord:
             self.finished[event["worker"]] = event
             self.steps[event["worker"]] = event["steps"]  # a restarted worker without rounds left reports nothing else
         elif kind in ("result", "center"):
+            self.has_result = self.has_result or kind == "result"
             self.last |= {k: v for k, v in event.items() if k not in NOT_FIGURES}
             self.unwritten = event.get("unwritten", [])
             if kind == "result" and (
@@ -206,6 +210,12 @@ class RunRecord:
             ):
                 self.advice = worse
                 self.publish({"event": "warning", "message": worse})
+            if (
+                kind == "result" and self.stopped is not None and self.stopped in signal.Signals.__members__
+            ):  # the last checkpoint may take longer
+                with contextlib.suppress(CannotWrite):  # than a scheduler allows
+                    interrupted = Interrupted(signal.Signals[self.stopped])
+                    write_json(self.run_dir / "result.json", finite(self._result(interrupted)))
         elif kind == "curvature":
             self.curvature = {name: event[name] for name in ("curvature", "largest_rate")}
             self.too_large = event["too_large"]
@@ -281,6 +291,10 @@ class RunRecord:
         Raises:
             CannotWrite: the run succeeded, but its result cannot be written.
         """
+        with held():
+            return self._finish(error, picture)
+
+    def _finish(self, error: BaseException | None, picture: bool) -> dict[str, Any]:
         with contextlib.suppress(OSError):
             self.metrics.close()
         result = finite(self._result(error))
@@ -326,6 +340,8 @@ class RunRecord:
         simulated = {name: _rounded(value) for name, value in self.simulated.items()}
         simulated |= {"platform": config.get("platform")}
         outcome, code = "completed", 0
+        if isinstance(error, Interrupted) and self.has_result and self.stopped != error.signal:
+            error = None  # the signal came when the run was complete
         if error is not None:
             outcome = error.outcome if isinstance(error, DistsgdError | Interrupted) else "failed"
             code = error.exit_code if isinstance(error, DistsgdError | Interrupted) else 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -140,8 +140,11 @@ class Arithmetic:
         """Return version (`at`), center [P], its `average` if kept, and state [S] (the mean over the workers)."""
         return self.executor.call(self.executor.snapshot)
 
-    def run(self, until: int) -> None:
-        """Execute the remaining rows of the trace before `until`.
+    def run(self, until: int, is_cut: Callable[[], bool] = lambda: False) -> int:
+        """Execute the remaining rows of the trace before `until`, or fewer if `is_cut()`: never a part of an update.
+
+        Returns:
+            number of rows that are executed.
 
         Raises:
             Diverged: a message is not finite; the center is that before it.
@@ -149,7 +152,19 @@ class Arithmetic:
         until = min(until, len(self.computed))
         end = int(self.program.ends[until - 1]) if until else 0
         while self.position < end:
-            self._advance(end)
+            if is_cut():
+                until = self._after_update(until)
+                end, is_cut = int(self.program.ends[until - 1]) if until else 0, lambda: False
+            else:
+                self._advance(end)
+        return until
+
+    def _after_update(self, until: int) -> int:
+        """Return the first number of rows, `until` at most, that ends an update and is not executed in part."""
+        executed, versions = int(np.searchsorted(self.program.ends, self.position)), self.trace["version"]
+        if executed >= until:
+            return until
+        return min(until, executed + int(np.searchsorted(versions[executed:until], versions[executed], "right")))
 
     def _advance(self, end: int) -> None:
         """Compute rounds if the next action needs one, then execute all actions whose rounds are computed."""

@@ -20,6 +20,7 @@ from ..record_format import RECORD
 from ..reports import Report
 from ..server.trace import ROW, UNKNOWN, ends_round
 from ..tasks.curvature import probe
+from ..tasks.interruption import Interruption, reason_to_stop
 from ..tasks.job import Job
 from ..tasks.observer import Evaluation, Figures, distance_of
 from ..tasks.precision import arithmetic, precision
@@ -65,7 +66,9 @@ class SimulatedRun:
         self.initial = model.pack()
         self.log = job.event_log()
         self.log.truncate(0, 0)  # remove the events of an unfinished run
-        self.evaluation = Evaluation(model, job.test, job.options.stop_at_accuracy is not None)
+        self.interruption = Interruption(job, report)
+        accuracy = job.options.stop_at_accuracy is not None
+        self.evaluation = Evaluation(model, job.test, accuracy, self.interruption.ends_evaluations)
         self.summaries = job.summaries()
         self.metrics: dict[str, Any] = {}
 
@@ -87,7 +90,7 @@ class SimulatedRun:
         events = np.pad(recorded, ((0, 0), (0, len(ROW) - len(RECORD))), constant_values=UNKNOWN)
         self._evaluate(arithmetic.snapshot(), 0.0, {})
         probe(self.job, self.model, self.report)
-        reason, every = self._reason_to_stop(), self.job.options.evaluate_every
+        reason, every, reached = self._reason_to_stop(), self.job.options.evaluate_every, 0.0
         if reason is not None:
             points = ()
         elif every is None:
@@ -95,7 +98,9 @@ class SimulatedRun:
         else:
             points = points_by_updates(events, schedule.seconds, every)
         for until, seconds in points:
-            arithmetic.run(until)
+            if (done := arithmetic.run(until, self.interruption.noticed)) < until:
+                until, seconds = done, max(reached, _seconds(events[done - 1]))
+            reached = seconds
             if not len(self.log):
                 self._first_update(events)
             losses = arithmetic.losses[len(self.log) : until]
@@ -148,12 +153,13 @@ class SimulatedRun:
         self.metrics = {"version": int(snapshot["at"]), **self.figures.of(seen), "steps": steps, **more}
         self.metrics |= distance_of(snapshot) | self.evaluation(snapshot)
         event = {"event": "center", "virtual": seconds, **self.metrics}
-        hand_over(self.job.run_dir if self.job.shows_centers else None, _vectors(snapshot), self.report, **event)
+        shown = self.job.run_dir if self.job.shows_centers else None
+        hand_over(shown, _vectors(snapshot), self.report, self.interruption.noticed, **event)
         if self.summaries:
             self.summaries.write(self.metrics)
 
     def _reason_to_stop(self) -> str | None:
-        return self.job.reason_to_stop(lambda: self.metrics["version"], self.metrics)
+        return reason_to_stop(self.job, lambda: self.metrics["version"], self.metrics)
 
     def _finish(self, schedule: EventSchedule, snapshot: Mapping[str, Any], seconds: float) -> None:
         """Write the files of the run, and report the result."""

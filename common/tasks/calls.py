@@ -27,6 +27,7 @@ from .requests import (
     Operation,
     RegionRequests,
     Request,
+    StopRequests,
     name_of_carrier,
 )
 
@@ -106,13 +107,8 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-class ObserverCalls(Calls, ObserverRequests, GraceRequests):
+class ObserverCalls(Calls, StopRequests, ObserverRequests, GraceRequests):
     """The calls of the evaluator, which is a client of the first ps."""
-
-    def stop(self) -> None:
-        """End the run early: the ps refuses all messages, and the workers then ask for the reason and leave."""
-        self._stop()
-        self._wake()
 
     def snapshot(self) -> dict[str, Any]:
         """Return an atomic snapshot: the version (`at`), `center` [P], its `average` if it has one, `state` [S].

@@ -68,6 +68,7 @@ class Saver:
         self.restorations = 0
         self.publishing = threading.Lock()  # excludes restorations during a publication
         self.writer: threading.Thread | None = None  # one at a time
+        self.interrupted = False  # the last checkpoint is that of an interrupted run
         self.reported_failure = False  # of the last checkpoint
         self.reported_missing: list[int] = []  # workers whose local state was not in the last checkpoint
 
@@ -114,9 +115,21 @@ class Saver:
 
     def save_last(self, connect: Callable[[], StateCalls]) -> Callable[[], None]:
         """Read the last state, if a checkpoint of it is requested; return a function that writes it without the ps."""
+        if self.interrupted and self.writer is not None:
+            return self.writer.join
         asked = self.recovery.checkpoint_seconds is not None or self.recovery.checkpoint_steps is not None
-        if not asked and self.version < 0:
+        if self.interrupted or (not asked and self.version < 0):
             return lambda: None
+        return self._begin_last(connect)
+
+    def save_interrupted(self, calls: StateCalls) -> None:
+        """Save the state of a run that a signal has interrupted, in place of `save_last`; the caller has stopped it."""
+        self.interrupted = True
+        write = self._begin_last(lambda: calls)
+        self.writer = threading.Thread(target=write, daemon=True)
+        self.writer.start()
+
+    def _begin_last(self, connect: Callable[[], StateCalls]) -> Callable[[], None]:
         try:
             calls = connect()
             state = self._state(calls, last=True)
@@ -124,15 +137,15 @@ class Saver:
         except Exception as error:
             self._complain("the end", error)
             return lambda: None
+        busy = self.writer if self.writer is not None and self.writer.is_alive() else None
         size = sum(array.nbytes for array in state.arrays.values())
         seconds = max(FIRST_SAVE_SECONDS, SAVE_PATIENCE * self.longest, size / SLOW_DISK)
-        busy = self.writer is not None and self.writer.is_alive()
-        self.saving_seconds = seconds * (1 + busy)
+        self.saving_seconds = seconds * (1 + (busy is not None))
         self.report(event="saving", version=state.version, seconds=self.saving_seconds)
 
         def write() -> None:
-            if self.writer is not None:
-                self.writer.join()
+            if busy is not None:
+                busy.join()
             self.write(state)
 
         return write

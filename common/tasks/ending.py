@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ..reports import Report
 from ..sync import losses
 from ..waiting import POLL_SECONDS, awake
 from .calls import ObserverCalls
+from .interruption import reason_to_stop
 from .job import Job
 from .observer import Observer, Snapshot
 from .recorder import RecordReader
@@ -21,6 +23,8 @@ from .results import check_finite, result_of, unwritten, write_center, write_ini
 from .round_record import RoundRecord
 
 END_SECONDS = 5.0  # time limit for workers to leave
+
+BESIDES = ("at", "refused")  # in a snapshot, besides the arrays of center.npz
 
 CHIEF_WAITS = 3  # times the limit of a wait: two to read the last state, one until its events are on disk
 
@@ -38,22 +42,45 @@ class Ending:
 
     def __init__(self, job: Job, calls: ObserverCalls, observer: Observer, reader: RecordReader, report: Report):
         self.job, self.calls, self.observer, self.reader, self.report = job, calls, observer, reader, report
+        self.interruption, self.kept = observer.interruption, False
         self.graph, self.rounds = calls.graph, RoundRecord(job)
         self.stopped = False
         self.stopped_workers = 0  # workers that were removed from the active set, and still have to leave
 
-    def stop_if_wanted(self) -> None:
-        """End the run early if there is a reason to: the ps refuses messages, and the workers leave."""
-        if self.stopped or not (self.graph.sync.uses_ps or self.job.script):
-            return
-        reason = self.job.reason_to_stop(self.calls.version, self.observer.metrics)
-        if reason is None:
-            return
+    def stop_if_wanted(self) -> bool:
+        """End the run early if there is a reason to: the ps refuses messages, and the workers leave.
+
+        Returns:
+            True if the run ends, or has been interrupted.
+        """
+        if self.stopped:
+            return True
+        if self.interruption.noticed():
+            self._keep_center()
+            if self.calls.is_stopped() or not self.interruption.awaits_chief():
+                self._stop(self.interruption.signal)
+            return True
+        if self.graph.sync.uses_ps or self.job.script:
+            reason = reason_to_stop(self.job, self.calls.version, self.observer.metrics)
+            if reason is not None:
+                self._stop(reason)
+        return self.stopped
+
+    def _stop(self, reason: str) -> None:
         self.stopped = True
-        self.stopped_workers = self.calls.present()
+        self.stopped_workers = self.stopped_workers or self.calls.present()
         if self.graph.sync.uses_ps:
             self.calls.stop()
         self.report(event="stopped", reason=reason)
+
+    def _keep_center(self) -> None:
+        """Write the center as it is when a signal is noticed: a scheduler may kill all processes before the end."""
+        if self.kept:
+            return
+        self.kept, self.stopped_workers = True, self.calls.present()
+        snapshot = self.calls.snapshot()
+        check_finite(snapshot["center"], int(snapshot["at"]))
+        unwritten(self._writes_of_center({name: value for name, value in snapshot.items() if name not in BESIDES}))
 
     @property
     def at_once(self) -> bool:
@@ -66,13 +93,15 @@ class Ending:
         Raises:
             Diverged: the center is not finite.
         """
+        if self.interruption.noticed() and not self.stopped and self.calls.is_stopped():
+            self._stop(self.interruption.signal)  # the chief has stopped the run
         metrics, seen = self.observer.metrics, self.observer.seen
         check_finite(snapshot["center"], metrics["version"])
-        refused = snapshot.pop("refused")
+        refused = snapshot["refused"]
         lost = self.calls.lost_workers()
         # Read the rounds from the ps, as the record in this task may have a gap.
         rounds_applied = self.calls.rounds_applied() - losses.away(lost)
-        arrays = {name: value for name, value in snapshot.items() if name != "at"}
+        arrays = {name: value for name, value in snapshot.items() if name not in BESIDES}
         missing = self._write_results(arrays, rounds_applied, self.calls.ends())
         if not self.at_once:
             self._shut_down()
@@ -94,22 +123,28 @@ class Ending:
         """Write center, model, rounds and trace; return the reasons for which some could not be written."""
         folder = self.rounds.folder
         writes = [
-            lambda: write_center(folder, arrays),
+            *self._writes_of_center(arrays),
             lambda: self.reader.read(lambda log: self.rounds.write(log, rounds_applied, ends)),
         ]
-        if self.graph.model.model is not None:
-            writes.append(lambda: write_model(folder, self.graph.model, arrays))
         if self.rounds.every_round:
             writes.append(lambda: self.reader.read(lambda log: log.save(folder / "trace.npz")))
             writes.append(lambda: write_initial(folder, self.observer.initial[0]))
         return unwritten(writes)
+
+    def _writes_of_center(self, arrays: dict[str, Any]) -> list[Callable[[], None]]:
+        """Return the functions that write center and Keras model."""
+        folder, model = self.rounds.folder, self.graph.model
+        writes = [lambda: write_center(folder, arrays)]
+        if model.model is not None:
+            writes.append(lambda: write_model(folder, model, arrays))
+        return writes
 
     def _shut_down(self) -> None:
         """Let the workers leave, as the result is on disk. Errors do not matter: a restoration calls workers back."""
         with contextlib.suppress(tf.errors.OpError, WaitTimeout):
             expected = max(self.calls.shut_down(), self.stopped_workers)
             soon = late = awake.now() + END_SECONDS
-            if not (self.stopped and self.job.script):
+            if not (self.interruption.signal or (self.stopped and self.job.script)):
                 late = awake.now() + CHIEF_WAITS * self.calls.wait_seconds
 
             def waits() -> bool:

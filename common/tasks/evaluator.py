@@ -64,6 +64,7 @@ class Evaluator:
             self.probe()
             self.calls.await_state()
             self.observer.begin()
+            self.report(event="observing")
             self.uplinks.start()
             try:
                 self._follow(stopped)
@@ -80,10 +81,10 @@ class Evaluator:
                 if self.ending.at_once or (workers.finished | ~workers.active).all():
                     self.uplinks.finish()
                     return self.ending.finish(self.observer.observe(last=True))
-                if not self.observer.observe_if_due() and self.reader.late:
-                    self.reader.drain()  # raises the error that stops the reader's thread
-                self._look_for_the_silent()
-                self.ending.stop_if_wanted()
+                if not self.ending.stop_if_wanted():
+                    if not self.observer.observe_if_due() and self.reader.late:
+                        self.reader.drain()  # raises the error that stops the reader's thread
+                    self._look_for_the_silent()
                 self.failing, self.unrestored, self.chief_is_late = None, None, False
             except (tf.errors.OpError, WaitTimeout) as error:
                 self._recover(error)

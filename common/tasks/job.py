@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import numbers
 import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,8 @@ from ..messages import segments
 from ..messages.codec import BatchCoordinates, Codec
 from ..messages.cut import even_sizes
 from ..record import checkpoint
-from ..record.callbacks import STOP
 from ..record.event_log import KEEP, EventLog
 from ..record.metrics import Summaries
-from ..record.plot import accuracy_of
 from ..record.run_directory import is_complete, new_run_dir
 from ..record_format import read_config
 from ..server.traffic import Traffic
@@ -110,22 +107,6 @@ class Job:
     def summaries(self) -> Summaries | None:
         """Return the writer of summaries for TensorBoard; None unless the options ask for them."""
         return Summaries(self.run_dir / "tb") if self.options.tensorboard else None
-
-    def reason_to_stop(self, version: Callable[[], int], metrics: dict[str, Any]) -> str | None:
-        """Return the reason to end the run before its workers have done all their rounds, or None.
-
-        Args:
-            version: returns the version of the center; called only if the options limit it.
-            metrics: metrics of the newest evaluation.
-        """
-        most, wanted, reached = self.options.stop_at_version, self.options.stop_at_accuracy, accuracy_of(metrics)
-        if most is not None and version() >= most:
-            return f"version {most}"
-        if wanted is not None and reached is not None and reached >= wanted:
-            return f"accuracy {wanted}"
-        with contextlib.suppress(FileNotFoundError):
-            return (self.run_dir / STOP).read_text() or "a callback"
-        return None
 
     @property
     def shared_graph(self) -> Path | None:

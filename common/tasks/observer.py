@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from ..data.models import batched
 from ..errors import UserError
 from ..files import finite
+from ..lazy import keras
 from ..record.callbacks import STOP
 from ..record.event_log import Tally
 from ..record.plot import accuracy_of
@@ -22,6 +23,7 @@ from ..server.traffic import Traffic
 from ..waiting import paced
 from ..worker.flat_model import FlatModel
 from .calls import ObserverCalls
+from .interruption import Interruption
 from .job import Job
 from .plan import Plan
 from .recorder import RecordReader
@@ -153,6 +155,17 @@ class EvaluationPoint:
         return self.figures["version"]
 
 
+def until(is_given_up: Callable[[], bool]) -> Any:
+    """Return a Keras callback that ends an evaluation after the first batch at which `is_given_up()`."""
+
+    class Until(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+            if is_given_up():
+                self.model.stop_evaluating = True
+
+    return Until()
+
+
 class Evaluation:
     """The evaluation of a model on the test data, by its Keras metrics.
 
@@ -160,14 +173,17 @@ class Evaluation:
         model: the flat model, with the Keras model.
         data: nested arrays, a function that returns a data set of batches, or None for no evaluation.
         accuracy: True if the run needs an accuracy, as it may stop at one.
+        is_given_up: returns True if an evaluation is to end at its next batch, without metrics.
     """
 
-    def __init__(self, model: FlatModel, data: Any, accuracy: bool = False):
-        self.model, self.accuracy = model, accuracy
+    def __init__(
+        self, model: FlatModel, data: Any, accuracy: bool = False, is_given_up: Callable[[], bool] | None = None
+    ):
+        self.model, self.accuracy, self.is_given_up = model, accuracy, is_given_up
         self.batches = data() if callable(data) else None if data is None else batched(data, BATCH)
 
     def __call__(self, snapshot: Mapping[str, Any] | None = None) -> dict[str, float]:
-        """Return the metrics of a snapshot of the center, or of the model as it is; empty without test data.
+        """Return the metrics of a snapshot of the center, or of the model as it is; empty without test data or time.
 
         Raises:
             UserError: there is no accuracy, and the run needs one.
@@ -192,7 +208,12 @@ class Evaluation:
         return number / some * (time.monotonic() - began)
 
     def _measured(self, batches: Any) -> dict[str, float]:
-        found = {} if batches is None else self.model.measure(batches)
+        if batches is None or self.is_given_up is None:
+            found = {} if batches is None else self.model.measure(batches)
+        else:
+            found = self.model.measure(batches, [until(self.is_given_up)])
+            if self.is_given_up():
+                return {}
         if self.accuracy and accuracy_of(found) is None:
             raise UserError("stop_at_accuracy needs test data, and a model with an accuracy: leave it out")
         return found
@@ -208,16 +229,18 @@ class Observer:
         report: receives events.
 
     Attributes:
+        interruption: the interruption by a signal, after which little time is left for evaluations.
         evaluate: the evaluation on the test data.
         metrics: of the newest evaluation: version, examples, bytes, staleness, and Keras' metrics of the test data.
         seen: totals of the record at the newest evaluation.
     """
 
     def __init__(self, job: Job, calls: ObserverCalls, reader: RecordReader, report: Report):
-        self.calls, self.reader, self.report = calls, reader, report
+        self.calls, self.reader, self.report, self.interruption = calls, reader, report, Interruption(job, report)
         self.initial, model = calls.graph.initial, calls.graph.model
         self.every, self.later, self.seconds = job.options.evaluate_every, job.evaluate_later, job.evaluate_seconds
-        self.evaluate = Evaluation(model, job.test, job.options.stop_at_accuracy is not None)
+        accuracy = job.options.stop_at_accuracy is not None
+        self.evaluate = Evaluation(model, job.test, accuracy, self.interruption.ends_evaluations)
         self.measures = job.test is not None or job.shows_centers
         self.shown = job.run_dir if job.shows_centers else None  # folder in which Keras' callbacks find the centers
         self.figures = Figures(job.plan, job.traffic(model))
@@ -280,7 +303,7 @@ class Observer:
         known = self.evaluated | {newest: time.monotonic()}
         points = [point for point in self.snapshots(known) if point.version > max(self.evaluated, default=-1)]
         for point in self._in_time(points, time.monotonic()) if last else points:
-            if self.shown is not None and (self.shown / STOP).exists():
+            if (self.shown is not None and (self.shown / STOP).exists()) or self.interruption.noticed():
                 break
             before = time.monotonic()
             self._evaluate(point, "center")
@@ -336,7 +359,8 @@ class Observer:
         if event == "center":
             self.reported = self.metrics
         what = {"event": event, "when": point.when, **self.metrics}
-        hand_over(self.shown if event == "center" else None, point.snapshot, self.report, **what)
+        shown = self.shown if event == "center" else None
+        hand_over(shown, point.snapshot, self.report, self.interruption.noticed, **what)
         if self.summaries:
             self.summaries.write(self.metrics)
 
@@ -348,12 +372,16 @@ class Observer:
         points = [point for point in points if point.version not in known]
         if self.later:
             points = [self._origin(), *(point for point in points if point.version)]
+        elif self.interruption.noticed():
+            points = []
         elif points and self.every is None:
             affordable = self._affordable(end)
             points = points[:: -(-len(points) // affordable)] if affordable else []
         else:
             points = self._in_time(points, end.when)
         for point in points:
+            if self.interruption.noticed():
+                break
             self._evaluate(point, "passed")
 
     def _in_time(self, points: list[EvaluationPoint], ended: float) -> list[EvaluationPoint]:

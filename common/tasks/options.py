@@ -18,6 +18,7 @@ from ..errors import UserError
 from ..kernels import Kernels
 from ..record.latest import named, newest
 from ..record.run_directory import RecordMode
+from ..signals import FURTHER, numbers_of
 from ..sources import meanings
 from ..spec import hostile_workers
 
@@ -84,6 +85,9 @@ class Recovery(CheckedCall):
     min_workers: Natural | None = None
     """Number of workers with which the run continues if the others do not come back; the default is all. Without a ps
     of `d_psgd`, `sgp`, `noloco` and `gasloc` alone."""
+    stop_signals: str | None = None
+    """Signals that end the run as SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1 do, with its center and a checkpoint, as
+    in USR2 or USR2,XCPU: those that a scheduler sends before it ends a job."""
     on_nan: OnNan = "stop"
     """Reaction to a message that is not finite: stop the run, or drop the message. It never reaches the center."""
 
@@ -91,6 +95,20 @@ class Recovery(CheckedCall):
         if self.resume is not None:
             object.__setattr__(self, "resume", named(Path(self.resume)))  # Python users give a text
         check_fields(self)
+        for name in self._names:
+            if name not in FURTHER:
+                known = ", ".join(known.removeprefix("SIG") for known in FURTHER)
+                raise UserError(f"stop_signals takes {known}. Received: stop_signals={self.stop_signals!r}")
+
+    @property
+    def _names(self) -> list[str]:
+        words = [word.strip().upper() for word in (self.stop_signals or "").split(",")]
+        return [f"SIG{word.removeprefix('SIG')}" for word in words if word]
+
+    @property
+    def signals(self) -> tuple[int, ...]:
+        """Numbers of the signals that `stop_signals` names."""
+        return numbers_of(self._names)
 
     @property
     def seconds(self) -> float:

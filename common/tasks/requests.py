@@ -159,6 +159,19 @@ class CommonRequests:
     awaited = answer(np.ndarray, lambda ps: ps.scheme.sync.awaited(ps), of_waiting=True)  # those they wait for, [W]
 
 
+class StopRequests:
+    """Requests of the tasks that may end the run early: the evaluator and the chief."""
+
+    is_stopped = answer(bool, lambda ps: ps.slots.stopping.read_value())  # the run was ended early
+    _stop = answer(bool, lambda ps: ps.stop(), traced=True)
+    _wake = answer(bool, lambda ps: ps.wake_all(), traced=True)
+
+    def stop(self) -> None:
+        """End the run early: the ps refuses all messages, and the workers then ask for the reason and leave."""
+        self._stop()
+        self._wake()
+
+
 class ObserverRequests:
     """Requests of the evaluator."""
 
@@ -166,8 +179,6 @@ class ObserverRequests:
     drain = answer(Drained, lambda ps: ps.journal.drain(), traced=True)
     lost_workers = answer(dict, lambda ps: ps.scheme.sync.lost(ps))
     snapshots = answer(dict, lambda ps: ps.center.snapshots.read() if ps.center.snapshots else {})
-    _stop = answer(bool, lambda ps: ps.stop(), traced=True)
-    _wake = answer(bool, lambda ps: ps.wake_all(), traced=True)
     _snapshot = answer(dict, lambda ps: ps.snapshot(), traced=True)
     _end_ps = answer(bool, lambda ps: tf.group(*(q.enqueue(True) for q in ps.slots.ps_shutdown)), seconds=END_SECONDS)
 
@@ -334,7 +345,7 @@ class LossRequests:
             return tf.group(own.slot.mail.links.assign(links), *(each.assign(tf.zeros_like(each)) for each in sums))
 
 
-OF_PS = (CommonRequests, ObserverRequests, StateRequests)
+OF_PS = (CommonRequests, StopRequests, ObserverRequests, StateRequests)
 
 # The requests of nearly every run. A graph has them from the start: once a session has made a call, each operation that
 # is built makes it read the whole graph again.

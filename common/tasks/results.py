@@ -73,12 +73,17 @@ def write_center(run_dir: Path, arrays: Mapping[str, Any], name: str = "center.n
         np.savez(file, **arrays)
 
 
-def hand_over(run_dir: Path | None, arrays: Mapping[str, Any], report: Report, **event: Any) -> None:
-    """Report an evaluation of the center; with a folder, wait until Keras' callbacks there were called with it."""
+def hand_over(
+    run_dir: Path | None, arrays: Mapping[str, Any], report: Report, interrupted: Callable[[], bool], **event: Any
+) -> None:
+    """Report an evaluation of the center; with a folder, wait until Keras' callbacks there were called with it.
+
+    In a run that was interrupted these may be slow: nothing is awaited.
+    """
     if run_dir is not None:
         write_center(run_dir, arrays, EVALUATED)
     report(**event)
-    while run_dir is not None and (run_dir / EVALUATED).exists():
+    while run_dir is not None and (run_dir / EVALUATED).exists() and not interrupted():
         report(event="beat")  # raises the error of a callback that runs in this process, instead of waiting for ever
         time.sleep(POLL_SECONDS)
 

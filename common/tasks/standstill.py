@@ -7,6 +7,7 @@ call. Then each waits until the chief has read all copies and the global state.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,18 +38,18 @@ class Standstill:
         self.ended = awake.now()  # end of the last standstill
 
     @contextmanager
-    def of(self, calls: StateCalls, is_fine: Callable[[], bool]) -> Iterator[bool]:
+    def of(self, calls: StateCalls, is_fine: Callable[[], bool], most: float = math.inf) -> Iterator[bool]:
         """Keep the workers at a standstill inside the block, if that is needed; yield True if the state may be read.
 
         The state must not be read if the run is being stopped, if the state needs to be restored first (not `is_fine`),
-        or if workers that write to the center without the lock do not stand still.
+        or if workers that write to the center without the lock do not stand still. The workers get `most` seconds.
         """
         if not self.keeping.stops:
             yield True
             return
         try:
             self._ask(calls)
-            if stands := self._stands(calls, is_fine):
+            if stands := self._stands(calls, is_fine, most):
                 yield stands
                 calls.forget_copies()
             else:
@@ -77,7 +78,7 @@ class Standstill:
         earliest = farthest + self.keeping.lag + 2 * int(now.longest_call.max())
         return earliest + -earliest % self.keeping.stride
 
-    def _stands(self, calls: StateCalls, is_fine: Callable[[], bool]) -> bool:
+    def _stands(self, calls: StateCalls, is_fine: Callable[[], bool], most: float) -> bool:
         """Block until all workers stand still, or the time limit has passed; return True if the state may be read."""
         patient = self.keeping.meets or self.keeping.waits_for_all
         began = moved = looked = awake.now()
@@ -93,7 +94,8 @@ class Standstill:
                     return False
             if now.rounds.sum() != rounds:
                 rounds, moved = now.rounds.sum(), moment
-            if moment - (moved if patient else began) > (self.patience() if patient else pause):
+            limit = self.patience() if patient else pause
+            if moment - (moved if patient else began) > limit or moment - began > most:
                 return not self.keeping.waits_for_all
             time.sleep(min(max(LOOK_SECONDS, LOOK_SHARE * (moment - began)), HEALTH_SECONDS))
 

@@ -13,12 +13,12 @@ from ..server.answers import NONE
 from ..server.failures import is_refusal
 from .calls import Calls
 from .feeds import feed_of, whole_of
-from .requests import Operation, StateRequests
+from .requests import Operation, StateRequests, StopRequests
 
 Copies = Mapping[int, tuple[int, bytes]]  # local state by worker: the number of rounds before it, and the copy
 
 
-class StateCalls(Calls, StateRequests):
+class StateCalls(Calls, StopRequests, StateRequests):
     """The calls of the chief's state manager."""
 
     def is_clean(self) -> bool:

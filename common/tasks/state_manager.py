@@ -33,6 +33,8 @@ from .state_calls import StateCalls
 
 WATCH_SECONDS = 0.25
 
+INTERRUPTED_SECONDS = 6.0  # for all workers to stand still after a signal
+
 
 class StateManager:
     """The manager of the global state. It initializes and restores the state, and saves it periodically in a thread.
@@ -44,6 +46,7 @@ class StateManager:
         connect: makes a new session, given the seconds that it may take.
         report: receives events.
         standstill: stops the workers while the state is read.
+        interrupted: returns True if a signal has interrupted the run.
 
     Attributes:
         failure: the error that ended the thread, or None.
@@ -58,9 +61,10 @@ class StateManager:
         connect: Connect,
         report: Report,
         standstill: Standstill,
+        interrupted: Callable[[], object] = bool,
     ):
         self.graph, self.saver, self.rule, self.connect, self.report = graph, saver, rule, connect, report
-        self.standstill = standstill
+        self.standstill, self.interrupted = standstill, interrupted
         self.claimed = False
         self.calls: StateCalls | None = None  # those of the thread
         self.failure: BaseException | None = None
@@ -129,6 +133,11 @@ class StateManager:
             self._thread.join(self.rule.wait_seconds)
         return self.saver.save_last(self._connected)
 
+    def await_interrupted(self) -> None:
+        """Block until the last checkpoint of an interrupted run is written, for as long as it may take."""
+        if self.saver.interrupted and self.saver.writer is not None:
+            self.saver.writer.join(self.saver.saving_seconds)
+
     def _connected(self) -> StateCalls:
         if self.calls is None:
             wait_seconds = self.rule.wait_seconds
@@ -140,6 +149,8 @@ class StateManager:
         failing: float | None = None
         while not self.over.wait(WATCH_SECONDS):
             try:
+                if self.interrupted():
+                    return self._interrupt()
                 self._keep_state()
                 failing = None
             except Exception as error:
@@ -158,6 +169,20 @@ class StateManager:
             with self.standstill.of(calls, self._is_fine) as stands:
                 if stands:
                     self.saver.save(calls)
+
+    def _interrupt(self) -> None:
+        """Stop an interrupted run and save its state, between two rounds of all workers if they come there in time."""
+        if self.saver.keeping.without_checkpoints:
+            return  # the evaluator stops the run
+        calls = self._connected()
+        if calls.worker_flags().finished.all():
+            return  # the run is complete
+        with self.standstill.of(calls, self._is_fine, INTERRUPTED_SECONDS) as stands:
+            calls.stop()
+            if stands:
+                self.saver.save_interrupted(calls)
+            if not self.graph.sync.uses_ps:  # a worker that moved on would change the center that is evaluated
+                self.over.wait()
 
     def _is_fine(self) -> bool:
         """Return False if the state needs to be restored, and the rule of restarts allows that."""

@@ -21,6 +21,7 @@ from .calls import Connect
 from .carriers import Carriers
 from .checkpointing import Saver, identity
 from .graph import TaskGraph
+from .interruption import interruption
 from .job import CHIEF, Job
 from .local_state import Keeping, LocalState
 from .progress import Progress
@@ -75,7 +76,9 @@ class WorkerLoop:
             about = identity(self.plan, graph.initial)
             saver = Saver(about, job.run_dir, recovery, rule.wait_seconds, report, keeping)
             standstill = Standstill(keeping, lambda: self.calls.patience)
-            self.state = StateManager(graph, saver, rule, self.calls.connect, report, standstill)
+            self.state = StateManager(
+                graph, saver, rule, self.calls.connect, report, standstill, partial(interruption, job)
+            )
         self.carriers = Carriers(self.calls, self.plan, report, silent) if graph.can_lose else None
         self.recovery = WorkerRecovery(self.calls, self.progress, self.barrier, self.local, rule, report)
 

@@ -101,9 +101,9 @@ class FlatModel:
                 variable.assign(vector[start : start + size].reshape(variable.shape))
                 start += size
 
-    def measure(self, batches: Any) -> dict[str, Any]:
+    def measure(self, batches: Any, callbacks: Sequence[Any] = ()) -> dict[str, Any]:
         """Return Keras' metrics of the loaded model on batches (see `batched`): numbers, and (nested) lists of them."""
-        logs = self.model.evaluate(batches, verbose=0, return_dict=True)
+        logs = self.model.evaluate(batches, verbose=0, return_dict=True, callbacks=list(callbacks))
         return {f"test_{name}": np.asarray(value, np.float64).tolist() for name, value in logs.items()}
 
     @contextmanager

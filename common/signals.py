@@ -1,0 +1,113 @@
+"""Signals that ask a program to end: the first one ends a run in order, with its results; a second one ends it at once.
+
+The terminal sends SIGINT for Ctrl-C, and SIGHUP when it is closed. Kubernetes and `kill` send SIGTERM, Slurm the signal
+of its `--signal`, most often SIGUSR1, some time before it ends a job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn, Self
+
+from .errors import DistsgdError, Interrupted
+
+
+def numbers_of(names: Collection[str]) -> tuple[int, ...]:
+    """Return the numbers of the signals of these names that the system has."""
+    return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
+
+
+USUAL = numbers_of(("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"))
+
+FURTHER = ("SIGUSR2", "SIGXCPU", "SIGQUIT", "SIGALRM", "SIGPWR")  # that an option may add
+
+SAME_SECONDS = 0.5  # for which a signal counts as the same one: `timeout` sends it to a process and to its group
+
+ONCE = numbers_of(("SIGHUP",))  # the shell and the kernel each send one when a terminal is closed
+
+
+def interrupt(number: int, frame: FrameType | None = None) -> NoReturn:
+    """Raise `Interrupted`: the handler of the command line outside of a run."""
+    raise Interrupted(number)
+
+
+def handle(handler: Any, numbers: Collection[int]) -> dict[int, Any]:
+    """Set the handler of each of these signals that still has a usual one; return the handlers before.
+
+    A signal that is ignored, as SIGHUP by `nohup`, or that has a handler of the user's program, keeps it. Only the main
+    thread can set handlers: in another one nothing is done.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    usual = (signal.SIG_DFL, signal.default_int_handler, interrupt)
+    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: own for number, own in before.items() if own in usual}
+    for number in before:
+        signal.signal(number, handler)
+    return before
+
+
+class StopSignals:
+    """The handler of the signals during a run, as a context.
+
+    Before the run has begun there is nothing to keep: a signal raises `Interrupted` at once. Then the first signal asks
+    the run to end, and returns; a second one raises. Once the run has ended, a signal is only noted.
+
+    Args:
+        further: numbers of signals besides the usual ones.
+        ask: asks the run to end, given the name of the signal; raises `DistsgdError` if it cannot.
+
+    Attributes:
+        number: number of the first signal; None if there was none.
+        begun: True once a run that ends has results.
+        over: True once the run has ended.
+    """
+
+    def __init__(self, further: Collection[int], ask: Callable[[str], None]):
+        self.numbers, self.ask = (*USUAL, *further), ask
+        self.number: int | None = None
+        self.begun = self.over = False
+        self.handled = 0.0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._before = handle(self._handle, self.numbers)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def check(self) -> None:
+        """Raise `Interrupted` if there was a signal."""
+        if self.number is not None:
+            raise Interrupted(self.number)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        now, first = time.monotonic(), self.number is None
+        if not first and number == self.number and (number in ONCE or now - self.handled < SAME_SECONDS):
+            return
+        if first:
+            self.number, self.handled = number, now
+        if self.over:
+            return
+        if first and self.begun:
+            with contextlib.suppress(DistsgdError):
+                return self.ask(signal.Signals(number).name)
+        raise Interrupted(self.number or number)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Hold back signals inside the block, which is short and must not be cut: the first is raised at its end."""
+    stop = StopSignals((), lambda name: None)
+    stop.over = True
+    with stop:
+        yield
+    stop.check()

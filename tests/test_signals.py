@@ -1,0 +1,157 @@
+"""Signals that end a run: which handler gets them, and what a run that is interrupted leaves."""
+
+import json
+import os
+import signal
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+from distsgd.algorithms import AsyncSGD
+from distsgd.common import Callback, Cluster, Recovery, UserError, train
+from distsgd.common.errors import Interrupted
+from distsgd.common.record import checkpoint
+from distsgd.common.signals import StopSignals, held, interrupt
+
+
+@pytest.fixture
+def stop(monkeypatch):
+    """The handler, with a run that has begun; what it has asked is in `asked`."""
+    asked = []
+    stop = StopSignals([signal.SIGUSR2], asked.append)
+    stop.begun, stop.asked = True, asked
+    with stop:
+        yield stop
+
+
+def test_the_first_signal_asks_the_run_to_end_and_a_second_one_raises(stop, monkeypatch):
+    signal.raise_signal(signal.SIGUSR2)
+    signal.raise_signal(signal.SIGUSR2)  # the same one, as `timeout` sends it
+    assert stop.asked == ["SIGUSR2"]
+    with pytest.raises(Interrupted, match="SIGUSR2"):
+        signal.raise_signal(signal.SIGTERM)
+    monkeypatch.setattr("distsgd.common.signals.SAME_SECONDS", 0.0)
+    with pytest.raises(Interrupted):
+        signal.raise_signal(signal.SIGUSR2)
+    stop.over = True
+    signal.raise_signal(signal.SIGINT)
+    assert (stop.asked, stop.number) == (["SIGUSR2"], signal.SIGUSR2)
+
+
+def test_a_terminal_that_is_closed_sends_sighup_twice(stop, monkeypatch):
+    monkeypatch.setattr("distsgd.common.signals.SAME_SECONDS", 0.0)
+    signal.raise_signal(signal.SIGHUP)
+    signal.raise_signal(signal.SIGHUP)
+    assert stop.asked == ["SIGHUP"]
+
+
+def test_a_signal_before_the_run_has_begun_ends_it_at_once(stop):
+    stop.begun = False
+    with pytest.raises(Interrupted):
+        signal.raise_signal(signal.SIGTERM)
+    assert (stop.asked, stop.number) == ([], signal.SIGTERM)
+
+
+def test_a_signal_with_a_handler_of_the_program_or_ignored_is_left_alone(monkeypatch):
+    seen = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGHUP, signal.SIGTERM)}
+    try:
+        signal.signal(signal.SIGUSR1, lambda *_: seen.append("own"))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        signal.signal(signal.SIGTERM, interrupt)  # that of the command line
+        with StopSignals((), seen.append) as stop:
+            stop.begun = True
+            for number in before:
+                signal.raise_signal(number)
+        assert seen == ["own", "SIGTERM"]
+        assert signal.getsignal(signal.SIGTERM) is interrupt
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_another_thread_than_the_main_one_has_no_handlers():
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
+
+    def enter():
+        with StopSignals((), print):
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+def test_a_signal_that_is_held_back_is_raised_at_the_end_of_the_block():
+    done = []
+
+    def block():
+        with held():
+            signal.raise_signal(signal.SIGTERM)
+            done.append(True)
+
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        block()
+    assert done == [True]
+
+
+def test_further_signals_are_those_of_schedulers():
+    assert Recovery(stop_signals="usr2, SIGXCPU").signals == (signal.SIGUSR2, signal.SIGXCPU)
+    assert Recovery().signals == ()
+    with pytest.raises(UserError, match=r"stop_signals takes USR2, .*Received: stop_signals='KILL'"):
+        Recovery(stop_signals="KILL")
+
+
+class Kill(Callback):
+    """Sends a signal to this process, in training or when the result is here."""
+
+    def __init__(self, number, at_end=False):
+        self.number, self.at_end, self.sent = number, at_end, False
+
+    def on_test_end(self, logs):
+        if logs["version"] > 0 and not self.at_end and not self.sent:
+            self.sent = True
+            os.kill(os.getpid(), self.number)
+
+    def on_train_end(self, logs):
+        if self.at_end:
+            os.kill(os.getpid(), self.number)
+
+
+def test_train_gives_back_the_center_it_has_reached_and_continues_from_there(tmp_path, capsys):
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    start = model.get_weights()[0]
+    how = {"cluster": Cluster.local(backend="threads"), "validation_data": (x, x[:, :1]), "batch_size": 8}
+
+    def result(folder):
+        return json.loads((tmp_path / folder / "result.json").read_text())
+
+    def weights():
+        return np.concatenate([np.ravel(array) for array in model.get_weights()])
+
+    long = {"steps": 10**6, "callbacks": [Kill(signal.SIGUSR1)]}
+    with pytest.raises(KeyboardInterrupt, match="SIGUSR1"):
+        train(model, (x, x[:, :1]), AsyncSGD(), run_dir=tmp_path / "a", **how, **long)
+    before = result("a")
+    assert (before["outcome"], before["exit_code"], before["stopped_by"]) == ("interrupted", 138, "SIGUSR1")
+    assert 0 < before["updates"] == checkpoint.newest(tmp_path / "a").version
+    with np.load(tmp_path / "a" / "center.npz") as saved:
+        np.testing.assert_array_equal(weights(), saved["center"])
+    assert np.abs(model.get_weights()[0] - start).max() > 0
+    assert "async_sgd: interrupted" in (said := capsys.readouterr().out)
+    assert f"to continue: train(..., recovery=Recovery(resume='{tmp_path / 'a'}'))" in said
+    assert not (tmp_path / "a" / "stop").exists()
+
+    # A signal that comes when all steps are done takes nothing from the result, and still reaches the caller.
+    how |= {"recovery": Recovery(resume=tmp_path / "a"), "callbacks": [Kill(signal.SIGTERM, at_end=True)]}
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+        train(model, (x, x[:, :1]), AsyncSGD(), steps=before["steps"] + 9, run_dir=tmp_path / "b", verbose=False, **how)
+    after = result("b")
+    assert (after["outcome"], after["exit_code"], after["stopped_by"]) == ("completed", 0, None)
+    assert after["updates"] > before["updates"]
