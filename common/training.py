@@ -17,8 +17,9 @@ from .cluster.fingerprint import given_name, model_digest
 from .contract.checks import check_kind
 from .contract.decay import weight_decay_of
 from .contract.scheme import Scheme
+from .data.agreement import check_order
 from .data.examples import read
-from .data.inputs import build_on, first_batches, prepared
+from .data.inputs import Sharded, build_on, first_batches, prepared
 from .data.models import ModelRecipe, name_for
 from .data.named import load
 from .data.suspects import bad_example, of_worker
@@ -231,6 +232,8 @@ def try_on_a_batch(job: Job, model: Any) -> None:
         batches = first_batches(
             job.train, job.test, job.options.batch_size // job.devices_per_worker, job.cluster.workers
         )
+        if isinstance(job.train, Sharded) and job.cluster.workers > 1:
+            check_order(job.train.whole, job.options.seed, job.cluster.placement.in_process)
         gpu = bool(gpus())
         xla = job.compiles(gpu) and job.cluster.simulated is None
         with using(job.recipe.settings), _naming_examples(job, model):

@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from distsgd import UserError
-from distsgd.common.launch.shards import Sharding, out_of_place, rows_of, seeds_of
+from distsgd.common.data.places import out_of_place, rows_of
+from distsgd.common.launch.shards import Sharding, seeds_of
 
 X = np.arange(96, dtype=np.float32)
 

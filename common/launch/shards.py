@@ -8,13 +8,10 @@ are compared: they must have the same places. Of a `tf.data.Dataset`, whose elem
 
 from __future__ import annotations
 
-import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
+from ..data.places import out_of_place, rows_of
 from ..errors import UserError
 from ..lazy import tf
 
@@ -91,29 +88,6 @@ REMEDY = (
     "give shuffle a seed, which is the same on all (shuffle(n, seed=0) of tf.data, numpy.random.default_rng(0), "
     "generator=torch.Generator().manual_seed(0) of a DataLoader), or shuffle after shard"
 )
-
-
-def rows_of(leaves: Sequence[Any]) -> list[int]:
-    """Return a checksum for each example of a batch; nothing if the leaves are no arrays of as many examples."""
-    try:
-        arrays = [np.asarray(leaf) for leaf in leaves]
-    except Exception:  # a tensor on another device, or an object that cannot be an array
-        return []
-    if not arrays or any(array.dtype.kind not in "biuf" for array in arrays):
-        return []
-    arrays = [np.atleast_1d(array) for array in arrays]
-    if len({len(array) for array in arrays}) > 1:
-        return []
-    sums = [0] * len(arrays[0])
-    for array in arrays:
-        sums = [zlib.crc32(row.tobytes(), before) for row, before in zip(array, sums, strict=True)]
-    return sums
-
-
-def out_of_place(mine: Sequence[int], theirs: Sequence[int]) -> bool:
-    """Return True if an example that occurs once in both is not at the same place."""
-    counts, places = [Counter(rows) for rows in (mine, theirs)], {row: place for place, row in enumerate(theirs)}
-    return any(counts[0][row] == counts[1][row] == 1 and places[row] != place for place, row in enumerate(mine))
 
 
 def seeds_of(dataset: Any, mixes: bool = False) -> list[Any]:

@@ -1,0 +1,36 @@
+"""The places of examples in data: two workers that have an example in common must have it at the same place.
+
+Examples that are not equal, as after an augmentation at random, say nothing about the order.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+def rows_of(leaves: Sequence[Any]) -> list[int]:
+    """Return a checksum for each example of a batch; nothing if the leaves are no arrays of as many examples."""
+    try:
+        arrays = [np.asarray(leaf) for leaf in leaves]
+    except Exception:  # a tensor on another device, or an object that cannot be an array
+        return []
+    if not arrays or any(array.dtype.kind not in "biuf" for array in arrays):
+        return []
+    arrays = [np.atleast_1d(array) for array in arrays]
+    if len({len(array) for array in arrays}) > 1:
+        return []
+    sums = [0] * len(arrays[0])
+    for array in arrays:
+        sums = [zlib.crc32(row.tobytes(), before) for row, before in zip(array, sums, strict=True)]
+    return sums
+
+
+def out_of_place(mine: Sequence[int], theirs: Sequence[int]) -> bool:
+    """Return True if an example that occurs once in both is not at the same place."""
+    counts, places = [Counter(rows) for rows in (mine, theirs)], {row: place for place, row in enumerate(theirs)}
+    return any(counts[0][row] == counts[1][row] == 1 and places[row] != place for place, row in enumerate(mine))
