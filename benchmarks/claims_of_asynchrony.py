@@ -135,7 +135,7 @@ def judge_downpour(found: Found) -> Verdict:
     plain, adagrad, plain_kept, adagrad_kept = found.arms
     broken = [place for place in found.places if found[plain_kept, place].mean > GUESSING]
     if not broken:
-        return Verdict("not at this scale", f"plain SGD never breaks with the {KEPT}")
+        return Verdict("not seen here", f"plain SGD never breaks with the {KEPT}")
     held = [found[adagrad_kept, place] for place in broken]
     pairs = [(found[adagrad, place], found[plain, place]) for place in broken]
     best = ", ".join(f"{mean_loss(one)} against {mean_loss(other)}" for one, other in pairs)
@@ -151,7 +151,7 @@ def _where_it_breaks(found: Found, never: str, why: str) -> Verdict:
     plain, other = found.arms
     broken = [place for place in found.places if found[plain, place].mean > GUESSING]
     if not broken:
-        return Verdict("not at this scale", never)
+        return Verdict("not seen here", never)
     rows = [found[other, place] for place in broken]
     losses = ", ".join(f"{row.mean:.2f}" for row in rows)
     return of_parts([row.mean < GUESSING for row in rows], why.format(", ".join(broken), losses))

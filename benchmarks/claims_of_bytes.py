@@ -311,5 +311,6 @@ CLAIMS = [
         "period",
         _palsgd,
         judge_palsgd,
+        scale=f"noisy clusters, {PARAMETERS} parameters, {FAR} steps",
     ),
 ]

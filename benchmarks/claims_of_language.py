@@ -126,6 +126,7 @@ CLAIMS = [
         _language,
         judge_language,
         lambda found: against_places(found, "local steps of a round", f"test loss after {STEPS} steps", least=2),
+        scale=f"characters of Python's sources, 20,097 parameters, {STEPS} steps",
     ),
     Claim(
         "text-bytes",

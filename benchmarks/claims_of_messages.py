@@ -63,7 +63,7 @@ def judge_sign(found: Found) -> Verdict:
         f"{found['signs', first].mean:.3f} and {found['whole messages', first].mean:.3f}"
     )
     if abs(excess - SAME) < 3 * error:
-        return Verdict("not at this scale", f"{why}: too close to tell")
+        return Verdict("undecided", f"{why}: too close to tell")
     return of_parts([excess < SAME], why)
 
 

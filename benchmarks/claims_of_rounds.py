@@ -168,9 +168,7 @@ def judge_post_local(found: Found) -> Verdict:
     trained = [place for place in large if EPOCHS * (IMAGES // int(place)) >= ENOUGH]
     gap = [place for place in trained if clearly_less(found[sync, small], found[sync, place])]
     if not gap:
-        return Verdict(
-            "not at this scale", f"{why}: no gap after {ENOUGH} updates or more that local steps could close"
-        )
+        return Verdict("not seen here", f"{why}: no gap after {ENOUGH} updates or more that local steps could close")
     parts = [clearly_less(found[local, place], found[sync, place]) for place in gap]
     closed = [f"{found[local, place].mean:.1%} ({place})" for place in gap]
     return of_parts(parts, f"{why}; with local steps after half of them {', '.join(closed)}")
@@ -237,5 +235,6 @@ CLAIMS = [
         "batch of all workers",
         _post_local,
         judge_post_local,
+        scale=f"digits, 2,410 parameters, {EPOCHS} epochs",
     ),
 ]

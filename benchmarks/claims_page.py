@@ -36,7 +36,18 @@ def with_tables(text: str, results: Path = RESULTS) -> str:
     for name, block in blocks.items():
         pattern = rf"(<!-- claims: {name} -->\n).*?(<!-- end -->)"
         text = re.sub(pattern, lambda place, block=block: f"{place[1]}{block}\n{place[2]}", text, flags=re.DOTALL)
+    for claim, mine in found.items():
+        pattern = rf"(<a id=\"{claim.name}\"></a>\n\n)?### {claim.name}(: .*)?\n"
+        line = heading(claim, mine)
+        text = re.sub(pattern, lambda _, line=line: line, text)
     return text
+
+
+def heading(claim: Claim, found: Found) -> str:
+    """Return the heading of a claim: if the experiment does not show it, with what was too small to show it."""
+    if claim.judge(found).word != "not seen here":
+        return f"### {claim.name}\n"
+    return f'<a id="{claim.name}"></a>\n\n### {claim.name}: not seen here ({claim.scale})\n'
 
 
 def verdicts(found: dict[Claim, Found]) -> str:

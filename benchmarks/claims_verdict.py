@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .claims_study import Found, Row, clearly_less, difference
 
-Word = Literal["shown", "shown in part", "undecided", "refuted", "not at this scale", "not seen here"]
+Word = Literal["shown", "shown in part", "undecided", "not seen here"]
 
 Level = Literal["as good", "worse", "undecided"]
 
@@ -38,6 +38,7 @@ class Claim:
         judge: the verdict on what was found.
         draw: the picture, or None.
         whose: the experiment is.
+        scale: task, size and steps; for the heading of a claim that is not seen here.
     """
 
     name: str
@@ -50,11 +51,12 @@ class Claim:
     judge: Callable[[Found], Verdict]
     draw: Callable[[Found], Any] | None = None
     whose: Literal["ours", "the paper's"] = "ours"
+    scale: str = ""
 
 
 def of_parts(parts: list[bool], why: str) -> Verdict:
-    """Return a verdict: shown if all parts are, refuted if none is."""
-    return Verdict("shown" if all(parts) else "shown in part" if any(parts) else "refuted", why)
+    """Return a verdict: shown if all parts are, not seen here if none is: a small task says little of a large one."""
+    return Verdict("shown" if all(parts) else "shown in part" if any(parts) else "not seen here", why)
 
 
 def level(one: Row, other: Row) -> Level:
@@ -71,7 +73,7 @@ def level(one: Row, other: Row) -> Level:
 def leveled(pairs: list[tuple[Row, Row]], why: str) -> Verdict:
     """Return a verdict on rows that are claimed to be as good as others.
 
-    Shown if all are, not seen here if all are worse, for a small task says little of a large one. The reason states
+    Shown if all are, not seen here if all are worse. The reason states
     margin, seeds, and the settings tried on each side.
     """
     levels = [level(one, other) for one, other in pairs]
@@ -94,8 +96,8 @@ def _tried(row: Row) -> str:
 
 
 def compared(pairs: list[tuple[Row, Row]], why: str) -> Verdict:
-    """Return a verdict: shown if the first of each pair is clearly less; no clear difference is no refutation."""
+    """Return a verdict: shown if the first of each pair is clearly less, undecided if no difference is clear."""
     parts = [clearly_less(one, other) for one, other in pairs]
     if not any(parts) and not any(clearly_less(other, one) for one, other in pairs):
-        return Verdict("not at this scale", f"{why}: no clear difference")
+        return Verdict("undecided", f"{why}: no clear difference")
     return of_parts(parts, why)
