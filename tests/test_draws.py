@@ -2,6 +2,7 @@
 
 import random
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -89,6 +90,17 @@ def test_noise_is_each_workers_own_and_follows_from_seed_and_worker():
     noise, of_calls = np.array(first)[..., 0], np.array(first)[..., 1]
     assert len(np.unique(np.concatenate([noise.ravel(), np.array(other)[..., 0].ravel()]))) == 2 * 64
     assert len(np.unique(of_calls)) == 1
+
+
+def test_numbers_of_keras_are_of_the_call_or_of_each_element_as_those_of_tensorflow():
+    def noisy():
+        order = tf.argsort(keras.random.uniform([64]))
+        return dataset(tf.gather(X, order)).map(lambda x: tf.stack([x, keras.random.normal([])]))
+
+    first, again = np.array(drawn(noisy)), np.array(drawn(noisy))
+    np.testing.assert_array_equal(first, again)
+    assert sorted(first[..., 0].ravel()) == sorted(X)
+    assert len(np.unique(first[..., 1])) == 64
 
 
 def test_a_call_leaves_the_generators_of_the_program_as_they_were():

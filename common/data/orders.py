@@ -11,6 +11,7 @@ TensorFlow gives an operation its seed when it is made, so that the call decides
 from __future__ import annotations
 
 import contextlib
+import importlib
 import random
 import threading
 import zlib
@@ -44,6 +45,17 @@ class Draws:
         key = [self.seed, graph.seed or 0, self.count, *([self.worker + 1] if of_element else [])]
         first, second = np.random.SeedSequence(key).generate_state(2) >> 1  # not negative as int32
         return int(first) or 1, int(second)
+
+
+class DrawnSeeds:
+    """The seeds of `keras.random` without a seed: drawn by TensorFlow, in the call or for each element.
+
+    Keras' own generator is a variable of the program, which no graph can use.
+    """
+
+    def next(self, ordered: bool = True) -> Any:
+        """Return the next seed, as `keras.random.SeedGenerator` does."""
+        return tf.random.uniform([2], maxval=np.iinfo(np.int32).max, dtype=tf.int32)
 
 
 @contextlib.contextmanager
@@ -86,6 +98,7 @@ def _patch() -> None:
     from tensorflow.python.data.util import random_seed as of_data
     from tensorflow.python.framework import random_seed as of_operations
 
+    of_keras = importlib.import_module("keras.src.random.seed_generator")
     with _patching:
         if hasattr(of_operations.get_seed, "distsgd"):
             return
@@ -107,5 +120,7 @@ def _patch() -> None:
             finally:
                 draws.in_order = before
 
+        usual_of_keras = of_keras.global_seed_generator
+        of_keras.global_seed_generator = lambda: usual_of_keras() if _drawing.get() is None else DrawnSeeds()
         get_seed.distsgd = True  # type: ignore[attr-defined]
         of_operations.get_seed, of_data.get_seed = get_seed, get_seed_of_data
