@@ -49,7 +49,16 @@ with distsgd.join(scheme, {"w": w, "b": b}) as worker:
     done, center = worker.steps_done, worker.center()
     print("worker", k, "of", worker.num_workers)
 np.savez(folder / f"{k}.npz", w=w, b=b, done=done, shape=center["w"].shape, drawn=np.random.rand())
+import json, random, tempfile, uuid
+states = {
+    "random": random.random(), "default_rng()": np.random.default_rng().random(), "uuid4": str(uuid.uuid4()),
+    "tempfile": tempfile.mktemp(), "tf.random": float(tf.random.uniform([])),
+    "order of a set": [*{str(i) for i in range(40)}], "default_rng(0)": np.random.default_rng(0).random(),
+}
+(folder / f"{k}.json").write_text(json.dumps(states))
 """
+# Of what a fork copies, these are the same on all workers: orders agree. Others differ, as noise and names must.
+SAME_ON_ALL = {"order of a set", "default_rng(0)"}
 ERRORS = """
 what, k = words[0], distsgd.common.launch.launched.Launched.current.index
 if what == "never joins":
@@ -324,6 +333,8 @@ def test_a_script_that_ends_in_a_round_exchanges_its_steps_and_leaves_a_record(l
             assert own["done"] == 6
             assert tuple(own["shape"]) == (2, 3)
             assert own["drawn"] == drawn_by(f"worker-{k}")
+    one, other = (json.loads((tmp_path / f"{k}.json").read_text()) for k in (0, 1))
+    assert {name for name, value in one.items() if value == other[name]} == SAME_ON_ALL
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (config["algorithm"], config["model"], config["dataset"]) == ("local_sgd", "7 parameters", "script.py")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
