@@ -53,7 +53,7 @@ from .messages.cut import even_sizes
 from .messages.message import MeanUnknown
 from .messages.ops import is_finite
 from .messages.stand_in import Row
-from .messages.structure import Structure, check_eager
+from .messages.structure import Structure, arrays_of, check_eager, scalar
 from .sync.store import Message
 from .turns import WHOLE, Now, Turns, now_of, replies_wait
 
@@ -299,8 +299,8 @@ class Group:
 
     Args:
         scheme: the algorithm, for instance `Downpour(communication_period=5)`.
-        params: the first center: NumPy arrays, TensorFlow tensors or variables (these are only read), in a list, tuple
-            or dict, or a single one.
+        params: the first center: NumPy arrays, tensors of TensorFlow or PyTorch, or variables (these are only read), in
+            a list, tuple or dict, or a single one; or a model of Keras or PyTorch, whose parameters come out as a list.
         workers: number of workers, W.
         ps: number of parameter servers, each with a slice of the center. A codec encodes each slice by itself.
         codec: compression of messages, for instance `int8` or `topk:fraction=0.01`, with error feedback.
@@ -331,6 +331,7 @@ class Group:
     ):  # fmt: skip
         warn_if_crowded()
         scheme = fitted_in_process(scheme, workers, ps, codec, "Group(Downpour(), params, workers=4)")
+        params = arrays_of(params)
         self.scheme, self.workers, self._structure = scheme, workers, Structure(params)
         center = self._structure.vector(params, "params")
         at_most(len(center), ps=ps)
@@ -396,7 +397,7 @@ class Group:
         """
         check_eager("step")
         k, vector = self._ready_worker(k), self._structure.vector(gradient, "gradient")
-        self._operations.given = vector, None if loss is None else tf.cast(loss, tf.float32)
+        self._operations.given = vector, None if loss is None else tf.cast(scalar(loss), tf.float32)
         self._turns.step(k)
         return k in self.ready
 

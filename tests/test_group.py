@@ -276,6 +276,19 @@ def test_arguments_that_do_not_fit_are_refused_in_one_line():
     fails("must be arrays of floats. Received: none$", lambda: Group(AsyncSGD(), [], workers=2))
 
 
+def test_a_model_and_other_iterables_are_lists_and_tuples_fit_lists():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    arrays = [np.array(value) for value in model.get_weights()]
+    for params in (model, model.trainable_variables, (array for array in arrays), {"w": arrays}, tuple(arrays)):
+        group = Group(SyncSGD(learning_rate=0.5), params, workers=1)
+        point = group.point(0)
+        group.step(0, {"w": tuple(point["w"])} if isinstance(point, dict) else (part for part in point))
+        center = group.center["w"] if isinstance(point, dict) else group.center
+        assert type(center) is (tuple if isinstance(params, tuple) else list)
+        for half, whole in zip(center, arrays, strict=True):
+            np.testing.assert_array_equal(half, whole / 2)
+
+
 def test_gradients_that_do_not_fit_are_refused_in_one_line_and_change_nothing():
     group = Group(AsyncSGD(), [np.ones((2, 3)), np.ones(3)], workers=2)
     for k in (2, -1, 1.0, None):

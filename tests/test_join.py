@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import threading
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -164,19 +163,6 @@ with distsgd.join(AsyncSGD(learning_rate=1.0), w) as worker:
         worker.step(np.ones_like(w))
         assert np.ptp(worker.center()) == 0
 """
-TORCH = """
-import torch
-layer = torch.nn.Linear(3, 1)
-parameters = list(layer.parameters())
-with torch.no_grad():
-    for part in parameters:
-        part.fill_(1.0)
-with distsgd.join(SyncSGD(learning_rate=0.1), parameters) as worker:
-    for step in range(5):
-        loss = sum((part - worker.index).square().sum() / 2 for part in parameters)
-        worker.step(list(torch.autograd.grad(loss, parameters)), loss)
-np.savez(folder / f"{worker.index}.npz", w=layer.weight.detach().numpy())
-"""
 # The local steps of both workers are momentum SGD, by Keras and by hand.
 STEPPED = """
 import keras
@@ -276,16 +262,6 @@ def test_a_script_has_the_center_of_a_group(launch, tmp_path, text, options, fla
             group.step(k, {"w": point["w"] - k, "b": point["b"] + k})
     expected = np.concatenate([[group.center["b"]], group.center["w"].ravel()])  # in the order of the names
     np.testing.assert_allclose(center_of(tmp_path / "run"), expected, rtol=1e-5)
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
-def test_tensors_of_pytorch_are_written_in_place(launch, tmp_path):
-    assert launch(TORCH)[0] == 0
-    for k in (0, 1):
-        with np.load(tmp_path / f"{k}.npz") as own:
-            np.testing.assert_allclose(own["w"], [[0.5 + 0.5 * 0.9**5] * 3], rtol=1e-5)
-    np.testing.assert_allclose(center_of(tmp_path / "run"), [0.5 + 0.5 * 0.9**5] * 4, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("beta", "inner"), [("0.9", "momentum"), pytest.param("0", "sgd", marks=pytest.mark.thorough)])

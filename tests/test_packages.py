@@ -1,5 +1,6 @@
 """Runs beside packages that Keras and users import: pandas with pyarrow, jax, torch, polars (docs/contributing.md)."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,7 +9,8 @@ import textwrap
 import numpy as np
 import pytest
 
-from distsgd import Cluster, SyncSGD, keep_warm, train
+from distsgd import EASGD, Cluster, Group, SyncSGD, keep_warm, train
+from distsgd.common.cli.main import dispatch
 from runs import linear
 
 pytestmark = pytest.mark.packages
@@ -54,9 +56,86 @@ def center(tmp_path_factory):
         yield trained
 
 
+# Worker k has the loss |w - k|^2 / 2, in a model of two tensors of different types, of which one is not trained.
+SCRIPT = """
+import sys, warnings
+import distsgd, numpy as np, torch
+warnings.simplefilter("error")
+from distsgd import LocalSGD, SyncSGD
+folder, scheme = sys.argv[1], eval(sys.argv[2])
+stepped = isinstance(scheme, LocalSGD)
+model = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Linear(2, 1), torch.nn.Linear(4, 1, bias=False))
+for part in model.parameters():
+    torch.nn.init.ones_(part)
+model[1].bfloat16()
+model[2].requires_grad_(False)
+trained = [part for part in model.parameters() if part.requires_grad]
+optimizer = torch.optim.SGD(trained, 0.1)
+with distsgd.join(scheme, model) as worker:
+    for step in range(5):
+        optimizer.zero_grad()
+        loss = sum((part - worker.index).square().sum() / 2 for part in trained)
+        if step % 2 and not stepped:
+            worker.step(torch.autograd.grad(loss, trained), loss)
+            continue
+        loss.backward()
+        if stepped:
+            optimizer.step()
+            worker.stepped(loss)
+        else:
+            worker.step(loss=loss)
+        worker.log(distance=loss)
+    center = worker.center()
+kinds = [str(part.dtype) for part in center]
+assert kinds == ["torch.float32"] * 2 + ["torch.bfloat16"] * 2, kinds
+assert not any(part.requires_grad for part in center)
+assert (model[2].weight == 1).all()
+np.savez(f"{folder}/{worker.index}.npz", first=model[0].weight.detach(), second=model[1].weight.detach().float())
+"""
+
+
 @pytest.fixture(scope="module")
 def of_arrays(center):
     return center((X, Y))
+
+
+@pytest.mark.parametrize("scheme", ["SyncSGD(learning_rate=0.1)", "LocalSGD(communication_period=5)"])
+def test_a_model_of_torch_is_trained_in_place(scheme, tmp_path, capsys):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with keep_warm():
+        code = dispatch(["launch", "--run-dir", str(tmp_path / "run"), str(script), str(tmp_path), scheme])
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert code == 0
+    assert said.count("each step copies the variables, bfloat16 on cpu, to float32 of the host and back") == 1
+    goal = 0.5 + 0.5 * 0.9**5  # the mean of both workers, with one exchange or five
+    for k in (0, 1):
+        with np.load(tmp_path / f"{k}.npz") as own:
+            np.testing.assert_allclose(own["first"], [[goal] * 3], rtol=1e-5)
+            np.testing.assert_allclose(own["second"], [[goal] * 2], rtol=1e-2)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert any("distance" in row and "loss" in row for row in rows)
+
+
+def test_a_group_takes_a_model_of_torch_and_gives_tensors():
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(3, 1)
+    torch.nn.init.ones_(model.weight)
+    torch.nn.init.ones_(model.bias)
+    for params in (
+        model,
+        model.parameters(),
+        tuple(model.parameters()),
+        dict(model.named_parameters()),
+        model.bfloat16(),
+    ):
+        group = Group(EASGD(learning_rate=0.5, communication_period=1), params, workers=1)
+        point = group.point(0)
+        group.step(0, tuple(point) if isinstance(point, list) else point, loss=model.weight.sum())
+        for part in torch.utils._pytree.tree_leaves(group.params(0)):
+            assert isinstance(part, torch.Tensor)
+            assert part.dtype == model.weight.dtype or part.dtype == torch.float32
+            assert (part < 1).all()
 
 
 @pytest.mark.parametrize("kind", [frames, jax_arrays, tensors, polars_frames])

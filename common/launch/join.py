@@ -22,7 +22,8 @@ from ..contract.scheme import Scheme
 from ..errors import Interrupted, UserError
 from ..files import no_link, writing
 from ..lazy import tf
-from ..messages.structure import Structure, check_eager
+from ..messages.structure import Structure, arrays_of, check_eager, host_value, scalar
+from ..messages.torch_tensors import NATIVE, is_torch, place, write
 from ..record_format import GRADIENTS, read_arrays
 from ..tasks.calls import ObserverCalls
 from ..tasks.script_loop import Handoff
@@ -38,32 +39,29 @@ class ScriptArrays:
 
     Args:
         variables: `tf.Variable`s, Keras variables, NumPy arrays or PyTorch tensors, in lists, tuples and dicts, or a
-            single one.
+            single one; or a model of Keras or PyTorch, or another iterable of these.
     """
 
     def __init__(self, variables: Any):
-        self.variables = variables = tf.nest.map_structure(
-            lambda leaf: leaf.detach().numpy() if hasattr(leaf, "detach") else leaf, variables
-        )
+        self.variables = variables = arrays_of(variables)
         self.leaves = tf.nest.flatten(variables)
         for leaf in self.leaves:
-            if not hasattr(leaf, "assign") and not (isinstance(leaf, np.ndarray) and leaf.flags.writeable):
+            if not hasattr(leaf, "assign") and not is_torch(leaf) and not _is_writeable(leaf):
                 raise UserError(
-                    "variables must be TensorFlow or Keras variables, or NumPy arrays, which join writes in place. "
-                    f"Received: {type(leaf).__name__}"
+                    "variables must be a model, variables of TensorFlow or Keras, tensors of PyTorch, or NumPy arrays, "
+                    f"which join writes in place. Received: {type(leaf).__name__}"
                 )
         self.structure = Structure(variables)
-        self._has_variables = not all(isinstance(leaf, np.ndarray) for leaf in self.leaves)
+        self._has_variables = any(hasattr(leaf, "assign") for leaf in self.leaves)
         # In functions: the time of these calls counts in each step of a script.
         self._joined = tf.function(self._join, autograph=False)
         self._assign = tf.function(self._assign_parts, autograph=False)
 
     def vector(self, arrays: Any, name: str) -> np.ndarray:
         """Return arrays with the structure of the variables as one vector [P], which shares no memory with them."""
-        leaves = [
-            leaf if leaf is None or tf.is_tensor(leaf) else np.asarray(leaf, np.float32)
-            for leaf in tf.nest.flatten(arrays)
-        ]
+        arrays = arrays_of(arrays)
+        leaves = [host_value(leaf) for leaf in tf.nest.flatten(arrays)]
+        leaves = [np.asarray(leaf, np.float32) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
         return np.asarray(self._joined(tf.nest.pack_sequence_as(arrays, leaves), name))
 
     def _join(self, arrays: Any, name: str) -> Any:
@@ -72,6 +70,25 @@ class ScriptArrays:
     def now(self) -> np.ndarray:
         """Return the present values of the variables, as one vector [P]."""
         return self.vector(self.variables, "variables")
+
+    def gradients(self) -> list[Any]:
+        """Return the gradients that PyTorch has left in `.grad` of its parameters.
+
+        Raises:
+            UserError: there are none.
+        """
+        if not all(map(is_torch, self.leaves)):
+            raise UserError("step() takes gradients from .grad of PyTorch's parameters: give others to step(gradient)")
+        gradients = [leaf.grad for leaf in self.leaves]
+        if all(gradient is None for gradient in gradients):
+            raise UserError("no parameter has a .grad: call loss.backward() before step()")
+        return tf.nest.pack_sequence_as(self.structure.nested, gradients)
+
+    @property
+    def copied(self) -> str:
+        """The devices and types of PyTorch's tensors that each step copies to the host's float32; empty if none."""
+        places = {place(leaf) for leaf in self.leaves if is_torch(leaf)} - {NATIVE}
+        return ", ".join(f"{dtype.removeprefix('torch.')} on {device}" for device, dtype in sorted(places))
 
     def write(self, vector: np.ndarray) -> None:
         """Write a vector [P] into the variables; none of them keeps a view of it."""
@@ -82,12 +99,18 @@ class ScriptArrays:
             begin, end = end, end + math.prod(shape)
             if isinstance(leaf, np.ndarray):
                 leaf[...] = vector[begin:end].reshape(shape)
+            elif is_torch(leaf):
+                write(leaf, vector[begin:end])
 
     def _assign_parts(self, vector: Any) -> None:
         parts = tf.split(_own(vector, len(self.leaves)), [math.prod(shape) for shape in self.structure.shapes])
         for leaf, part, dtype in zip(self.leaves, parts, self.structure.dtypes, strict=True):
-            if not isinstance(leaf, np.ndarray):
+            if hasattr(leaf, "assign"):
                 leaf.assign(tf.cast(tf.reshape(part, leaf.shape), dtype))
+
+
+def _is_writeable(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray) and leaf.flags.writeable
 
 
 def _tensor(vector: np.ndarray) -> Any:
@@ -151,22 +174,27 @@ class JoinedWorker:
         self._log = GradientLog(self._run_dir, self.index) if launched.script.records_gradients else None
         self._thread = self._loop.begin()
         self._is_over = self._has_stepped = False  # the block has ended; `stepped` was called
+        if self._arrays.copied and not self.index:
+            copies = f"each step copies the variables, {self._arrays.copied}, to float32 of the host and back"
+            launched.report(event="limits", message=copies)
         self._await_point()
 
-    def step(self, gradient: Any, loss: Any = None) -> None:
+    def step(self, gradient: Any = None, loss: Any = None) -> None:
         """Make one local step, and with the last step of a round the exchange with the other workers.
 
         Afterwards the variables hold the point of the next gradient. If the state was restored after a fault, the
         gradient is dropped, and they hold the point from which this worker continues.
 
         Args:
-            gradient: the gradient at the values of the variables, with their structure.
+            gradient: the gradient at the values of the variables, with their structure; None for that in `.grad` of
+                PyTorch's parameters.
             loss: the loss of this step, for algorithms that use it; reported as by `log(loss=loss)`.
 
         Raises:
             UserError: the gradient does not fit the variables; nothing was done.
         """
         check_eager("step")
+        gradient = self._arrays.gradients() if gradient is None else gradient
         self._give(self._arrays.vector(gradient, "gradient"), loss)
 
     def stepped(self, loss: Any = None) -> None:
@@ -195,7 +223,7 @@ class JoinedWorker:
     def _give(self, vector: np.ndarray, loss: Any, is_point: bool = False) -> None:
         if self._is_over:
             raise UserError("this worker has left the run: call step in the block of distsgd.join")
-        if loss is not None:
+        if (loss := scalar(loss)) is not None:
             self.log(loss=loss)
         if self._log is not None:
             self._log.write(self.steps_done, self._point - vector if is_point else vector, is_point)
@@ -214,7 +242,7 @@ class JoinedWorker:
         The numbers of a second `join` have its name before theirs: `critic_loss`.
         """
         for name, value in figures.items():
-            self._loop.progress.figures[name].append(float(value))
+            self._loop.progress.figures[name].append(float(scalar(value)))
 
     def center(self) -> Any:
         """Return the center, with the structure of the variables."""
@@ -269,7 +297,8 @@ def join(
     Args:
         scheme: the algorithm, for instance `DiLoCo(communication_period=50)`; the same on all workers.
         variables: TensorFlow or Keras variables, NumPy arrays or PyTorch tensors, in lists, tuples and dicts, or a
-            single one. They are written in place.
+            single one; or a model of Keras or PyTorch, or an iterable such as `model.parameters()`, for a list of those
+            that are trained. They are written in place. The algorithm computes in float32 on the host.
         name: a name for each join of a script that trains several groups of variables, such as generator and critic.
             The folder of this name in the run directory then has the results of the join.
         without_decay: positions of the variables, flattened, that the weight decay of the algorithm leaves as they are:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from ..errors import UserError
 from ..lazy import tf
 from ..sync.store import Tensor
+from .torch_tensors import as_tensor, is_module, is_torch, on_host
 
 
 def check_eager(call: str) -> None:
@@ -21,18 +23,51 @@ def check_eager(call: str) -> None:
         )
 
 
+def arrays_of(params: Any) -> Any:
+    """Return a caller's parameters: those of a model that are trained, and a list for another iterable."""
+    if is_module(params):
+        return [parameter for parameter in params.parameters() if parameter.requires_grad]
+    if hasattr(params, "trainable_variables"):
+        return list(params.trainable_variables)
+    if isinstance(params, str | bytes | Mapping | list | tuple) or hasattr(params, "shape"):
+        return params
+    return list(params) if isinstance(params, Iterable) else params
+
+
+def _as_lists(nested: Any) -> Any:
+    """Return a structure with lists in place of tuples: to a caller, these are the same."""
+    if type(nested) in (list, tuple):
+        return [_as_lists(part) for part in nested]
+    return {name: _as_lists(part) for name, part in nested.items()} if type(nested) is dict else nested
+
+
+def host_value(leaf: Any) -> Any:
+    """Return an array as TensorFlow or NumPy has it, of any other framework as NumPy's; None stays None."""
+    if leaf is None or tf.is_tensor(leaf):
+        return leaf
+    return on_host(leaf) if is_torch(leaf) else np.asarray(leaf)
+
+
+def scalar(value: Any) -> Any:
+    """Return a loss without the operations of PyTorch that have made it; None stays None."""
+    return float(on_host(value)) if is_torch(value) else value
+
+
 class Structure:
     """The structure of the caller's parameters.
 
     Args:
-        params: NumPy arrays, TensorFlow tensors or variables, in lists, tuples and dicts, or a single one.
+        params: NumPy arrays, tensors of TensorFlow or PyTorch, or variables, in lists, tuples and dicts, or a single
+            one.
 
     Attributes:
         shapes: shapes of the arrays, in the order of the vector.
     """
 
     def __init__(self, params: Any):
-        leaves = [leaf if tf.is_tensor(leaf) else np.asarray(leaf) for leaf in tf.nest.flatten(params)]
+        own = tf.nest.flatten(params)
+        self.torch = [(leaf.device, leaf.dtype) if is_torch(leaf) else None for leaf in own]
+        leaves = [host_value(leaf) for leaf in own]
         self.nested = tf.nest.map_structure(lambda _: 0, params)
         self.kind = f"{type(params).__name__} with {len(leaves)} arrays"
         self.shapes = [tuple(leaf.shape) for leaf in leaves]
@@ -52,9 +87,10 @@ class Structure:
         Raises:
             UserError: the structure or a shape differs, or an array is None; the message has the `name`.
         """
+        arrays = arrays_of(arrays)
         leaves = tf.nest.flatten(arrays)
         try:
-            tf.nest.assert_same_structure(self.nested, arrays)
+            tf.nest.assert_same_structure(_as_lists(self.nested), _as_lists(arrays))
         except (TypeError, ValueError):
             received = f"{type(arrays).__name__} with {len(leaves)} arrays"
             raise UserError(f"{name} must be a {self.kind}, like the parameters. Received: {received}") from None
@@ -65,6 +101,7 @@ class Structure:
                     f"{name} {i} of {len(leaves)} is None: the loss does not depend on these parameters, of shape "
                     f"{shape}. Leave them out of the parameters, or pass zeros"
                 )
+            leaf = host_value(leaf)
             part = tf.convert_to_tensor(leaf) if tf.is_tensor(leaf) else np.array(leaf, np.float32)  # a copy
             if tuple(part.shape) != shape:
                 raise UserError(f"{name} {i} of {len(leaves)} must have shape {shape}. Received: {tuple(part.shape)}")
@@ -72,10 +109,12 @@ class Structure:
         return parts
 
     def arrays(self, vector: Tensor) -> Any:
-        """Return a vector [P] as arrays of this structure: tensors for TensorFlow's, else NumPy arrays."""
+        """Return a vector [P] as arrays of this structure: tensors for those of a framework, else NumPy arrays."""
         parts = tf.split(vector, [math.prod(shape) for shape in self.shapes])
         leaves = []
-        for part, shape, dtype, is_tensor in zip(parts, self.shapes, self.dtypes, self.is_tensor, strict=True):
-            leaf = tf.cast(tf.reshape(part, shape), dtype)
-            leaves.append(leaf if is_tensor else leaf.numpy())
+        kinds = zip(parts, self.shapes, self.dtypes, self.is_tensor, self.torch, strict=True)
+        for part, shape, dtype, is_tensor, torch in kinds:
+            part = tf.reshape(part, shape)
+            leaf = as_tensor(part, *torch) if torch else tf.cast(part, dtype)
+            leaves.append(leaf if is_tensor or torch else leaf.numpy())
         return tf.nest.pack_sequence_as(self.nested, leaves)
