@@ -266,6 +266,38 @@ def test_a_module_that_no_path_finds_travels_by_value(tmp_path, monkeypatch):
     assert "only_here" not in sys.modules
 
 
+class Slow:
+    """Something that is pickled here, and by another thread, which begins meanwhile and ends later if it can."""
+
+    def __init__(self, value):
+        self.value, self.found = value, []
+        self.other = threading.Thread(target=lambda: self.found.append(by_value.dumps(self)))
+        self.here, self.there = threading.Event(), threading.Event()
+
+    def __reduce__(self):
+        if threading.current_thread() is self.other:
+            self.there.set()
+            self.here.wait(60)
+        else:
+            self.other.start()
+            self.there.wait(0.2)  # in vain if one waits for the other
+        return tuple, ([self.value],)
+
+
+def test_threads_that_pickle_together_do_not_take_modules_from_each_other(tmp_path, monkeypatch):
+    write(tmp_path, made="def value(): return 5")
+    spec = importlib.util.spec_from_file_location("made_here", tmp_path / "made.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "made_here", module)
+    spec.loader.exec_module(module)
+    slow = Slow(module.value)
+    pickles = [by_value.dumps(slow)]
+    slow.here.set()
+    slow.other.join()
+    monkeypatch.delitem(sys.modules, "made_here")
+    assert [pickle.loads(text)[0]() for text in pickles + slow.found] == [5, 5]
+
+
 LAYERS = """
 import keras
 import numpy as np

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from types import ModuleType
 from typing import Any
+
+
+_registering = threading.RLock()  # the registry is one for all threads
 
 
 def dumps(value: Any) -> bytes:
     """Return a pickle of `value` with the code of `__main__`, and of all modules that the import path does not have."""
     import cloudpickle
 
-    known = cloudpickle.list_registry_pickle_by_value()
-    modules = [module for module in unfindable() if module.__name__ not in known]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        return cloudpickle.dumps(value)
-    finally:
+    with _registering:
+        known = cloudpickle.list_registry_pickle_by_value()
+        modules = [module for module in unfindable() if module.__name__ not in known]
         for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            return cloudpickle.dumps(value)
+        finally:
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 def unfindable() -> list[ModuleType]:
