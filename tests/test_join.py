@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import distsgd
-from distsgd.algorithms import SCHEMES
+from distsgd.algorithms import SCHEMES, LocalSGD
 from distsgd.common import Group, UserError
 from distsgd.common.cli.main import dispatch
 from distsgd.common.cli.own import problem_of_run
@@ -262,6 +262,51 @@ def test_a_script_has_the_center_of_a_group(launch, tmp_path, text, options, fla
             group.step(k, {"w": point["w"] - k, "b": point["b"] + k})
     expected = np.concatenate([[group.center["b"]], group.center["w"].ravel()])  # in the order of the names
     np.testing.assert_allclose(center_of(tmp_path / "run"), expected, rtol=1e-5)
+
+
+def step_here(before=lambda step: None):
+    """Make ten steps of a script that `launch` has not started; return the variable."""
+    w = np.full(3, 2.0, np.float32)
+    with distsgd.join(LocalSGD(communication_period=4, learning_rate=0.1), w) as worker:
+        for step in range(10):
+            before(step)
+            worker.step(w, loss=step)
+    return w
+
+
+def test_a_script_without_launch_is_one_worker_with_a_record(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["my_script.py"])
+
+    def interrupt(step):
+        if step == 5:
+            raise KeyboardInterrupt
+
+    def fail(step):
+        if step == 5:
+            raise LookupError("a bug in the script")
+
+    def latest(has_center=True):
+        run = tmp_path / "runs" / "latest"
+        return json.loads((run / "result.json").read_text()), center_of(run) if has_center else None
+
+    w = step_here()
+    result, center = latest()
+    assert (result["outcome"], result["steps"], result["updates"]) == ("completed", 10, 3)
+    np.testing.assert_allclose(center, [2 * 0.9**10] * 3, rtol=1e-5)
+    np.testing.assert_array_equal(w, center)
+    with pytest.raises(KeyboardInterrupt):
+        step_here(interrupt)
+    result, center = latest()
+    assert (result["outcome"], result["exit_code"], result["steps"]) == ("interrupted", 130, 5)
+    np.testing.assert_allclose(center, [2 * 0.9**5] * 3, rtol=1e-5)
+    with pytest.raises(LookupError):
+        step_here(fail)
+    result, _ = latest(has_center=False)
+    assert (result["outcome"], result["message"]) == ("failed", "a bug in the script")
+    shown = capsys.readouterr().err
+    assert shown.count("one worker, in this process") == 3
+    assert "local_sgd: completed" in shown
 
 
 @pytest.mark.parametrize(("beta", "inner"), [("0.9", "momentum"), pytest.param("0", "sgd", marks=pytest.mark.thorough)])

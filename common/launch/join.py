@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,15 @@ import numpy as np
 
 from ..contract.decay import check_positions
 from ..contract.scheme import Scheme
-from ..errors import Interrupted, UserError
+from ..errors import UserError
 from ..files import no_link, writing
 from ..lazy import tf
-from ..messages.structure import Structure, arrays_of, check_eager, host_value, scalar
+from ..messages.structure import Structure, arrays_of, check_eager, scalar
 from ..messages.torch_tensors import NATIVE, is_torch, place, write
 from ..record_format import GRADIENTS, read_arrays
 from ..tasks.calls import ObserverCalls
 from ..tasks.script_loop import Handoff
+from .alone import Alone
 from .launched import MOST_JOINS, Launched
 from .shards import Sharding
 from .terms import Terms
@@ -52,20 +53,22 @@ class ScriptArrays:
                     f"which join writes in place. Received: {type(leaf).__name__}"
                 )
         self.structure = Structure(variables)
-        self._has_variables = any(hasattr(leaf, "assign") for leaf in self.leaves)
-        # In functions: the time of these calls counts in each step of a script.
-        self._joined = tf.function(self._join, autograph=False)
-        self._assign = tf.function(self._assign_parts, autograph=False)
+        # In graphs: the time of these calls counts in each step of a script.
+        shapes, size = self.structure.shapes, sum(map(math.prod, self.structure.shapes))
+        self._joined = _graph(self._join, *([*shape] for shape in shapes))
+        self._assign = (
+            _graph(self._assign_parts, [size]) if any(hasattr(leaf, "assign") for leaf in self.leaves) else None
+        )
 
     def vector(self, arrays: Any, name: str) -> np.ndarray:
         """Return arrays with the structure of the variables as one vector [P], which shares no memory with them."""
-        arrays = arrays_of(arrays)
-        leaves = [host_value(leaf) for leaf in tf.nest.flatten(arrays)]
-        leaves = [np.asarray(leaf, np.float32) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
-        return np.asarray(self._joined(tf.nest.pack_sequence_as(arrays, leaves), name))
+        leaves = self.structure.leaves(arrays, name)
+        if any(map(tf.is_tensor, leaves)):
+            return np.asarray(self._joined(*(tf.cast(leaf, tf.float32) for leaf in leaves)))
+        return np.concatenate([leaf.ravel() for leaf in leaves])
 
-    def _join(self, arrays: Any, name: str) -> Any:
-        return _own(tf.concat(self.structure.parts(arrays, name), 0), len(self.leaves))
+    def _join(self, *leaves: Any) -> Any:
+        return _own(tf.concat([tf.reshape(leaf, [-1]) for leaf in leaves], 0), len(leaves))
 
     def now(self) -> np.ndarray:
         """Return the present values of the variables, as one vector [P]."""
@@ -92,7 +95,7 @@ class ScriptArrays:
 
     def write(self, vector: np.ndarray) -> None:
         """Write a vector [P] into the variables; none of them keeps a view of it."""
-        if self._has_variables:
+        if self._assign is not None:
             self._assign(_tensor(vector))
         end = 0
         for leaf, shape in zip(self.leaves, self.structure.shapes, strict=True):
@@ -107,6 +110,12 @@ class ScriptArrays:
         for leaf, part, dtype in zip(self.leaves, parts, self.structure.dtypes, strict=True):
             if hasattr(leaf, "assign"):
                 leaf.assign(tf.cast(tf.reshape(part, leaf.shape), dtype))
+
+
+def _graph(function: Any, *shapes: Sequence[int]) -> Any:
+    """Return a function of float32 tensors of these shapes as a graph, which is made here, not at a first call."""
+    specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
+    return tf.function(function, autograph=False).get_concrete_function(*specs)
 
 
 def _is_writeable(leaf: Any) -> bool:
@@ -160,7 +169,7 @@ class JoinedWorker:
         num_workers: number of workers, W.
     """
 
-    def __init__(self, launched: Launched, scheme: Scheme, variables: Any, name: str, without_decay: Any):
+    def __init__(self, launched: Launched | Alone, scheme: Scheme, variables: Any, name: str, without_decay: Any):
         self.index, self.num_workers = launched.index, launched.job.cluster.workers
         self._run_dir, self._has_files = launched.job.run_dir / name, launched.job.cluster.evaluates
         self._scheme = scheme
@@ -292,7 +301,8 @@ def join(
     `bash run.sh launch --workers 4 my_script.py` starts the script in a process for each worker, beside the parameter
     servers. The values that the variables have on worker 0 are the first center. After `join`, and after each
     `worker.step(gradient)`, the variables hold the point of the next gradient. Leaving the block ends the last round
-    early; the variables then hold the center, on every worker, and center.npz in the run directory has it.
+    early; the variables then hold the center, on every worker, and center.npz in the run directory has it. A script
+    that was started as `python my_script.py` is the only worker of a run, in its own process.
 
     Args:
         scheme: the algorithm, for instance `DiLoCo(communication_period=50)`; the same on all workers.
@@ -312,11 +322,9 @@ def join(
         ...         worker.step(tape.gradient(loss, variables))
 
     Raises:
-        UserError: the script was not started by `launch`, or the workers do not agree.
+        UserError: the arguments do not fit, or the workers do not agree.
     """
-    launched = Launched.current
-    if launched is None:
-        raise UserError("distsgd.join needs the tasks that launch starts: bash run.sh launch --workers 4 my_script.py")
+    launched = Launched.current or Alone.here()
     if not re.fullmatch(r"\w*", name, re.ASCII):
         raise UserError(f"the name of a join must have letters, digits and _ alone. Received: {name!r}")
     if name in launched.states:
@@ -329,8 +337,10 @@ def join(
     launched.note(name, "joined")
     try:
         yield worker
-    except Interrupted:  # raised by the first step after Ctrl-C, perhaps one of another join
         worker._leave()
+    except BaseException as error:
+        if launched.leave_by(name, error):
+            worker._leave()
+            launched.note(name, "left")
         raise
-    worker._leave()
     launched.note(name, "left")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from ..cluster.membership import Membership
 from ..cluster.task_spec import Addresses
-from ..errors import UserError
+from ..errors import Interrupted, UserError
 from ..files import own_folder, replacing, writing
 from ..record import checkpoint
 from ..record.run_directory import check_resumed
@@ -84,6 +84,10 @@ class Launched:
         """Note and report that the script has entered or left the block of a join."""
         self.states[name] = state
         self.report(event="blocks", open=list(self.states.values()).count("joined"))
+
+    def leave_by(self, name: str, error: BaseException) -> bool:
+        """Return True if the exception that ends a block ends it as usual: the first step raises it after Ctrl-C."""
+        return isinstance(error, Interrupted)  # perhaps one of another join
 
     def _agree(self, terms: Terms, name: str, job: Job) -> Report:
         """Write the terms of worker 0; raise `UserError` on another worker that joins with others.

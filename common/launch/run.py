@@ -39,15 +39,21 @@ CALLBACK_ROOM = 100  # events may wait for the callbacks before those of progres
 
 
 def run(
-    job: Job, config: dict[str, Any], verbose: bool, model: Any = None, callbacks: Sequence[Callback] = ()
+    job: Job,
+    config: dict[str, Any],
+    verbose: bool,
+    model: Any = None,
+    callbacks: Sequence[Callback] = (),
+    begin: Callable[..., None] | None = None,
 ) -> tuple[RunRecord, BaseException | None]:
     """Run a job; returns its record and its failure, None if it ended well.
 
     With `model`, the tasks of the threads and simulation back ends run in this process. The model receives the center,
     also if a signal has interrupted the run.
+    `begin`, if given, takes the place of `start`.
     """
     with StopSignals(job.options.recovery.signals, partial(_ask_to_stop, job)) as stop:
-        return _run(job, config, verbose, model, callbacks, stop)
+        return _run(job, config, verbose, model, callbacks, begin or start, stop)
 
 
 def _ask_to_stop(job: Job, name: str) -> None:
@@ -73,7 +79,13 @@ def _has_begun(job: Job, event: dict[str, Any]) -> bool:
 
 
 def _run(
-    job: Job, config: dict[str, Any], verbose: bool, model: Any, callbacks: Sequence[Callback], stop: StopSignals
+    job: Job,
+    config: dict[str, Any],
+    verbose: bool,
+    model: Any,
+    callbacks: Sequence[Callback],
+    begin: Callable[..., None],
+    stop: StopSignals,
 ) -> tuple[RunRecord, BaseException | None]:
     if job.cluster.task is not None:
         job.identity = identity(config, job.cluster.task, in_common(job, model))
@@ -118,7 +130,7 @@ def _run(
                 display.task(job.cluster.task, job.cluster.wait_seconds)
             if job.cluster.evaluates:
                 write_graph(job.run_dir, getattr(job.scheme.sync, "topology", ""), job.cluster.workers)
-            start(job, publish, model, lambda: stop.number)
+            begin(job, publish, model, lambda: stop.number)
             stop.check()
         if job.script is not None:
             record.check_steps()

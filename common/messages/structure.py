@@ -42,8 +42,8 @@ def _as_lists(nested: Any) -> Any:
 
 
 def host_value(leaf: Any) -> Any:
-    """Return an array as TensorFlow or NumPy has it, of any other framework as NumPy's; None stays None."""
-    if leaf is None or tf.is_tensor(leaf):
+    """Return an array as TensorFlow or NumPy has it, of any other framework as NumPy's."""
+    if tf.is_tensor(leaf):
         return leaf
     return on_host(leaf) if is_torch(leaf) else np.asarray(leaf)
 
@@ -78,11 +78,12 @@ class Structure:
             raise UserError(f"the parameters must be arrays of floats. Received: {kinds}")
 
     def vector(self, arrays: Any, name: str) -> Tensor:
-        """Return arrays of this structure as one vector [P], float32; raises `UserError` as `parts` does."""
-        return tf.concat(self.parts(arrays, name), 0)
+        """Return arrays of this structure as one new vector [P], float32; raises `UserError` as `leaves` does."""
+        leaves = [np.array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in self.leaves(arrays, name)]
+        return tf.concat([tf.reshape(tf.cast(leaf, tf.float32), [-1]) for leaf in leaves], 0)
 
-    def parts(self, arrays: Any, name: str) -> list[Tensor]:
-        """Return arrays of this structure as flat vectors, float32.
+    def leaves(self, arrays: Any, name: str) -> list[Any]:
+        """Return arrays of this structure as tensors or as NumPy arrays of float32, which may share their memory.
 
         Raises:
             UserError: the structure or a shape differs, or an array is None; the message has the `name`.
@@ -94,19 +95,19 @@ class Structure:
         except (TypeError, ValueError):
             received = f"{type(arrays).__name__} with {len(leaves)} arrays"
             raise UserError(f"{name} must be a {self.kind}, like the parameters. Received: {received}") from None
-        parts = []
+        found = []
         for i, (leaf, shape) in enumerate(zip(leaves, self.shapes, strict=True)):
             if leaf is None:
                 raise UserError(
                     f"{name} {i} of {len(leaves)} is None: the loss does not depend on these parameters, of shape "
                     f"{shape}. Leave them out of the parameters, or pass zeros"
                 )
-            leaf = host_value(leaf)
-            part = tf.convert_to_tensor(leaf) if tf.is_tensor(leaf) else np.array(leaf, np.float32)  # a copy
-            if tuple(part.shape) != shape:
-                raise UserError(f"{name} {i} of {len(leaves)} must have shape {shape}. Received: {tuple(part.shape)}")
-            parts.append(tf.reshape(tf.cast(part, tf.float32), [-1]))
-        return parts
+            value = host_value(leaf)
+            value = tf.convert_to_tensor(value) if tf.is_tensor(value) else np.asarray(value, np.float32)
+            if tuple(value.shape) != shape:
+                raise UserError(f"{name} {i} of {len(leaves)} must have shape {shape}. Received: {tuple(value.shape)}")
+            found.append(value)
+        return found
 
     def arrays(self, vector: Tensor) -> Any:
         """Return a vector [P] as arrays of this structure: tensors for those of a framework, else NumPy arrays."""
