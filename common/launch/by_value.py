@@ -8,7 +8,6 @@ import threading
 from types import ModuleType
 from typing import Any
 
-
 _registering = threading.RLock()  # the registry is one for all threads
 
 
