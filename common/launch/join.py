@@ -27,10 +27,10 @@ from ..messages.torch_tensors import NATIVE, is_torch, place, write
 from ..record_format import GRADIENTS, read_arrays
 from ..tasks.calls import ObserverCalls
 from ..tasks.script_loop import Handoff
-from .alone import Alone
 from .launched import MOST_JOINS, Launched
 from .shards import Sharding
 from .terms import Terms
+from .unlaunched import Unlaunched
 
 ALIGNMENT = 64  # bytes; TensorFlow aborts on a tensor that is not aligned
 
@@ -169,7 +169,7 @@ class JoinedWorker:
         num_workers: number of workers, W.
     """
 
-    def __init__(self, launched: Launched | Alone, scheme: Scheme, variables: Any, name: str, without_decay: Any):
+    def __init__(self, launched: Launched | Unlaunched, scheme: Scheme, variables: Any, name: str, without_decay: Any):
         self.index, self.num_workers = launched.index, launched.job.cluster.workers
         self._run_dir, self._has_files = launched.job.run_dir / name, launched.job.cluster.evaluates
         self._scheme = scheme
@@ -324,7 +324,7 @@ def join(
     Raises:
         UserError: the arguments do not fit, or the workers do not agree.
     """
-    launched = Launched.current or Alone.here()
+    launched = Launched.current or Unlaunched.here()
     if not re.fullmatch(r"\w*", name, re.ASCII):
         raise UserError(f"the name of a join must have letters, digits and _ alone. Received: {name!r}")
     if name in launched.states:

@@ -104,10 +104,10 @@ class RunHere:
             raise self.outcome
 
 
-class Alone:
+class Unlaunched:
     """The only worker of a script, in the process of the script; `join` treats it as a `Launched` one."""
 
-    current: ClassVar[Alone | None] = None
+    current: ClassVar[Unlaunched | None] = None
     index = CHIEF
 
     def __init__(self, script: Script):
@@ -118,7 +118,7 @@ class Alone:
         self.console = Console(stderr=True)
 
     @classmethod
-    def here(cls) -> Alone:
+    def here(cls) -> Unlaunched:
         """Return that of this process; a script has a new one when all blocks of the one before have ended."""
         if cls.current is None or "joined" not in cls.current.states.values():
             require_tensorflow()
