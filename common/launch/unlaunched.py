@@ -6,6 +6,7 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -138,6 +139,10 @@ class Unlaunched:
         """Start the run of a join, and wait until its worker can begin."""
         run = self.runs[name] = RunHere(terms.job(self.job, name, take=handoff.take), self.script, handoff)
         return run.loop()
+
+    def exchange(self, key: str, own: Sequence[int]) -> dict[int, Sequence[int]]:
+        """Return the numbers of the other workers, of which there are none."""
+        return {}
 
     def note(self, name: str, state: str) -> None:
         """Note that the script has entered the block of a join, or left it: then show the result."""
