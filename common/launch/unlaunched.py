@@ -50,6 +50,7 @@ class RunHere:
         self.job, self.handoff = job, handoff
         self.outcome: BaseException | None = None
         self.abandoned = False
+        self._publish: OnEvent = lambda event: None
         self._begun: queue.SimpleQueue[ScriptLoop | None] = queue.SimpleQueue()
         self._ended: Any = None
         self._thread = threading.Thread(target=self._run, args=[describe_script(job, script)], daemon=True)
@@ -62,6 +63,11 @@ class RunHere:
             self.finish()
             raise TaskFailed("the run ended before its first round")
         return loop
+
+    def interrupt(self, error: KeyboardInterrupt) -> None:
+        """Note that Ctrl-C has ended the block; the run then ends as at the end of the block."""
+        self.outcome = interrupted = error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)
+        self._publish({"event": "stopped", "reason": interrupted.signal})
 
     def finish(self) -> dict[str, Any]:
         """Wait for the end of the run, and return its result; raises the error of the run."""
@@ -78,12 +84,13 @@ class RunHere:
         finally:
             self._begun.put(None)
 
-    def _begin(self, job: Job, on_event: OnEvent, model: Any) -> None:
+    def _begin(self, job: Job, on_event: OnEvent, model: Any, interrupted: Any) -> None:
         """Run the worker, whose gradients come from the script, and follow it, on one direct session."""
 
         def report(**event: Any) -> None:
             on_event(event)
 
+        self._publish = on_event
         report_kernels(job, on_event)
         with precision(job):
             report(event="arithmetic", **arithmetic(job))
@@ -154,7 +161,7 @@ class Unlaunched:
         """Note the exception that ends a block: Ctrl-C ends it as usual, which the caller does; others end the run."""
         run = self.runs[name]
         if isinstance(error, KeyboardInterrupt):
-            run.outcome = error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)
+            run.interrupt(error)
             return True
         run.outcome = error if isinstance(error, DistsgdError) else TaskFailed(first_line(error))
         run.abandoned, self.states[name] = True, "left"
