@@ -28,6 +28,7 @@ from .cards import warn_if_crowded
 from .contract.checks import fitted_in_process
 from .contract.scheme import Scheme
 from .errors import UserError
+from .fit_guards import TurnsInFit
 from .group import Operations
 from .messages.structure import Structure
 from .settings import refuse, source_of
@@ -322,7 +323,7 @@ class Optimizer(keras.optimizers.Optimizer):
     def callback(self) -> keras.callbacks.Callback:
         """Return the callback that `fit` needs, as the first if it does not know the number of batches.
 
-        The model's weights are the center at evaluations, at the end of an epoch, so in checkpoints, and at the end.
+        The model's weights are the center at evaluations, after an epoch, in checkpoints, after `fit` and exceptions.
         """
         return TurnsInFit(self)
 
@@ -331,7 +332,7 @@ class Optimizer(keras.optimizers.Optimizer):
         if self is not getattr(model.optimizer, "inner_optimizer", model.optimizer):
             raise UserError(
                 "callbacks=[optimizer.callback()] must be of the optimizer that the model is compiled with. Received: "
-                f"that of another {self.name}; model.optimizer.callback() is right"
+                f"that of another {self.name}; model.optimizer.callback() is right (mixed_float16: .inner_optimizer)"
             )
         if model.steps_per_execution > AHEAD // 2:
             raise UserError(f"steps_per_execution must be at most {AHEAD // 2}. Received: {model.steps_per_execution}")
@@ -387,49 +388,6 @@ class Optimizer(keras.optimizers.Optimizer):
         saved = config["scheme"]
         values = keras.saving.deserialize_keras_object(saved["config"], custom_objects=custom_objects)
         return cls(**{**config, "scheme": kind_of(saved)(**values)})
-
-
-class TurnsInFit(keras.callbacks.Callback):
-    """The callback of an `Optimizer`."""
-
-    def __init__(self, optimizer: Optimizer):
-        super().__init__()
-        self.optimizer = optimizer
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Let the optimizer begin."""
-        self.optimizer._begin_fit(self.model)
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Write the first point into the model."""
-        if self.optimizer.built:
-            self.optimizer._prepare()
-            self.optimizer._write_point()
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Plan more turns if needed; after an evaluation, write the next point into the model."""
-        if self.optimizer.built:
-            self.optimizer._prepare()
-            if self.optimizer._has_center:
-                self.optimizer._write_point()
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Write the center into the model after the last batch, before any callback sees the end of the epoch."""
-        if batch + 1 == self.params["steps"]:
-            self.optimizer._write_center()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Write the center into the model, if the epoch has ended early or had no known length."""
-        self.optimizer._see()
-        self.optimizer._write_center()
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        """Write the center into the model."""
-        self.optimizer._write_center()
-
-    def on_predict_begin(self, logs: Any = None) -> None:
-        """Write the center into the model."""
-        self.optimizer._write_center()
 
 
 NEEDS_CALLBACK = (

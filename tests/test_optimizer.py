@@ -394,8 +394,46 @@ def test_fit_without_callback_is_refused_after_a_fit_that_was_interrupted(when):
     model = linear(Optimizer(SSP(), workers=2))
     with pytest.raises(InterruptedError):
         fit(model, 3, callbacks=[Stops(when)])
+    assert has_center(model)
     fails(r"^fit needs callbacks=\[optimizer\.callback\(\)\]", lambda: model.fit(*data(1), batch_size=BATCH, verbose=0))
     fit(model, 3)
+
+
+def has_center(model):
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    pairs = zip(model.get_weights(), optimizer.center, strict=True)
+    return all(np.array_equal(own, center) for own, center in pairs)
+
+
+def test_an_error_of_a_step_leaves_the_center_also_with_mixed_float16():
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = linear(Optimizer(EASGD(), workers=3))
+    finally:
+        keras.config.set_dtype_policy(before)
+
+    def batches():
+        yield from (tuple(part[i : i + 8] for part in data(2)) for i in (0, 8, 0, 8, 0))
+        raise InterruptedError
+
+    optimizer = model.optimizer.inner_optimizer
+    dataset = tf.data.Dataset.from_generator(
+        batches, output_signature=tuple(tf.TensorSpec((None, *part.shape[1:]), part.dtype) for part in data(2))
+    )
+    with pytest.raises(tf.errors.OpError, match="InterruptedError"):
+        model.fit(dataset, steps_per_epoch=9, shuffle=False, verbose=0, callbacks=[optimizer.callback()])
+    assert has_center(model)
+
+
+def test_a_checkpoint_between_two_epochs_has_the_center(tmp_path):
+    model, path = linear(Optimizer(EASGD(), workers=3)), tmp_path / "saved.keras"
+    fit(model, 3, callbacks=[keras.callbacks.ModelCheckpoint(path, save_freq=2)])
+    without = linear(Optimizer(EASGD(), workers=3))
+    fit(without, 3)
+    assert all(map(np.array_equal, model.get_weights(), without.get_weights()))
+    assert has_center(saved := keras.models.load_model(path))
+    assert int(saved.optimizer.iterations.numpy()) > 0
 
 
 class Counts(SyncSGD):
