@@ -98,7 +98,7 @@ def _patch() -> None:
     from tensorflow.python.data.util import random_seed as of_data
     from tensorflow.python.framework import random_seed as of_operations
 
-    of_keras = importlib.import_module("keras.src.random.seed_generator")
+    of_keras: Any = importlib.import_module("keras.src.random.seed_generator")
     with _patching:
         if hasattr(of_operations.get_seed, "distsgd"):
             return
