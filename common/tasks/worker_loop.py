@@ -64,7 +64,7 @@ class WorkerLoop:
         silent: Collection[int] | None = None,
     ):
         self.plan, self.index, self.report = job.plan, index, report
-        self.reads = callable(job.train)  # its data are a function
+        self.reads = callable(job.train) and job.script is None  # its data are a function, not those of a script
         rule, recovery = job.restarts, job.options.recovery
         self.calls = WorkerCalls(session, graph, index, rule.wait_seconds, connect)
         self.progress = self.progress_of(self.calls, self.plan, recovery.on_nan, report)
