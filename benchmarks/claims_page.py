@@ -43,6 +43,13 @@ def with_tables(text: str, results: Path = RESULTS) -> str:
     return text
 
 
+def slug(title: str) -> str:
+    """Return the anchor of a heading on the site: GitHub's, but without what is said of a claim after its name."""
+    from myst_parser.slugs import github_slugify
+
+    return github_slugify(re.sub(r": not seen here \(.*", "", title))
+
+
 def heading(claim: Claim, found: Found) -> str:
     """Return the heading of a claim: if the experiment does not show it, with what was too small to show it."""
     if claim.judge(found).word != "not seen here":

@@ -31,6 +31,7 @@ html_css_files = ["site.css"]
 html_show_sourcelink = html_copy_source = False
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 4
+myst_heading_slug_func = "distsgd.benchmarks.claims_page.slug"
 nb_execution_mode = "off"  # the notebooks have their outputs, which the tests check
 nb_merge_streams = True
 default_role = "code"
@@ -42,6 +43,7 @@ suppress_warnings = ["mystnb.unknown_mime_type"]
 def with_algorithm_pages(app: Sphinx, docname: str, source: list[str]) -> None:
     """Let links to the module of an algorithm lead to its page, which links to the module."""
     if docname.startswith("docs/") and not docname.startswith("docs/algorithms/"):
+        source[0] = re.sub(r'<a id="[\w-]+"></a>\n', "", source[0])  # for GitHub: the site has anchors of its own
         source[0] = re.sub(r"\[(`[^`]+`)\]\(\.\./[^)]*/\)", r"\1", source[0])  # folders are not on the site
         source[0] = re.sub(r"\]\(\.\./algorithms/(?!__init__)(\w+)\.py\)", r"](algorithms/\1.md)", source[0])
 
