@@ -92,6 +92,8 @@ class Copies:
         self.model, self.number = model, number
         self.size, self.state_size = number * model.size, 0
         self.shapes = model.shapes * number
+        places = range(0, len(self.shapes), len(model.shapes))
+        self.without_decay = [first + own for first in places for own in model.without_decay]
         self.initial_seeds, self.frozen = [], []
         self._measure: Any = None
 
