@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from scheduled import happens
 
 from covering import CATALOGUE, in_rotation
@@ -237,7 +238,11 @@ def test_it_can_be_looked_at_after_each_event():
 @pytest.mark.parametrize(
     ("options", "trace", "said"),
     [
-        ({"data": lambda context: None, "steps": 4}, {}, "needs arrays"),
+        (
+            {"data": lambda context: tf.data.Dataset.from_tensor_slices(DIGITS.train).batch(8), "steps": 4},
+            {},
+            "needs arrays",
+        ),
         ({"recovery": Recovery(on_nan="drop")}, {}, "on_nan=drop"),
         ({}, {"worker": np.zeros(1)}, "needs the columns"),
         ({"steps": 1}, by_hand((0, 0, 0, 1, "exchange"), (1, 0, 0, 1, "exchange")), "more rounds of worker 0"),
