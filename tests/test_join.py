@@ -649,11 +649,6 @@ def test_a_step_in_a_function_of_tensorflow_is_refused():
             tf.function(call, autograph=False)()
 
 
-def test_join_needs_launch():
-    with pytest.raises(UserError, match="launch starts"), distsgd.join(SCHEMES["downpour"](), np.ones(3)):
-        pass
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
