@@ -147,10 +147,12 @@ def test_an_all_reduce_ends_when_a_worker_does_not_answer(background):
 
 
 def test_a_worker_that_raises_is_named_with_the_end_of_its_log(warm, tmp_path):
+    here = os.getpid()
+
     def data(context):
         import tensorflow as tf
 
-        if context.input_pipeline_id == 1:
+        if context.input_pipeline_id == 1 and os.getpid() != here:  # where its share is measured
             raise RuntimeError("no data for this one")
         return tf.data.Dataset.from_tensor_slices(DIGITS.train).batch(8)
 

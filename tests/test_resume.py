@@ -325,8 +325,8 @@ def test_a_meeting_that_is_asked_for_again_after_a_restoration_is_kept(halfway, 
     """The state was restored when all stood, to before they had come there."""
     inner, asked = Standstill._stands, []
 
-    def stands(self, calls, is_fine):
-        stood = inner(self, calls, is_fine)
+    def stands(self, calls, *limits):
+        stood = inner(self, calls, *limits)
         asked.append(calls._read_asked())
         if len(asked) > 1:
             return stood

@@ -190,7 +190,7 @@ def test_the_exit_code_of_a_run_is_its_own_where_its_result_cannot_be_printed(mo
     descriptor = os.open("/dev/full", os.O_WRONLY)
     monkeypatch.setattr(sys, "stdout", streams._opened(descriptor, None))
     record = SimpleNamespace(task=None, rows=[{}], run_dir=tmp_path)
-    result = {"exit_code": 3, "recovery": {"warnings": []}}
+    result = {"exit_code": 3, "outcome": "diverged", "recovery": {"warnings": []}}
     assert train.show(record, result, None, Output(quiet=True, json=True)) == 3
     said = f"error: cannot write standard output: No space left on device. The result is in {tmp_path}\n"
     assert capsys.readouterr().err == said
