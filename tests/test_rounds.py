@@ -17,7 +17,7 @@ from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.job import describe
 from distsgd.common.tasks.options import RunOptions
 from distsgd.common.tasks.plan import Plan
-from distsgd.common.tasks.requests import ObserverRequests, Request, StateRequests, requests_of
+from distsgd.common.tasks.requests import ObserverRequests, Request, StateRequests, StopRequests, requests_of
 from distsgd.common.tasks.worker_loop import WorkerLoop
 from runs import DIGITS, job_of, record
 
@@ -150,7 +150,7 @@ def test_a_worker_s_graph_has_all_ops_that_it_uses_and_none_of_the_chief_s(tmp_p
     made = job(tmp_path, SyncSGD(), 20, backend="processes")
     TaskGraph(made, [0]).export(tmp_path / "graph")
     chief, other = (TaskGraph.load(made, k, tmp_path / "graph") for k in (0, 1))
-    keepers = requests_of(ObserverRequests, StateRequests).keys()
+    keepers = requests_of(StopRequests, ObserverRequests, StateRequests).keys()
     assert keepers < chief.operations.keys()
     assert chief.operations.keys() - keepers == other.operations.keys()
     assert chief.of_workers[0].keys() == other.of_workers[1].keys()

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..cards import ask, crowded
 from ..cluster.fingerprint import class_digest, data_digest, identity, model_digest
-from ..errors import CannotWrite, Diverged, Interrupted
+from ..errors import CannotWrite, Diverged, Interrupted, TaskLost, WaitTimeout
 from ..files import Lock, in_one_line, replacing
 from ..kernels import VARIABLE, used_here
 from ..record import checkpoint
@@ -146,6 +146,8 @@ def _run(
         if isinstance(error, Diverged) and record.too_large:
             error = Diverged(f"{error}; {record.too_large}")
     stop.over = True
+    if stop.number is not None and isinstance(error, TaskLost | WaitTimeout):
+        error = Interrupted(stop.number)  # the tasks had the signal, too, as from `scancel`, and ended of it
     if isinstance(error, Interrupted):
         with contextlib.suppress(CannotWrite):
             _keep(job, config, model)
