@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,7 @@ class ScriptArrays:
                     f"which join writes in place. Received: {type(leaf).__name__}"
                 )
         self.structure = Structure(variables)
-        # In graphs: the time of these calls counts in each step of a script.
-        shapes, size = self.structure.shapes, sum(map(math.prod, self.structure.shapes))
-        self._joined = _graph(self._join, *([*shape] for shape in shapes))
+        size = sum(map(math.prod, self.structure.shapes))
         self._assign = (
             _graph(self._assign_parts, [size]) if any(hasattr(leaf, "assign") for leaf in self.leaves) else None
         )
@@ -63,9 +62,14 @@ class ScriptArrays:
     def vector(self, arrays: Any, name: str) -> np.ndarray:
         """Return arrays with the structure of the variables as one vector [P], which shares no memory with them."""
         leaves = self.structure.leaves(arrays, name)
-        if any(map(tf.is_tensor, leaves)):
-            return np.asarray(self._joined(*(tf.cast(leaf, tf.float32) for leaf in leaves)))
-        return np.concatenate([leaf.ravel() for leaf in leaves])
+        if all(isinstance(leaf, np.ndarray) for leaf in leaves):
+            return np.concatenate([leaf.ravel() for leaf in leaves])
+        return np.asarray(self._joined(*(tf.cast(leaf, tf.float32) for leaf in leaves)))
+
+    @cached_property
+    def _joined(self) -> Any:
+        """The concatenation of tensors, as a graph: its time counts in each step of a script."""
+        return _graph(self._join, *([*shape] for shape in self.structure.shapes))
 
     def _join(self, *leaves: Any) -> Any:
         return _own(tf.concat([tf.reshape(leaf, [-1]) for leaf in leaves], 0), len(leaves))
@@ -113,7 +117,7 @@ class ScriptArrays:
 
 
 def _graph(function: Any, *shapes: Sequence[int]) -> Any:
-    """Return a function of float32 tensors of these shapes as a graph, which is made here, not at a first call."""
+    """Return a function of float32 tensors of these shapes as a graph, whose calls do not look for a trace."""
     specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
     return tf.function(function, autograph=False).get_concrete_function(*specs)
 

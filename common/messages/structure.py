@@ -43,7 +43,7 @@ def _as_lists(nested: Any) -> Any:
 
 def host_value(leaf: Any) -> Any:
     """Return an array as TensorFlow or NumPy has it, of any other framework as NumPy's."""
-    if tf.is_tensor(leaf):
+    if isinstance(leaf, np.ndarray) or tf.is_tensor(leaf):  # the second is slow
         return leaf
     return on_host(leaf) if is_torch(leaf) else np.asarray(leaf)
 
@@ -103,7 +103,8 @@ class Structure:
                     f"{shape}. Leave them out of the parameters, or pass zeros"
                 )
             value = host_value(leaf)
-            value = tf.convert_to_tensor(value) if tf.is_tensor(value) else np.asarray(value, np.float32)
+            is_array = isinstance(value, np.ndarray)
+            value = np.asarray(value, np.float32) if is_array else tf.convert_to_tensor(value)
             if tuple(value.shape) != shape:
                 raise UserError(f"{name} {i} of {len(leaves)} must have shape {shape}. Received: {tuple(value.shape)}")
             found.append(value)
