@@ -1,5 +1,7 @@
 """The arithmetic of a simulated run: a trace, executed with the modules of the catalogue as they are."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -22,10 +24,16 @@ from distsgd.common.data.models import ModelRecipe
 from distsgd.common.data.trial import try_out
 from distsgd.common.errors import Diverged, UserError
 from distsgd.common.launch.run import run as run_job
+from distsgd.common.messages.codec import Codec
+from distsgd.common.messages.ops import building
 from distsgd.common.record_format import EVENTS, RECORD
 from distsgd.common.replay.comparison import judge
 from distsgd.common.replay.recorded import RecordedRun
+from distsgd.common.server.center import Center
 from distsgd.common.simulation.arithmetic import Arithmetic
+from distsgd.common.simulation.batched_workers import BatchedWorkers
+from distsgd.common.simulation.executor import Merging
+from distsgd.common.simulation.program import Do
 from distsgd.common.tasks.job import describe
 from distsgd.common.tasks.options import Recovery
 from runs import DIGITS, job_of, network_gradient, record, rule_of
@@ -223,6 +231,48 @@ def test_a_message_that_is_not_finite_ends_the_run_before_the_center():
     found = arithmetic.snapshot()
     assert found["at"] == 2
     assert np.isfinite(found["center"]).all()
+
+
+class Remembers(Codec):
+    """Keeps what it has not sent."""
+
+    def local_variables(self, vector):
+        return {"residual": vector}
+
+
+class Remembering(SyncSGD):
+    """Sends with a memory."""
+
+    codec = Remembers()
+
+
+@pytest.mark.parametrize("state_size", [0, 2])
+def test_workers_of_a_simulation_have_seeds_of_their_own_and_begin_again_without_a_memory(state_size):
+    """Workers with running statistics adopt a reply at once: the evaluator reads the statistics after it."""
+    model = SimpleNamespace(size=3, shapes=[(3,)], without_decay=(), state_size=state_size)
+    model.initial_seeds = [np.array([7, 1], np.int64)]
+    graph, scheme, here = tf.Graph(), Remembering(), "/device:CPU:0"
+    with building(graph):
+        center = Center(scheme, [[3]], [here], 4, None)
+        replica = SimpleNamespace(model=model, frozen=[])
+        first = tf.ones([3]), tf.zeros([state_size])
+        workers = BatchedWorkers(scheme, replica, 4, first, seed=0, sizes=[2, 1])
+        merging = Merging(scheme, center, workers, [Do.ARRIVE, Do.CLOSE, Do.ADOPT], 4)
+        memories = [own["residual"] for own in workers.tables["codec"]]
+        remember = [memory.assign(tf.ones_like(memory)) for memory in memories]
+        start = tf.function(lambda: (workers.start_one(1, tf.fill([3], 2.0)), tf.constant(0))[1], autograph=False)()
+        after = [memory.read_value() for memory in memories], workers.tables["params"].read_value()
+        seeds, initialize = workers.tables["seeds"][0].read_value(), tf.compat.v1.global_variables_initializer()
+    assert merging.adopts_later == (not state_size)
+    with tf.compat.v1.Session(graph=graph) as session:
+        session.run(initialize, {center.initial[0]: np.ones(3)})
+        drawn = session.run(seeds)
+        assert len({*map(tuple, drawn.tolist())}) == 4
+        session.run(remember)
+        session.run(start)
+        kept, params = session.run(after)
+    assert [memory[:, 0].tolist() for memory in kept] == [[1, 0, 1, 1]] * 2
+    assert params[:, 0].tolist() == [1, 2, 1, 1]
 
 
 def test_it_can_be_looked_at_after_each_event():

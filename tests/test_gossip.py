@@ -2,19 +2,26 @@
 
 import json
 import shutil
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from scheduled import happens
 
 from distsgd.algorithms import DPSGD, SCHEMES, SGP, DSGDTracking, NoLoCo, Serial
 from distsgd.common import Group, Platform, Recovery, UserError
 from distsgd.common.contract import Barrier, Gossip
 from distsgd.common.contract.rounds import Rounds
+from distsgd.common.messages.ops import when
 from distsgd.common.record import checkpoint
+from distsgd.common.record.round_log import load_rounds
 from distsgd.common.record.saved_runs import picture, read_run
 from distsgd.common.replay.replay import replay
+from distsgd.common.server.trace import ROUND
 from distsgd.common.simulation.arithmetic import Arithmetic
+from distsgd.common.sync.losses import variables as variables_of
 from distsgd.common.sync.topology import DRAWN, GRAPHS, Topology
 from distsgd.common.tasks.local_state import Keeping
 from distsgd.common.tasks.results import write_graph
@@ -191,6 +198,50 @@ def test_a_run_is_that_of_the_equations(kind, topology, backend, workers, steps,
     assert run.result["updates"] == steps
     assert len(run.order) == steps * workers
     assert np.linalg.norm(run.center - run.start) > 0.01
+    rounds = load_rounds(tmp_path)
+    for number in range(steps):
+        links, now = Topology(topology).weights(workers, number) > 0, rounds[rounds[:, 1] == number]
+        ready, released = now[np.argsort(now[:, 0])][:, [ROUND.index("ready"), ROUND.index("released")]].T
+        assert released.tolist() == [ready[heard].max() for heard in links]
+
+
+def store_of(workers, lost, last_version=7, every=3):
+    """Stand-ins for what worker 0 reads and writes when it collects; the lost workers have handed over nothing."""
+    variables = SimpleNamespace(consensus=tf.Variable(0.0), **{k: tf.Variable(v) for k, v in variables_of(3).items()})
+    part = SimpleNamespace(center=tf.Variable(tf.zeros([2])), average=tf.Variable(tf.zeros([2])))
+    states, noted = tf.Variable(tf.zeros([3, 1])), []
+    ps = SimpleNamespace(num_workers=3, can_lose=True, last_version=last_version, multiples=(every, 9), when=when)
+    ps.slices, ps.states, ps.variables, ps.exclusive = [part], states, variables, nullcontext
+    ps.read_version, ps.count = lambda: 0, lambda flags: tf.reduce_sum(tf.cast(flags, tf.int32))
+    ps.record_rounds = lambda version, times, present: noted.append(present.numpy().tolist())
+    ps.count_updates, ps.after_update = lambda number: number, lambda *_: None
+    nothing = tf.zeros([5]), tf.zeros([0, 5]), tf.constant(False)
+    mail = SimpleNamespace(at=lambda number: mail, notes=lambda *_: tf.zeros([0, 5]))
+    mail.collected = lambda k, *_: nothing if k in lost else (workers[k], tf.zeros([0, 5]), tf.constant(True))
+    return ps, mail, noted
+
+
+def test_lost_workers_count_neither_in_the_center_nor_in_its_average_and_consensus_distance():
+    """A worker has two parameters, their two averages, and a state; worker 2 is lost."""
+    workers = tf.constant([[1.0, 2.0, 1.0, 4.0, 8.0], [3.0, 4.0, 5.0, 6.0, 2.0], [9.0, 9.0, 9.0, 9.0, 9.0]])
+    ps, mail, noted = store_of(workers, lost=[2])
+    slot = SimpleNamespace(index=0, mail=mail, round=tf.constant(2, tf.int64))
+    Gossip().collect(ps, slot, workers[0, :4], workers[0, 4:])
+    assert noted == [[True, True, False]]
+    part = ps.slices[0]
+    assert (part.center.numpy().tolist(), part.average.numpy().tolist()) == ([2, 3], [3, 5])
+    assert (ps.states.numpy().ravel().tolist(), float(ps.variables.consensus)) == ([8, 2, 5], 2)
+    assert ps.variables.kept.numpy().tolist() == [3, 3, 0]
+
+
+def test_worker_0_collects_after_each_multiple_and_after_the_last_round():
+    ps, mail, noted = store_of(tf.ones([3, 5]), lost=[])
+    seen = []
+    for number in range(7):
+        slot = SimpleNamespace(index=0, mail=mail, round=tf.constant(number, tf.int64))
+        Gossip().collect(ps, slot, tf.ones([4]), tf.ones([1]))
+        seen.append(len(noted))
+    assert seen == [0, 0, 1, 1, 1, 2, 3]
 
 
 def averaged(run, most, period=1):

@@ -1,10 +1,13 @@
 """A quorum with a time of grace: its sets in virtual time, on threads and on processes, and with lost tasks."""
 
 import signal
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from going import Going
 from resting import LateWorker
 from scheduled import happens
@@ -12,6 +15,7 @@ from scheduled import happens
 from distsgd.algorithms import DecoupledDiLoCo
 from distsgd.common import Group, UserError
 from distsgd.common.contract import Quorum
+from distsgd.common.messages.ops import when
 from distsgd.common.record_format import EVENTS
 from distsgd.common.replay.comparison import judge
 from distsgd.common.replay.recorded import Hyperparameters
@@ -68,6 +72,67 @@ def test_a_worker_that_is_down_delays_a_set_by_its_grace_and_no_more():
     assert len(pairs) > 10
     released = set(events.rounds[:, 6])
     assert all(last + 50_000 in released for _, last in pairs)
+
+
+def test_a_set_that_is_closed_by_all_workers_leaves_no_end_to_the_next():
+    """Messages at 10 and 14 ms, 24 and 28 ms, ...: the grace of the first set would end at 25 ms, within the second."""
+    machines = {"workers": 2, "steps": 4, "step_ms": 10, "step_factors": "1,1.4"}
+    events = happens(DecoupledDiLoCo(communication_period=1, quorum=1, grace=0.015), **machines)
+    assert sets_of(events.trace) == [[0, 1]] * 4
+
+
+class OpenSet:
+    """A set of two workers without a center: stand-ins for what a rule with a time of grace reads and writes."""
+
+    def __init__(self):
+        self.num_workers, self.last_version, self.devices, self.slices = 2, 9, ["/device:CPU:0"], []
+        self.now, self.woken, self.began, self.when = 1000, [], 0, when
+        self.quorums = SimpleNamespace(enqueue=self.begin)
+        self.active = tf.Variable([True, True])
+        self.variables = SimpleNamespace(arrived=tf.Variable([False, False]), quorum_at=tf.Variable(0, dtype=tf.int64))
+
+    def begin(self, _):
+        self.began += 1
+
+    def clock(self):
+        self.now += 1
+        return tf.constant(self.now, tf.int64)
+
+    def arrive(self, *workers):
+        self.variables.arrived.assign([k in workers for k in range(2)])
+
+    each_slice = staticmethod(lambda build: [])
+    exclusive = staticmethod(nullcontext)
+    most_hostile = staticmethod(lambda number: 0)
+    read_version = count_updates = staticmethod(lambda *_: tf.constant(1))
+    count = staticmethod(lambda flags: tf.reduce_sum(tf.cast(flags, tf.int32)))
+
+    def wake(self, flags):
+        self.woken.append(flags.numpy().tolist())
+
+
+def test_a_time_of_grace_begins_with_the_quorum_and_ends_with_its_own_set():
+    rule, ps = Quorum(1, grace=2.0), OpenSet()
+
+    def quorum_at():
+        return int(ps.variables.quorum_at)
+
+    ps.arrive(0)
+    for _ in range(3):  # a join, or a worker that leaves, is no new beginning
+        rule.release(ps)
+    assert (ps.began, quorum_at(), ps.woken) == (1, 1001, [])
+    for other in (0, 1000, 1002):  # of sets that are closed
+        rule.end_grace(ps, tf.constant(other, tf.int64))
+    assert ps.woken == []
+    rule.end_grace(ps, tf.constant(1001, tf.int64))
+    assert (ps.woken, quorum_at()) == ([[True, False]], 0)
+    rule.end_grace(ps, tf.constant(0, tf.int64))  # an open set without its quorum
+    ps.arrive(0, 1)
+    rule.release(ps)
+    assert (ps.began, quorum_at(), ps.woken) == (1, 0, [[True, False], [True, True]])
+    ps.arrive(1)
+    rule.release(ps)
+    assert (ps.began, quorum_at()) == (2, 1002)
 
 
 @pytest.mark.parametrize("backend", ["threads", "simulation", pytest.param("processes", marks=pytest.mark.slow)])

@@ -29,6 +29,7 @@ from distsgd.common.messages.cut import even_sizes
 from distsgd.common.record.cpu import REPORTS, CpuRecord
 from distsgd.common.record.round_log import save_rounds
 from distsgd.common.server.traffic import Traffic
+from distsgd.common.simulation.calibration import RoundTimes
 from distsgd.common.simulation.fit import block_of, fit
 from distsgd.common.virtual_time.distributions import RecordedSteps
 from distsgd.common.virtual_time.forecast import forecast
@@ -51,6 +52,12 @@ def recorded(run_dir, scheme, workers=4, steps=300, cpu=None, **machines):
 
 
 # What is recovered.
+
+
+def test_the_first_two_rounds_of_each_worker_are_left_out_as_they_warm_up():
+    rounds = happens(AsyncSGD(), 2, 12).rounds
+    times = RoundTimes.of(rounds, AsyncSGD().rounds(12), exchange_first=False)
+    assert {int(times.rows[times.rows[:, 0] == k, 1].min()) for k in range(2)} == {2}
 
 
 def test_the_fit_recovers_computing_messages_and_lock_without_lock_waits(tmp_path):

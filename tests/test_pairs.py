@@ -82,6 +82,14 @@ def test_no_draw_takes_a_worker_that_is_no_neighbour(monkeypatch):
     _peers.cache_clear()
 
 
+def test_as_many_vectors_travel_back_as_to_the_peers():
+    """Of a pair, one sends its parameters, and gets their mean."""
+    for workers in (2, 4, 5):
+        begin = (Pairs().peers(workers)[0] != np.arange(workers)).mean()
+        assert Pairs().traffic(workers) == (begin, begin)
+    assert Pairs().traffic(4) == (0.5, 0.5)
+
+
 # The rule.
 
 
@@ -167,6 +175,10 @@ def test_a_run_is_that_of_the_equations(topology, backend, workers, steps, hidde
     )
     assert run.error() < 1e-5
     assert run.result["updates"] == len(run.order) == steps * workers
+    last = dict.fromkeys(range(workers), -1)
+    for number, (k, staleness) in enumerate(zip(run.trace["worker"], run.trace["staleness"], strict=True)):
+        assert staleness == number - last[k] - 1  # rounds of others since its own last one
+        last[k] = number
     assert np.linalg.norm(run.center - run.start) > 0.01
 
 

@@ -24,6 +24,8 @@ from distsgd.common.simulation import virtual_run as simulation
 from distsgd.common.simulation.virtual_run import evaluation_points
 from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import RunOptions
+from distsgd.common.virtual_time.forecast import steady_staleness
+from distsgd.common.virtual_time.server import SimulatedServer
 from runs import DIGITS, record
 
 ROUNDS, WORKERS = 8, 3
@@ -102,6 +104,15 @@ def test_a_run_ends_with_the_version_that_it_is_to_stop_at(tmp_path):
     assert result["steps"] == len(trace["worker"]) == len(load_rounds(tmp_path))
 
 
+@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda scheme: scheme.name)
+def test_a_server_is_over_with_the_version_that_ends_its_run(scheme):
+    server, over = SimulatedServer(scheme, 1, stop_at_version=2), []
+    for now in range(3):
+        server.exchange(0, now)
+        over.append((server.version, server.over))
+    assert over == [(1, False), (2, True), (3, True)]
+
+
 def test_a_run_that_has_its_accuracy_ends_there_and_so_does_its_record(tmp_path):
     log, error, _ = simulated(SyncSGD(), tmp_path, test=DIGITS.test, steps=40, stop_at_accuracy=0.3)
     result = log.finish(error)
@@ -124,6 +135,7 @@ def test_a_callback_may_end_a_run(tmp_path):
     result = log.finish(error)
     assert (result["outcome"], result["stopped_by"]) == ("completed", "a callback")
     assert result["updates"] < 600
+    assert result["staleness"]["steady"] == steady_staleness(arrays(tmp_path, "trace.npz"))
 
 
 def test_a_run_that_is_interrupted_says_so_and_keeps_its_center(tmp_path, monkeypatch):
@@ -363,5 +375,10 @@ def test_without_a_terminal_the_display_is_lines():
 @pytest.mark.parametrize("scheme", [AllReduce(), Serial()], ids=lambda scheme: scheme.name)
 def test_algorithms_without_a_server_are_simulated_too(scheme, tmp_path):
     workers = 1 if isinstance(scheme, Serial) else WORKERS
-    one = record(scheme, tmp_path, workers=workers, backend="simulation", steps=12)
+    one = record(scheme, tmp_path, workers=workers, backend="simulation", steps=12, ema_decay=0.8)
     assert one.error() < 1e-6
+    average = one.start
+    for number, center in enumerate(one.equations.execute(one, one.hyperparameters)):
+        decay = min(0.8, (1 + number) / (10 + number))
+        average = decay * average + (1 - decay) * center
+    np.testing.assert_allclose(arrays(tmp_path, "center.npz")["average"], average, rtol=2e-5, atol=2e-6)
