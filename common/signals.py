@@ -2,11 +2,15 @@
 
 The terminal sends SIGINT for Ctrl-C, and SIGHUP when it is closed. Kubernetes and `kill` send SIGTERM, Slurm the signal
 of its `--signal`, most often SIGUSR1, some time before it ends a job.
+
+Many senders reach all processes of a run at once: its launcher, which ends the run, and its tasks, which leave that to
+the launcher.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -30,6 +34,10 @@ FURTHER = ("SIGUSR2", "SIGXCPU", "SIGQUIT", "SIGALRM", "SIGPWR")  # that an opti
 SAME_SECONDS = 0.5  # for which a signal counts as the same one: `timeout` sends it to a process and to its group
 
 ONCE = numbers_of(("SIGHUP",))  # the shell and the kernel each send one when a terminal is closed
+
+LEAVE = numbers_of(("SIGURG",))  # from the launcher to a task on one of several machines; the default is to ignore it
+
+leaving = threading.Event()  # in a task: set once it has received `LEAVE`
 
 
 def interrupt(number: int, frame: FrameType | None = None) -> NoReturn:
@@ -105,9 +113,78 @@ class StopSignals:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Hold back signals inside the block, which is short and must not be cut: the first is raised at its end."""
-    stop = StopSignals((), lambda name: None)
-    stop.over = True
-    with stop:
+    """Hold back signals inside the block, which is short and must not be cut: the first is handled at its end.
+
+    Outside of a run it is raised there.
+    """
+    noted: list[int] = []
+    before = handle(lambda number, frame: noted.append(number), USUAL)
+    of_run = _handled_by_run()
+    for number in of_run:
+        signal.signal(number, lambda number, frame: noted.append(number))
+    try:
         yield
-    stop.check()
+    finally:
+        for number, handler in (before | of_run).items():
+            signal.signal(number, handler)
+    for number in noted[:1]:
+        of_run.get(number, interrupt)(number, None)
+
+
+def _handled_by_run() -> dict[int, Any]:
+    """Return the handlers of `StopSignals` that this thread may replace."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    handlers = {number: signal.getsignal(number) for number in (*USUAL, *numbers_of(FURTHER))}
+    return {number: own for number, own in handlers.items() if getattr(own, "__func__", None) is StopSignals._handle}
+
+
+@contextmanager
+def blocked() -> Iterator[None]:
+    """Block the usual signals in this thread: a process that it starts is to ignore them before one can end it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, USUAL)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore(further: Collection[int] = ()) -> None:
+    """Ignore the usual signals and `further` ones, in the fork server, and so in the tasks that it starts."""
+    for number in (*USUAL, *further):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, USUAL)
+
+
+def report_terminations(report: Callable[[], None]) -> None:
+    """Call `report()` in a thread at each SIGTERM of this task, which continues; at `LEAVE` set `leaving`.
+
+    The thread is told by C code, also while the main thread is in a long call. A process that the task forks ends by
+    SIGTERM, as is usual.
+    """
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        """Tell the thread once more: a script may have another file descriptor for signals."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(write, bytes([number]))
+
+    def watch() -> None:
+        while True:
+            for number in os.read(read, 64):
+                if number in LEAVE:
+                    leaving.set()
+                elif number == signal.SIGTERM and signal.getsignal(number) is note:
+                    report()
+
+    def forget() -> None:
+        if signal.getsignal(signal.SIGTERM) is note:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+
+    for number in (signal.SIGTERM, *LEAVE):
+        signal.signal(number, note)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=forget)
+    threading.Thread(target=watch, daemon=True).start()

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import keras
@@ -97,6 +99,35 @@ def test_a_signal_that_is_held_back_is_raised_at_the_end_of_the_block():
     with pytest.raises(Interrupted, match="SIGTERM"):
         block()
     assert done == [True]
+
+
+def test_a_signal_of_a_run_that_is_held_back_asks_it_to_end_after_the_block(stop):
+    with held():
+        signal.raise_signal(signal.SIGUSR2)
+        assert stop.asked == []
+    assert stop.asked == ["SIGUSR2"]
+
+
+TASK = """
+import os, signal, threading
+from distsgd.common import signals
+signals.ignore([signal.SIGUSR2])
+reported = threading.Event()
+signals.report_terminations(reported.set)
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+    os.kill(os.getpid(), number)
+assert reported.wait(30) and not signals.leaving.is_set()
+if (child := os.fork()) == 0:  # such as a process that loads data
+    os.kill(os.getpid(), signal.SIGTERM)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+os.kill(os.getpid(), signal.SIGURG)
+assert signals.leaving.wait(30)
+"""
+
+
+def test_a_task_leaves_signals_to_the_launcher_and_reports_sigterm():
+    subprocess.run([sys.executable, "-c", TASK], check=True, timeout=100)
 
 
 def test_further_signals_are_those_of_schedulers():

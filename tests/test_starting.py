@@ -177,6 +177,7 @@ def server():
 
 def test_tasks_are_new_interpreters_where_the_environment_starts_a_thread(server, tmp_path):
     request = {"run": 3, "job": str(tmp_path / "job"), "logs": "", "path": [], "folder": "", "environment": {}}
+    request["signals"] = []
     server.start(request | {"tasks": [["ps", 0], ["worker", 0]], "addresses": None})
     warning, started = server.events
     assert warning["event"] == "warning"

@@ -260,6 +260,7 @@ CALLS = {
     "lost a peer": lost_peer("worker-1"),
     "error": error("worker-1", "Diverged"),
     "silent": silent(1),
+    "terminated": {"event": "terminated", "task": "worker-1"},
     "saving": {"event": "saving", "task": "worker-1", "version": 7, "seconds": 1000.0},
     "checkpoint": {"event": "checkpoint", "task": "worker-1", "version": 7},
     "warning": {"event": "warning", "task": "worker-1", "message": "the disk is full", "unsaved": 7},
@@ -274,6 +275,7 @@ EFFECTS = {  # of an event in the states REPAIRABLE, TRAINING, FAILING, DONE
     "lost a peer": ["awaits", "TaskFailed", "Diverged", ""],
     "error": ["Diverged", "Diverged", "Diverged", ""],
     "silent": ["kill", "", "Diverged", ""],
+    "terminated": ["ends", "ends", "Diverged", ""],
     "saving": ["saves", "saves", "Diverged saves", "saves"],
     "checkpoint": ["", "", "Diverged", ""],
     "warning": ["", "", "Diverged", ""],
@@ -307,6 +309,7 @@ def test_each_event_has_its_effect_in_each_state(kind, number):
         "due": bool(run.restarts.due),
         "awaits": bool(run.awaiting_restart),
         "kill": asked == ["worker-1"],
+        "ends": bool(run.terminated),
         "saves": run.saving is not None,
         "done": run.done and number != 3,
     }
@@ -321,6 +324,21 @@ def test_a_last_checkpoint_is_awaited_until_it_is_written_or_cannot_be(kind):
     assert run.saving is not None
     run.handle(CALLS[kind])
     assert run.saving is None
+
+
+@pytest.mark.parametrize(("far", "how"), [(False, "kill"), (True, "stop")])
+def test_a_task_that_alone_receives_sigterm_is_ended_once_and_lost(far, how, monkeypatch):
+    monkeypatch.setattr(run_state, "TERMINATED_SECONDS", 0.0)
+    spec = SimpleNamespace(tasks=list) if far else None
+    run = Watched(CALLS["terminated"], CALLS["ready"], killed("worker-1"), spec=spec)
+    assert [op for op, task in run.asked if task == "worker-1"] == [how]
+    assert str(run.error).startswith("worker-1 was killed by SIGTERM.")
+
+
+def test_a_task_that_receives_the_signal_of_its_run_is_left_to_finish(monkeypatch):
+    monkeypatch.setattr(run_state, "TERMINATED_SECONDS", 0.0)
+    run = Watched(CALLS["terminated"], RESULT, *ALL_END, interrupted=lambda: True)
+    assert (run.error, run.asked) == (None, [])
 
 
 def test_an_interrupted_run_has_a_limited_time_and_its_failures_do_not_count(monkeypatch):

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from ..errors import DistsgdError, TaskLost
 from ..reports import FAULTS, Report, name_of
+from ..signals import leaving
 from ..waiting import awake, reachable
 from .arrival import RETRY_SECONDS
 from .member import Member
@@ -122,9 +123,9 @@ class Departure:
         sys.stderr.flush()
         os._exit(error.exit_code)
 
-    def await_sigterm(self) -> NoReturn:
-        """Wait for SIGTERM, notify the other tasks and end this process."""
-        signal.sigwait({signal.SIGTERM})
+    def await_stop(self) -> NoReturn:
+        """Wait until the launcher stops this task, notify the other tasks and end this process."""
+        leaving.wait()
         if self.member.restarts.recovers:
             self.pause()
         else:

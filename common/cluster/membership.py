@@ -245,7 +245,7 @@ def announce_death(member: Member) -> None:
 def membership(member: Member, report: Report) -> Iterator[Membership]:
     """Take part in a run over several machines, and notify the others of how this task ended."""
     mine = Membership(member, report)
-    threading.Thread(target=mine.departure.await_sigterm, daemon=True).start()
+    threading.Thread(target=mine.departure.await_stop, daemon=True).start()
     try:
         mine.arrive()
         yield mine

@@ -22,6 +22,7 @@ from ..cluster.failure_detector import POLL_SECONDS, FailureDetector
 from ..errors import TaskLost, UserError, WaitTimeout
 from ..files import SCRATCH, open_in_place, temporary_folder, writing
 from ..kernels import Choice
+from ..signals import blocked, held
 from ..system import lock
 from ..waiting import awake
 from .channel import FORK_SERVER, Channel, pair
@@ -114,17 +115,17 @@ class ForkServer:
         environment.pop(PRELOAD, None)  # see `isolation`
         with writing(self.log):
             log = open_in_place(self.log, "wb")
-        with theirs, log:
-            self.process = subprocess.Popen(
-                command(python, isolation, "distsgd.common.launch.forkserver", str(theirs.fileno())),
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,  # Ctrl-C reaches the launcher only
-            )
         try:
+            with held(), theirs, log, blocked():
+                self.process = subprocess.Popen(
+                    command(python, isolation, "distsgd.common.launch.forkserver", str(theirs.fileno())),
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,  # Ctrl-C reaches the launcher only
+                )
             ready = self.wait_for("server")
             self.network, self.kernels = ready["network"], ready["kernels"]
             self.forks = self.kernels is not None  # otherwise each task imports TensorFlow itself
@@ -134,7 +135,8 @@ class ForkServer:
                     f"that the ports of the run are open to every host that can reach this machine"
                 )
         except BaseException:
-            self.close(0)
+            if hasattr(self, "process"):
+                self.close(0)
             raise
 
     def environment(self) -> dict[str, str]:

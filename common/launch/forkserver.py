@@ -30,6 +30,7 @@ from ..cluster.task_spec import Addresses
 from ..data.mapped import Pickler
 from ..kernels import used_here
 from ..messages.segments import raise_limit
+from ..signals import LEAVE, ignore
 from . import task_process
 from .channel import FORK_SERVER, Channel
 from .deferral import import_tensorflow
@@ -84,7 +85,7 @@ class TaskForker:
         if request["op"] == "start":
             self.start(request)
         elif request["op"] == "stop":
-            self.kill(how=signal.SIGTERM)
+            self.kill(request.get("task"), *LEAVE)
         elif request["op"] == "restart":
             self.start_tasks([tuple(task) for task in request["tasks"]])
         elif request["op"] == "kill":
@@ -93,6 +94,7 @@ class TaskForker:
     def start(self, request: dict[str, Any]) -> None:
         """Start the tasks of a run; forked ones share its data and algorithm, which are loaded once."""
         self.number, self.job, self.environment = request["run"], Path(request["job"]), request["environment"]
+        ignore(request["signals"])
         names = [tuple(task) for task in request["tasks"]]
         addresses = Addresses(**request["addresses"]) if request["addresses"] else self.reserve(names)
         self.program = {name: request[name] for name in ("logs", "path", "folder")} | {"addresses": addresses}
@@ -145,8 +147,7 @@ class TaskForker:
                 Pickler(file, protocol=5).dump(self.parts)
         arguments = [str(self.channel.fileno()), str(os.getpid()), str(self.job), start.as_json()]
         command = [sys.executable, "-P", "-m", task_process.__name__, *arguments]
-        blocked = [signal.SIGTERM]  # until `run_task`, so that threads of the environment block it, too
-        return os.posix_spawn(sys.executable, command, self.environment, setpgroup=0, setsigmask=blocked)
+        return os.posix_spawn(sys.executable, command, self.environment, setpgroup=0)
 
     def reserve(self, names: list[tuple[str, int]]) -> Addresses:
         """Reserve a free port for each task that listens, until the run ends: no other program is assigned it."""
@@ -173,7 +174,7 @@ class TaskForker:
             with contextlib.suppress(OSError):  # the launcher may have closed its end
                 self.channel.send(event="exit", task=task, status=os.waitstatus_to_exitcode(status), run=number)
 
-    def kill(self, only: str | None = None, how: signal.Signals = signal.SIGKILL) -> None:
+    def kill(self, only: str | None = None, how: int = signal.SIGKILL) -> None:
         """Send a signal to all children, or to one task, and to the processes that they have started."""
         for pid in [pid for pid, (_, task) in self.tasks.items() if only in (None, task)]:
             with contextlib.suppress(ProcessLookupError):
@@ -198,6 +199,7 @@ def other_threads() -> list[str]:
 
 def main() -> None:
     """Import TensorFlow, unless tasks will do that themselves, and serve requests."""
+    ignore()
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     raise_limit()
     others = other_threads()

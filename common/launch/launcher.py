@@ -57,7 +57,8 @@ def launch(job: Job, on_event: OnEvent, interrupted: Callable[[], object] = bool
             path = write(job, Path(scratch))
             try:
                 addresses = asdict(task.addresses) if task else None
-                server.start(job=str(path), tasks=names, logs=str(logs.resolve()), addresses=addresses)
+                further = job.options.recovery.signals
+                server.start(job=str(path), tasks=names, logs=str(logs.resolve()), addresses=addresses, signals=further)
                 supervision.run(interrupted)
             finally:
                 supervision.end()

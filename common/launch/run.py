@@ -12,7 +12,7 @@ from typing import Any
 
 from ..cards import ask, crowded
 from ..cluster.fingerprint import class_digest, data_digest, identity, model_digest
-from ..errors import CannotWrite, Diverged, Interrupted, TaskLost, WaitTimeout
+from ..errors import CannotWrite, Diverged, Interrupted
 from ..files import Lock, in_one_line, replacing
 from ..kernels import VARIABLE, used_here
 from ..record import checkpoint
@@ -68,12 +68,7 @@ def _ask_to_stop(job: Job, name: str) -> None:
 
 
 def _has_begun(job: Job, event: dict[str, Any]) -> bool:
-    """Return True for an event from which on a run that is interrupted has results.
-
-    A program of several machines that may be started again only leaves the run, which the others continue.
-    """
-    if job.cluster.task is not None and job.restarts.recovers:
-        return False
+    """Return True for an event from which on a run that is interrupted has results."""
     begins = ("observing", "first_update", "ordered") if job.cluster.evaluates else ("listening", "ready")
     return event["event"] in begins
 
@@ -146,8 +141,6 @@ def _run(
         if isinstance(error, Diverged) and record.too_large:
             error = Diverged(f"{error}; {record.too_large}")
     stop.over = True
-    if stop.number is not None and isinstance(error, TaskLost | WaitTimeout):
-        error = Interrupted(stop.number)  # the tasks had the signal, too, as from `scancel`, and ended of it
     if isinstance(error, Interrupted):
         with contextlib.suppress(CannotWrite):
             _keep(job, config, model)
@@ -162,6 +155,8 @@ def _run(
         checkpoint.sweep(job.run_dir)
         with contextlib.suppress(OSError):
             (job.run_dir / EVALUATED).unlink(missing_ok=True)  # still there if a callback has raised
+    if job.cluster.evaluates:
+        with contextlib.suppress(OSError):
             stop_file(job).unlink(missing_ok=True)
     return record, error
 

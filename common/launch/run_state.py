@@ -18,6 +18,8 @@ LEAVE_SECONDS = 2.0  # for a ps to end by itself after the result has arrived
 
 LEAVE_FAR_SECONDS = 20.0  # the same if other machines must be notified
 
+TERMINATED_SECONDS = 3.0  # for the launcher to receive a signal that a task has received, too
+
 Event = dict[str, Any]
 
 CAUSE_SECONDS = 1.0  # for the cause to become known, after a failure that may be a consequence
@@ -149,6 +151,7 @@ class RunState:
     Attributes:
         alive: tasks that have not ended, or will be started again.
         silenced: tasks that were killed because they were silent, with the seconds of their silence.
+        terminated: tasks that were sent SIGTERM, with the time on the clock `awake` at which that ends them.
         saving: the task that writes a checkpoint, its version, and its deadline on the clock `awake`.
         awaiting_restart: tasks that lost a peer which is being restarted, and will end; with their message.
         left_block: workers whose script has left the block of each `join` that it has entered.
@@ -177,6 +180,7 @@ class RunState:
         self.leave_by = math.inf
         self.saving: tuple[str, str, float] | None = None
         self.silenced: dict[str, float] = {}
+        self.terminated: dict[str, float] = {}
         self.awaiting_restart: dict[str, str] = {}
         self.reported_failure: set[str] = set()
         self.ready: set[str] = set()
@@ -224,6 +228,17 @@ class RunState:
     def _note_ready(self, event: Event) -> None:
         self.ready.add(event["task"])
 
+    def _note_termination(self, event: Event) -> None:
+        self.terminated.setdefault(event["task"], awake.now() + TERMINATED_SECONDS)
+
+    def take_terminated(self) -> list[str]:
+        """Return the tasks to end of their SIGTERM, each once: a run that the same signal has interrupted has none."""
+        if self.done:
+            return []
+        ready = [task for task, when in self.terminated.items() if awake.now() >= when]
+        self.terminated |= dict.fromkeys(ready, math.inf)
+        return ready
+
     def _note_blocks(self, event: Event) -> None:
         """Note whether a script has left all blocks of `join`."""
         (self.left_block.discard if event["open"] else self.left_block.add)(event["task"])
@@ -263,6 +278,7 @@ class RunState:
         """Start a task again that was killed."""
         reason = self._reason(event)
         self.silenced.pop(event["task"], None)
+        self.terminated.pop(event["task"], None)
         self._start_again(event["task"], reason)
 
     def _restart_or_fail(self, event: Event) -> None:
@@ -334,6 +350,8 @@ class RunState:
         """Return the reason why a task was killed, in short."""
         if silence := self.silenced.get(event["task"]):
             return f"silent for {silence:.0f} s"
+        if event["task"] in self.terminated:
+            return "SIGTERM"
         return signal.Signals(-event["status"]).name
 
     # The action on each kind of event, by Phase:
@@ -346,6 +364,7 @@ class RunState:
         "lost a peer": (_await_restart,      _fail_for_now,        _fail_for_now,   _ignore),
         "error":       (_fail,               _fail,                _fail,           _ignore),
         "silent":      (_kill_silent_worker, _ignore,              _ignore,         _ignore),
+        "terminated":  (_note_termination,   _note_termination,    _ignore,         _ignore),
         "ready":       (_note_ready,         _note_ready,          _note_ready,     _note_ready),
         "saving":      (_note_saving,        _note_saving,         _note_saving,    _note_saving),
         "checkpoint":  (_note_saved,         _note_saved,          _note_saved,     _note_saved),

@@ -22,6 +22,8 @@ IMPORT_SECONDS = 20.0  # for a task that is not forked to import TensorFlow befo
 
 INTERRUPTED_SECONDS = 25.0  # for the result of a run after a signal; a scheduler kills all processes after about 30 s
 
+LEAVING_SECONDS = 10.0  # for center and checkpoint of a run that the other machines continue
+
 OnEvent = Callable[[dict[str, Any]], None]
 
 
@@ -74,7 +76,8 @@ class Supervision:
         while run_state.alive:
             if not stopped and interrupted():
                 stopped = True
-                run_state.stop(INTERRUPTED_SECONDS)
+                leaves = run_state.far and run_state.rule.recovers
+                run_state.stop(LEAVING_SECONDS if leaves else INTERRUPTED_SECONDS)
             now = awake.now()
             soonest = min(run_state.deadline, now + POLL_SECONDS / 2, run_state.restarts.soonest)
             event = self.server.receive(max(0.0, soonest - now))
@@ -102,11 +105,13 @@ class Supervision:
                     self.detector.expect(name, pid)
 
     def restart_and_kill(self) -> None:
-        """Make the restarts that are due; kill the tasks that have been silent for longer than a wait may take."""
+        """Make the restarts that are due; end tasks after SIGTERM, and those silent for longer than a wait may take."""
         restarts = self.run_state.restarts
         for task, reason in restarts.take():
             self.server.send(op="restart", tasks=[self.tasks[task]])
             self.on_event({"event": "restarted", "task": task, "reason": reason, "left": restarts.left})
+        for task in self.run_state.take_terminated():
+            self.server.send(op="stop" if self.run_state.far else "kill", task=task)
         self.detector.poll()
         for name, seconds in self.detector.silent().items():
             self.detector.forget(name)

@@ -29,6 +29,7 @@ from ..errors import DistsgdError, WaitTimeout
 from ..files import no_link
 from ..record.events import Subscriber
 from ..reports import Report
+from ..signals import report_terminations
 from ..waiting import awake
 from .channel import Channel
 from .deferral import import_tensorflow
@@ -95,9 +96,6 @@ def become(start: Start, channel: Channel, parent: int, parts: Callable[[], Part
     code = 1
     try:
         os.setpgid(0, 0)
-        # On several machines the membership waits for SIGTERM, to notify the others. No thread may receive it: neither
-        # one that is started here nor those of TensorFlow, which it starts when it gets the settings of the job.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             ctypes.CDLL(None).prctl(PR_SET_NAME, start.task.encode())  # as `top` and `ps -e` show it
@@ -135,6 +133,7 @@ def run_task(start: Start, channel: Channel, parts: Callable[[], Parts]) -> int:
         if event["event"] in ("error", "blocks"):  # this process may end at once
             outbox.flush()
 
+    report_terminations(lambda: report(event="terminated"))
     try:
         if "tensorflow" not in sys.modules:  # in a new interpreter
             import_tensorflow()
@@ -152,10 +151,8 @@ def run_task(start: Start, channel: Channel, parts: Callable[[], Parts]) -> int:
         os.environ.update(seen_by(start.job_name, start.index, placed=placed, **shared))
         if placed:  # the fork server holds no port here: a port in use must be an error
             os.environ["TF_GRPC_REUSE_PORT"] = "false"
-        else:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         # Import `transport` before any other module that registers Python functions. Otherwise the tasks would have
-        # different tokens for the same `PyFunc`. Import it after the signal mask, which its threads inherit.
+        # different tokens for the same `PyFunc`.
         from ..messages import transport  # noqa: F401
 
         seed_generators(job.options.seed, start.task)
@@ -177,10 +174,9 @@ def _move_to(start: Start) -> None:
 
 
 def set_up_process(log: Path) -> None:
-    """Reset the signal handlers to those of a fresh process, and redirect its output to `log`."""
+    """Reset the signal handlers of the fork server, and redirect the output of this process to `log`."""
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     file = no_link(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)

@@ -52,6 +52,7 @@ TOLD = {
     "limits": "{message}",
     "printed": "{text}",
     "interrupted": "{signal}: the run ends, and keeps its center (a second signal ends it at once)",
+    "leaving": "{signal}: this program leaves the run, and keeps the center (a second signal ends it at once)",
 }
 
 MINUTES_SECONDS = 600  # from that duration on the format is 10:00

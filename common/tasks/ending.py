@@ -57,6 +57,8 @@ class Ending:
             return True
         if self.interruption.noticed():
             self._keep_center()
+            if self.job.leaves:
+                return False  # until the launcher ends this task: the others continue the run
             if self.calls.is_stopped() or not self.interruption.awaits_chief():
                 self._stop(self.interruption.signal)
             return True

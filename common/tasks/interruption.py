@@ -15,7 +15,7 @@ from .job import Job
 
 EVALUATION_SECONDS = 5.0  # for evaluations after the signal: a scheduler may kill all processes half a minute later
 
-CHIEF_SECONDS = 10.0  # for the chief to stop the run between two rounds of all workers
+CHIEF_SECONDS = 17.0  # for the chief to stop the run between two rounds of all workers
 
 
 def stop_file(job: Job) -> Path:
@@ -65,7 +65,7 @@ class Interruption:
         """Return True if a signal has interrupted the run."""
         if not self.signal and (signal := interruption(self.job)):
             self.signal, self._began = signal, time.monotonic()
-            self.report(event="interrupted", signal=signal)
+            self.report(event="leaving" if self.job.leaves else "interrupted", signal=signal)
         return bool(self.signal)
 
     def lasts(self, seconds: float) -> bool:

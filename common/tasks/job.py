@@ -166,6 +166,11 @@ class Job:
         return Traffic(self.scheme, codec, self.cluster.workers, sizes, model.state_size, model.shapes)
 
     @property
+    def leaves(self) -> bool:
+        """True if a signal ends the part of this program alone: the others wait for it to come back."""
+        return self.cluster.task is not None and self.restarts.recovers
+
+    @property
     def restarts(self) -> RestartRule:
         """The rule of restarts: which tasks are restarted, which may be lost, and how long the others wait."""
         sync, recovery = self.scheme.sync, self.options.recovery

@@ -33,7 +33,7 @@ from .state_calls import StateCalls
 
 WATCH_SECONDS = 0.25
 
-INTERRUPTED_SECONDS = 6.0  # for all workers to stand still after a signal
+INTERRUPTED_SECONDS = 14.0  # for all workers to stand still after a signal
 
 
 class StateManager:
@@ -47,6 +47,7 @@ class StateManager:
         report: receives events.
         standstill: stops the workers while the state is read.
         interrupted: returns True if a signal has interrupted the run.
+        leaves: True if only this program ends then, and not the run.
 
     Attributes:
         failure: the error that ended the thread, or None.
@@ -62,9 +63,10 @@ class StateManager:
         report: Report,
         standstill: Standstill,
         interrupted: Callable[[], object] = bool,
+        leaves: bool = False,
     ):
         self.graph, self.saver, self.rule, self.connect, self.report = graph, saver, rule, connect, report
-        self.standstill, self.interrupted = standstill, interrupted
+        self.standstill, self.interrupted, self.leaves = standstill, interrupted, leaves
         self.claimed = False
         self.calls: StateCalls | None = None  # those of the thread
         self.failure: BaseException | None = None
@@ -171,14 +173,18 @@ class StateManager:
                     self.saver.save(calls)
 
     def _interrupt(self) -> None:
-        """Stop an interrupted run and save its state, between two rounds of all workers if they come there in time."""
+        """Stop an interrupted run and save its state, between two rounds of all workers if they come there in time.
+
+        If only this program leaves, the state is saved without a stop.
+        """
         if self.saver.keeping.without_checkpoints:
             return  # the evaluator stops the run
         calls = self._connected()
         if calls.worker_flags().finished.all():
             return  # the run is complete
         with self.standstill.of(calls, self._is_fine, INTERRUPTED_SECONDS) as stands:
-            calls.stop()
+            if not self.leaves:
+                calls.stop()
             if stands:
                 self.saver.save_interrupted(calls)
             if not self.graph.sync.uses_ps:  # a worker that moved on would change the center that is evaluated

@@ -77,7 +77,7 @@ class WorkerLoop:
             saver = Saver(about, job.run_dir, recovery, rule.wait_seconds, report, keeping)
             standstill = Standstill(keeping, lambda: self.calls.patience)
             self.state = StateManager(
-                graph, saver, rule, self.calls.connect, report, standstill, partial(interruption, job)
+                graph, saver, rule, self.calls.connect, report, standstill, partial(interruption, job), job.leaves
             )
         self.carriers = Carriers(self.calls, self.plan, report, silent) if graph.can_lose else None
         self.recovery = WorkerRecovery(self.calls, self.progress, self.barrier, self.local, rule, report)
