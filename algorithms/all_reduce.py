@@ -38,6 +38,7 @@ class AllReduce(Scheme):
     """Synchronous without a ps: all workers average their gradients among themselves."""
 
     paper = "Patarasuk & Yuan 2009"
+    means_gradients = True
     elementwise = True
     aliases = ("overlapped_all_reduce --buckets 4", "ddp --buckets 4", "one_step_delay --delay 1", "pipe_sgd --delay 1")
 

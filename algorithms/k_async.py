@@ -23,6 +23,7 @@ class KAsync(Scheme):
     """The mean of the first K workers' gradients, however late; the others continue at their older centers."""
 
     paper = "Dutta et al. 2018"
+    means_gradients = True
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""

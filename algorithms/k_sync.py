@@ -25,6 +25,7 @@ class KSync(Scheme):
     """The mean of the first K workers' gradients at the present center; later ones are dropped."""
 
     paper = "Dutta et al. 2018"
+    means_gradients = True
     equals = "sync_sgd --backup-workers W-K"
 
     learning_rate: Rate = 0.2

@@ -8,7 +8,8 @@ Use: first, for equal workers with fast links; with stragglers add `--backup-wor
 Reference: Chen, Pan, Monga, Bengio, Jozefowicz, *Revisiting Distributed Synchronous SGD*, 2016, arXiv:1604.00981.
 Departures: an update has at most one message of each worker, and all ps tasks accept or drop a message as a whole:
 this is a strict barrier, unlike TensorFlow's `SyncReplicasOptimizer`.
-Limits: with W workers of batch b and no backups it is serial SGD with batch W·b. Staleness is always zero.
+Limits: with W workers of batch b and no backups it is serial SGD with batch W·b; if a mask or weights divide the losses
+by n_k, with Σ n_k g_k / Σ n_k in place of the mean. Staleness is always zero.
 """
 
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ class SyncSGD(Scheme):
     """The mean of one gradient of each worker; late ones may be dropped."""
 
     paper = "Chen et al. 2016"
+    means_gradients = True
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""

@@ -39,6 +39,7 @@ from .settings import refuse, use_tensorflow, using
 from .tasks.job import Job, describe, make_job
 from .tasks.options import Keywords, Recovery, options_of, takes_options
 from .tasks.simulated import refuse_loops
+from .tasks.weighing import weigh
 
 
 @dataclass(frozen=True)
@@ -244,6 +245,7 @@ def try_on_a_batch(job: Job, model: Any) -> None:
                 xla=("GPU" if gpu else "CPU") if xla else "",
                 decays=bool(weight_decay_of(job.scheme)),
             )
+        weigh(job)
         if xla and job.recipe.without_xla and job.options.jit == "on":
             raise UserError(f"{job.recipe.without_xla}. Leave jit out, or change the model. Received: jit='on'")
         if xla and job.recipe.without_xla:

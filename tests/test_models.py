@@ -40,7 +40,7 @@ def test_the_gradient_matches_keras_with_regularization_and_sample_weights():
     x, y = np.random.default_rng(0).normal(size=(6, 4)).astype("f"), np.array([0, 1, 2, 0, 1, 2])
     weight = np.arange(6, dtype="f")
     flat = FlatModel(model)
-    loss, gradient, _, _ = flat.gradient(tf.constant(flat.pack()), tf.zeros([0]), [], [], (x, y, weight))
+    loss, gradient, *_ = flat.gradient(tf.constant(flat.pack()), tf.zeros([0]), [], [], (x, y, weight))
     with tf.GradientTape() as tape:
         expected = model.compute_loss(x=x, y=y, y_pred=model(x), sample_weight=weight)
     parts = tape.gradient(expected, [v.value for v in model.trainable_variables])
@@ -236,7 +236,7 @@ def test_only_variables_that_a_step_changes_are_statistics():
 def test_statistics_of_half_precision_are_averaged_as_float32_and_go_back():
     model = compiled(Counts("bfloat16"), keras.layers.Dense(3), shape=(4,))
     flat = try_out(ModelRecipe.of(model), model, batch()).flat()
-    _, _, state, _ = flat.gradient(tf.constant(flat.pack()), tf.constant([6.0]), [], [], batch())
+    _, _, state, *_ = flat.gradient(tf.constant(flat.pack()), tf.constant([6.0]), [], [], batch())
     assert state.dtype == tf.float32
     np.testing.assert_array_equal(state, [7.0])
     flat.load(flat.pack(), np.array([7.0], "f"))

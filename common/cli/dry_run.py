@@ -109,7 +109,7 @@ def step_seconds(job: Job, flat: FlatModel) -> tuple[float, float]:
         def step(t: Any, params: Any, state: Any, seeds: Any) -> Any:
             rows = (t * size + tf.range(size)) % len(arrays[0])
             batch = tf.nest.pack_sequence_as(job.train, [tf.gather(array, rows) for array in arrays])
-            _, gradient, state, seeds = flat.gradient(params, state, seeds, frozen, batch)
+            _, gradient, state, seeds, _ = flat.gradient(params, state, seeds, frozen, batch)
             return t + 1, params - RATE * tf.concat(gradient, 0), state, seeds
 
         start = 0, params, state, list(map(tf.constant, flat.initial_seeds))

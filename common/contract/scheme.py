@@ -62,6 +62,10 @@ class Scheme(CheckedCall):
     in_place: ClassVar[bool] = False
     sends_params: ClassVar[bool] = False  # the message is the worker's parameters: few codecs of `--codec` fit them
     describes_data: ClassVar[bool] = False  # local variables are of the worker's own shard: refuses `participation`
+    # The update is a step along the mean of a gradient of each worker. Then losses that are divided by other numbers on
+    # each worker, such as valid positions, are those of one batch of all workers: see `weighed`, which sets `weighs`.
+    means_gradients: ClassVar[bool] = False
+    weighs: ClassVar[bool] = False
     sums: ClassVar[tuple[str, ...]] = ()  # local variables that matter as a sum over all workers: zero when one is lost
     sends_in_turn: ClassVar[bool] = False  # messages have several vectors in turn: no codec, and no worker falls behind
     whole_center: ClassVar[bool] = False  # the rules of the server are not elementwise: one ps alone

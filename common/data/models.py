@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakSet
 
 import numpy as np
@@ -85,6 +85,10 @@ class ModelRecipe:
     statistics: Sequence[int] = ()  # see `FlatModel`; empty before `trial.try_out`
     batch: Any = None
     without_decay: Sequence[int] = ()  # see `FlatModel`
+    batches: int = 1
+    counts: bool = False
+    divided: Literal["alike", "by count", "apart"] = "alike"  # the losses of batches of one size, see `Divisors`
+    summed: bool = False  # a loss is a sum over the batch
 
     @property
     def parameters(self) -> int:
@@ -94,7 +98,8 @@ class ModelRecipe:
 
     def flat(self, model: Any = None) -> FlatModel:
         """Return a new model, or the given one, as a function of flat vectors."""
-        return FlatModel(self.build() if model is None else model, self.statistics, self.batch, self.without_decay)
+        model = self.build() if model is None else model
+        return FlatModel(model, self.statistics, self.batch, self.without_decay, self.batches, self.counts)
 
     def excluding(self, texts: str | None, model: Any = None) -> ModelRecipe:
         """Return the recipe without the weight decay of some variables.

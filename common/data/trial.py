@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..lazy import keras, tf
+from ..worker.divisors import Divisors
 from ..worker.flat_model import FlatModel, computes_in_float16, loss_of
 from .dataset import leaves
 from .models import ModelRecipe, custom_objects, plain
@@ -53,7 +54,9 @@ def try_out(
     loss_has_variables = bool(getattr(model._compile_loss, "metrics", ()))
     recipe = replace(recipe, statistics=tuple(statistics), batch=shapes if loss_has_variables else None)
     copy = recipe.build()
-    _compare(copy, model, batch)
+    divisors = _compare(copy, model, batch)
+    divided = "alike" if not divisors.vary else "by count" if divisors.agree else "apart"
+    recipe = replace(recipe, divided=divided, summed=divisors.has_sums)
     if recipe.custom or any(map(computes_in_float16, model._flatten_layers())):
         _trace(recipe, model, batch)
     if decays:
@@ -66,12 +69,18 @@ def try_out(
     return recipe
 
 
-def _compare(copy: Any, model: Any, batch: Sequence[Any]) -> None:
-    """Raise `UserError` if the rebuilt model has another loss than the model, or uses variables of the model."""
+def _compare(copy: Any, model: Any, batch: Sequence[Any]) -> Divisors:
+    """Return what divides the losses of the rebuilt model.
+
+    Raises:
+        UserError: it has another loss than the model, or uses variables of the model.
+    """
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
     scope, read = _watching(copy)
+    divisors = Divisors()
     with scope:
-        theirs = float(np.asarray(loss_of(copy, tensors, training=False)))
+        theirs = float(np.asarray(loss_of(copy, tensors, training=False, divisors=divisors)))
+        divisors.has_others |= bool(scope.losses)  # of layers
     _refuse_foreign(copy, read)
     with keras.StatelessScope(_values(model), collect_losses=True):
         own = float(np.asarray(loss_of(model, tensors, training=False)))
@@ -80,6 +89,7 @@ def _compare(copy: Any, model: Any, batch: Sequence[Any]) -> None:
             f"the model, rebuilt from its configuration and weights, has another loss ({theirs:g}, and the model "
             f"{own:g}): let get_config return all that its classes need, and keep state in variables (add_weight)"
         )
+    return divisors
 
 
 def _unconnected(flat: FlatModel, batch: Sequence[Any]) -> list[int]:

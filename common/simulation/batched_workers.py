@@ -174,7 +174,10 @@ class BatchedWorkers:
         replica.index = view.index
         replica.state, replica.seeds = variables["state"], variables["seeds"]
         replica.frozen = [ShadowVariable.of(value.read_value()) for value in self.replica.frozen]
-        return replica.gradient(self.scheme.gradient_point(view), batch)
+        found = replica.gradient(self.scheme.gradient_point(view), batch)
+        if self.scheme.weighs:
+            view.count.assign(replica.count)
+        return found
 
     # Many workers.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import UserError
 from ..lazy import keras, tf
 from ..settings import source_of
+from .divisors import Divisors
 
 # Options of a Keras optimizer that are not applied here, each with the option to use instead.
 INSTEAD = {
@@ -39,15 +40,19 @@ class FlatModel:
         statistics: positions in `model.non_trainable_variables` of those that a training step changes (see `trial`).
         batch: shapes and dtypes of a batch, for a model whose loss has variables of its own (one for each output).
         without_decay: positions of the trainable variables that weight decay leaves as they are.
+        batches: number of batches whose mean gradient makes a step, see `Divisors`.
+        counts: True if the gradients of several batches are weighed by what divides their losses.
 
     Raises:
         UserError: the model cannot be trained here; the message has the reason.
     """
 
     def __init__(
-        self, model: Any, statistics: Sequence[int] = (), batch: Any = None, without_decay: Sequence[int] = ()
-    ):
+        self, model: Any, statistics: Sequence[int] = (), batch: Any = None, without_decay: Sequence[int] = (),
+        batches: int = 1, counts: bool = False,
+    ):  # fmt: skip
         _check(model)
+        self.batches, self.counts = batches, counts
         if batch is not None:  # these variables cannot be made inside a graph
             model._symbolic_build(data_batch=batch)
         self.model, self.without_decay = model, without_decay
@@ -131,8 +136,10 @@ class FlatModel:
             batch: (x, y) or (x, y, sample_weight).
 
         Returns:
-            loss (scalar), gradient (a flat vector for each variable), new state [S], new seeds.
+            loss (scalar), gradient (a flat vector for each variable), new state [S], new seeds; the number that divides
+            the loss, if the model `counts`, else 1.
         """
+        divisors = Divisors(self.batches) if self.counts or self.batches > 1 else None
         if isinstance(params, list):
             parts = [tf.reshape(part, shape) for part, shape in zip(params, self.shapes, strict=True)]
         else:
@@ -148,14 +155,15 @@ class FlatModel:
                 *self.metrics,  # a loss may update them; the new values are discarded
             ]
             with self._arrays(), keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-                loss = tf.cast(loss_of(self.model, batch, training=True), tf.float32)
+                loss = tf.cast(loss_of(self.model, batch, training=True, divisors=divisors), tf.float32)
+                count = divisors.count() if divisors and self.counts else tf.constant(1.0)
         found = tape.gradient(loss, parts)
         self.unconnected = [i for i, gradient in enumerate(found) if gradient is None]
         gradients = [tf.zeros_like(x) if g is None else g for x, g in zip(parts, found, strict=True)]
         after = [tf.reshape(tf.cast(scope.get_current_value(v), tf.float32), [-1]) for v in self.statistics]
         new_state = tf.concat(after, 0) if after else state
         new_seeds = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self.seeds]
-        return loss, [tf.reshape(g, [-1]) for g in gradients], new_state, new_seeds
+        return loss, [tf.reshape(g, [-1]) for g in gradients], new_state, new_seeds, count
 
 
 def _attributes(model: Any) -> list[dict[str, Any]]:
@@ -172,14 +180,16 @@ def _attributes(model: Any) -> list[dict[str, Any]]:
     return [*found.values()]
 
 
-def loss_of(model: Any, batch: Sequence[Any], training: bool) -> Any:
+def loss_of(model: Any, batch: Sequence[Any], training: bool, divisors: Divisors | None = None) -> Any:
     """Return the loss of a Keras model on (x,), (x, y) or (x, y, sample_weight), as `fit` computes it.
 
     Floats are of Keras' type, as those of arrays are in `fit`: a user's `compute_loss` may combine them with others.
+    `divisors` notes what divides its terms.
     """
     x, y, weight, *_ = (*tf.nest.map_structure(_in_floatx, tuple(batch)), None, None)
     y_pred = model(x, training=training)
-    return model._compute_loss(x, y, y_pred, weight, training=training)
+    with divisors.watching(model, y, y_pred, weight) if divisors else nullcontext():
+        return model._compute_loss(x, y, y_pred, weight, training=training)
 
 
 def _in_floatx(tensor: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ..contract.weighed import LEAST_COUNT
 from .flat_model import FlatModel
 
 SEED_STRIDE = 0x9E3779B1  # odd: all workers have different seeds; of no simple ratio to 2^32: far apart
@@ -84,7 +85,12 @@ class Replica:
         l2: coefficient of a penalty l2/2 ‖x‖² in the loss.
         clip_norm: norm of the whole vector to which gradients are clipped.
         hostile: number of workers, the last ones, that compute with other gradients, and the factor of these.
+
+    Attributes:
+        count: the number that divides the loss of the last batch, a scalar, see `Divisors`.
     """
+
+    count: Any = None
 
     def __init__(
         self,
@@ -130,6 +136,8 @@ class Replica:
     def gradient(self, params: Any, rows: Any) -> tuple[Any, Any]:
         """Return loss and gradient on one batch, the mean over the devices, and update the model's own state.
 
+        Where the model `counts`, the mean is by what divides the losses of the devices' parts of the batch.
+
         Args:
             params: parameters [P], or a list with a flat vector for each variable.
             rows: the batch, [batch size].
@@ -144,8 +152,12 @@ class Replica:
             with tf.device(device):  # seeds that no other device of any worker has
                 own = [own_seed(s, i * self.num_workers) for s in seeds] if i else seeds
                 results.append(self._gradient_function(params, state, own, frozen, batch))
-        losses, gradients, states, _ = zip(*results, strict=True)
+        losses, gradients, states, _, counts = zip(*results, strict=True)
         gradients = [_in_form_of(params, parts) for parts in gradients]
+        self.count = tf.add_n(counts)
+        if self.model.counts and len(counts) > 1:
+            shares = [count / tf.maximum(self.count / len(counts), LEAST_COUNT) for count in counts]
+            losses, gradients = ([s * value for s, value in zip(shares, of, strict=True)] for of in (losses, gradients))
         loss, gradient, state = map(_mean, (losses, gradients, states))
         if self.l2:
             loss += self.l2 / 2 * tf.reduce_sum(tf.square(params))

@@ -144,6 +144,8 @@ class WorkerRules:
         with tf.control_dependencies(after):
             point = [tf.identity(self.scheme.gradient_point(view)) for view in self.views]
         loss, gradient = self.replica.gradient(self.buckets.of_variables(point), rows)
+        if self.scheme.weighs:
+            self.views[0].count.assign(self.replica.count)
         return loss, self.buckets.from_variables(gradient)
 
     # The message, and the reply.

@@ -1,0 +1,58 @@
+"""Weighing of mean gradients by what divides the losses of the workers' batches, such as their valid positions.
+
+    worker k            g_k,  n_k = what divides its loss,  push n_k g_k and n_k
+    server              sgd with (Σ n_k g_k) / (Σ n_k)
+    without a ps        n̄ = mean n_k,  all-reduce of (n_k / n̄) g_k: a number more to exchange in each step
+
+so that the update is that of one batch with the examples of all workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..lazy import tf
+from .scheme import Scheme
+
+LEAST_COUNT = 1e-30  # in place of zero: batches without a valid value have no gradient
+
+
+def weighed(scheme: Scheme) -> Scheme:
+    """Return a scheme of mean gradients (`Scheme.means_gradients`) that weighs them; its workers have a `count`."""
+    kind = type(scheme)
+    parts = (_AtServer if scheme.sync.uses_ps else _AmongWorkers, kind)
+    own = {"__module__": kind.__module__, "name": kind.name, "idea": kind.idea, "weighs": True, "in_place": False}
+    own["elementwise"] = kind.elementwise and scheme.sync.uses_ps
+    found = object.__new__(type(kind.__name__, parts, own))
+    vars(found).update(vars(scheme))
+    return found
+
+
+class _Counting:
+    """The local variable with what divides the loss of the last batch, which the engine sets."""
+
+    def local_variables(self, params: Any) -> Mapping[str, Any]:
+        return {**super().local_variables(params), "count": 0 * params[0] + 1}  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class _AtServer(_Counting):
+    scalars = ("count",)
+
+    def message(self, worker: Any) -> Any:
+        count = worker.count.read_value()
+        return count * super().message(worker), {"count": count}  # pyright: ignore[reportAttributeAccessIssue]
+
+    def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
+        mean = message / tf.maximum(server.sent.count, LEAST_COUNT)
+        return super().server_update(server, mean, staleness)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class _AmongWorkers(_Counting):
+    def message_sizes(self, shapes: Any) -> Sequence[int]:
+        return [1, *super().message_sizes(shapes)]  # pyright: ignore[reportAttributeAccessIssue]
+
+    def message(self, worker: Any) -> Any:
+        count = worker.count.read_value()
+        share = count / tf.maximum(worker.mean(count), LEAST_COUNT)
+        return share * super().message(worker)  # pyright: ignore[reportAttributeAccessIssue]
