@@ -53,19 +53,15 @@ class Scheme(CheckedCall):
     scalars: ClassVar[tuple[str, ...]] = ()  # names of the numbers in a message besides its vector, see `message`
     elementwise: ClassVar[bool] = True  # the worker's rules treat each coordinate by itself, see `__init_subclass__`
     uses_gradient_sum: ClassVar[bool] = False  # `message` reads `worker.gradient_sum`; not with `exchange_first`
-    # The worker takes the gradient of its first batch, exchanges, and then makes the steps of the round (elastic
-    # schemes). The message holds nothing of this round.
-    exchange_first: ClassVar[bool] = False
+    exchange_first: ClassVar[bool] = False  # a worker exchanges after its first gradient, and then makes its steps
     keeps_pulled_centers: ClassVar[bool] = False  # the center that each worker pulled last is `server.pulled_center`
     # Worker threads may take gradients at the shared center itself instead of a copy (large models). Only for schemes
     # whose workers do nothing but push gradients.
     in_place: ClassVar[bool] = False
     sends_params: ClassVar[bool] = False  # the message is the worker's parameters: few codecs of `--codec` fit them
     describes_data: ClassVar[bool] = False  # local variables are of the worker's own shard: refuses `participation`
-    # The update is a step along the mean of a gradient of each worker. Then losses that are divided by other numbers on
-    # each worker, such as valid positions, are those of one batch of all workers: see `weighed`, which sets `weighs`.
-    means_gradients: ClassVar[bool] = False
-    weighs: ClassVar[bool] = False
+    means_gradients: ClassVar[bool] = False  # an update steps along the mean of one gradient of each worker
+    weighs: ClassVar[bool] = False  # these count by what divides their losses, such as valid positions: see `weighed`
     sums: ClassVar[tuple[str, ...]] = ()  # local variables that matter as a sum over all workers: zero when one is lost
     sends_in_turn: ClassVar[bool] = False  # messages have several vectors in turn: no codec, and no worker falls behind
     whole_center: ClassVar[bool] = False  # the rules of the server are not elementwise: one ps alone
