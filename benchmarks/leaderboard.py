@@ -28,11 +28,12 @@ from ..common.cli.imports import import_tensorflow
 from ..common.cluster.fingerprint import class_digest
 from ..common.errors import DistsgdError, UserError
 from ..common.lazy import tf
+from ..common.record.sheet import TableFormat
 from ..common.system import usable_cores
 from ..common.virtual_time.platform import Platform
 from . import tables
 from .grids import settings_of_trials
-from .leaderboard_page import Entry, cells, keep, kept
+from .leaderboard_page import Entry, cells, keep, kept, sheet
 from .virtual import Reached, Task, simulated
 
 PAGE = tables.PAGE.with_name("leaderboard.md")
@@ -99,6 +100,9 @@ class Options:
 
     names: tuple[str, ...] = ()
     """Algorithms to measure: by default those of the table, or with --import those of the file."""
+    table: TableFormat | None = None
+    """Print the table as CSV, Markdown or LaTeX (booktabs): scores, and means and standard deviations over the seeds of
+    the seconds to the target. Without names, of the results on file: nothing is measured."""
 
     def __post_init__(self):
         check_known("algorithm", *self.names, known=SCHEMES)
@@ -182,7 +186,10 @@ def main(arguments: list[str], results: Path = tables.RESULTS) -> int:
     """Measure, save the rows of the catalogue, and print the table with one's own rows; return the exit code."""
     about = "Virtual time and bytes to a target loss on three platforms, with eight trials for each algorithm."
     options: Options = flags.read("run.sh leaderboard", about, arguments, {"options": Options}, positional="names")[0]
-    console = Console(highlight=False)
+    if options.table and not options.names:
+        print(sheet(kept(results)).in_format(options.table))
+        return 0
+    console = Console(highlight=False, stderr=options.table is not None)
     own = [name for name, kind in SCHEMES.items() if class_digest(kind)]
     names = options.names or own or ALGORITHMS
     studies = [Study(SCHEMES[name], *workload) for name in names for workload in itertools.product(PLACES, GOALS)]
@@ -193,7 +200,11 @@ def main(arguments: list[str], results: Path = tables.RESULTS) -> int:
             keep([entry], results)
     if results == tables.RESULTS:
         tables.update_page(PAGE)
-    console.print(_table(cells([*kept(results), *(one for one in found if one.algorithm in own)]), names))
+    entries = [*kept(results), *(one for one in found if one.algorithm in own)]
+    if options.table:
+        print(sheet(entries).in_format(options.table))
+    else:
+        console.print(_table(cells(entries), names))
     return 0 if len(found) == len(studies) else 1
 
 

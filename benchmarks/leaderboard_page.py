@@ -10,6 +10,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ..common.record.bands import spread
+from ..common.record.repeats import SPREAD
+from ..common.record.sheet import Cell, Figure, Sheet, with_best
 from .outcome_files import write
 
 FILE = "leaderboard.json"
@@ -56,6 +59,31 @@ def cells(entries: Sequence[Entry]) -> list[list[str]]:
         mine = [_cell(by_place.get((name, workload))) for *_, workload in columns]
         rows.append([name, f"{by_seconds[name]:.2f}", f"{by_bytes[name]:.2f}", *mine])
     return rows
+
+
+def sheet(entries: Sequence[Entry]) -> Sheet:
+    """Return a table with a row for each algorithm: scores, and seconds to each target, as means over the seeds."""
+    workloads = sorted({(PLATFORMS.index(one.platform), one.task, one.workload) for one in entries})
+    by_place = {(one.algorithm, one.workload): one for one in entries}
+    by_seconds, by_bytes = (scores(entries, measure) for measure in ("seconds", "megabytes"))
+    names = sorted(by_seconds, key=lambda name: (-by_seconds[name], name))
+    columns: dict[str, list[Cell]] = {"algorithm": list(names)}
+    for title, found in (("score: seconds", by_seconds), ("score: bytes", by_bytes)):
+        rows = [{title: Figure(found[name], form=".2f")} for name in names]
+        columns[title] = with_best(rows, title, largest=True, among=[True] * len(rows))
+    for *_, workload in workloads:
+        rows = [{workload: _seconds(by_place.get((name, workload)))} for name in names]
+        columns[workload] = with_best(rows, workload, largest=False, among=[True] * len(rows))
+    note = f"Scores from 0 to 1; virtual seconds to the target {SPREAD}; the best of a column is bold."
+    return Sheet(list(columns), [list(row) for row in zip(*columns.values(), strict=True)], note)
+
+
+def _seconds(entry: Entry | None) -> Cell:
+    """Return the mean of the seconds to the target; how many seeds reached it, if not all did."""
+    if entry is None:
+        return None
+    known = [value for value in entry.seconds if value is not None]
+    return spread(known) if len(known) == len(entry.seconds) else f"{len(known)} of {len(entry.seconds)}"
 
 
 def scores(entries: Sequence[Entry], measure: str = "seconds") -> dict[str, float]:

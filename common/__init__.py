@@ -16,6 +16,7 @@ PLACES = {
     "join": "launch.join",
     "keep_warm": "launch.client",
     "problem": "training",
+    "sweep": "sweeping",
     "train": "training",
     **dict.fromkeys(("DistsgdError", "UserError"), "errors"),
     **dict.fromkeys(("MLflowLogger", "WandbLogger"), "record.loggers"),

@@ -9,6 +9,7 @@ from .launch.join import join
 from .optimizer import Optimizer
 from .record.callbacks import Callback
 from .record.loggers import MLflowLogger, WandbLogger
+from .sweeping import sweep
 from .tasks.options import Recovery
 from .training import Result, problem, train
 from .virtual_time.forecast import forecast
@@ -31,5 +32,6 @@ __all__ = [
     "join",
     "keep_warm",
     "problem",
+    "sweep",
     "train",
 ]

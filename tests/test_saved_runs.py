@@ -1,15 +1,19 @@
 """The commands `runs`, `compare` and `plot`, on written folders."""
 
+import io
 import json
 import os
 import re
 from pathlib import Path
 
 import pytest
+from matplotlib.text import Text
 
 from distsgd.common import Result, UserError
+from distsgd.common.record.bands import Curve, mean_and_band
 from distsgd.common.record.latest import named
-from distsgd.common.record.saved_runs import labels, read_run
+from distsgd.common.record.saved_runs import by_seed, labels, picture, picture_of_means, read_run
+from distsgd.common.record.sheet import Figure, Sheet
 
 CENTERS = [
     {"kind": "center", "seconds": 1.0 + i, "version": 5 * i, "examples": 40 * i, "test_loss": 1 / (i + 1)}
@@ -94,7 +98,12 @@ def test_faults_are_one_line(three, run_main):
         ("compare", "agn/c"): "compare takes two runs or more. Received: agn/c",
         ("compare", "agn/c", "downpour/a"): "runs/agn/c/result.json is damaged, or of another version: its figures are "
         "not known",
-        ("plot", "agn/c", "--output", "a.gif"): "--output takes a name that ends in .png or .svg. Received: a.gif",
+        (
+            "plot",
+            "agn/c",
+            "--output",
+            "a.gif",
+        ): "--output takes a name that ends in .png, .svg or .pdf. Received: a.gif",
         (
             "plot",
             "agn/c",
@@ -179,3 +188,74 @@ def test_a_notebook_shows_summary_and_plot_of_a_result(three):
     assert "<img" not in text
     Path(three[0], "plot.png").write_bytes(result.plot()._repr_png_())
     assert 'src="data:image/png;base64,iVBOR' in result._repr_html_()
+
+
+@pytest.fixture
+def seeds(write):
+    """Five runs: three seeds of downpour, one of which has failed, and two of agn."""
+    for seed, loss in ((0, 0.3), (1, 0.5), (2, None)):
+        folder = write("downpour", f"d{seed}", rows=CENTERS[: 3 - (loss is None)], seed=seed)
+        result = RESULT | {"test_loss": loss, "outcome": "completed" if loss else "lost"}
+        (folder / "result.json").write_text(json.dumps(result | {"algorithm": "downpour", "run_dir": str(folder)}))
+    for seed in (0, 1):
+        write("agn", f"a{seed}", seed=seed)
+    return [f"downpour/d{seed}" for seed in range(3)] + ["agn/a0", "agn/a1"]
+
+
+def test_runs_that_differ_by_their_seeds_are_one_row_and_one_curve(seeds, run_main):
+    command = ("compare", *seeds, "--group", "seed", "--x", "updates")
+    code, out, err = run_main(*command, "--table", "md")
+    assert code == 0
+    assert out.splitlines()[2:] == [
+        "| downpour | 2 of 3 | 0.40 ± 0.14 | 10 | 2 | 0.008 | lost |",
+        "| agn | 2 | **0.3333** | 10 | 2 | 0.008 |  |",
+        "",
+        "Mean ± sample standard deviation over seeds; the best mean is bold.",
+    ]
+    assert err == "runs/downpour/d0/compare-updates.png\n"
+    _, out, _ = run_main(*command, "--table", "csv")
+    first = out.splitlines()[:2]
+    assert first[0].startswith("algorithm,seeds,test loss,test loss deviation,updates,updates deviation,seconds,")
+    assert first[1].startswith("downpour,2 of 3,0.4,0.1414213562")
+    found = json.loads(run_main(*command, "--json", "--output", "a.pdf")[1])
+    assert (found["plot"], found["rows"][0]["test loss"]) == ("a.pdf", 0.4)
+    assert Path("a.pdf").read_bytes().startswith(b"%PDF")
+    groups = by_seed([read_run(named(Path(name))) for name in seeds])
+    for width, inches in (("column", 3.3), ("page", 6.9), (None, 4.8)):
+        figure = picture_of_means(groups, "updates", "range", width)
+        figure.savefig(io.BytesIO())
+        assert figure.get_size_inches()[0] == pytest.approx(inches)
+        assert [len(axes.collections) for axes in figure.axes] == [2]  # a band each
+        labels = [text.get_text().partition(":")[0] for text in figure.legends[0].get_texts()]
+        assert labels == ["downpour (2 of 3 seeds)", "agn (2 seeds)"]
+        assert figure.legends[0].get_title().get_text() == "mean, band: from least to greatest"
+        shown = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+        assert min(text.get_fontsize() for text in shown) >= 7
+    assert run_main("runs", "--group", "seed", "--table", "latex")[1].count(r" \\") == 3
+
+
+def test_bytes_that_span_more_than_a_decade_are_on_a_logarithmic_axis(write):
+    def rows(size):
+        return [row | {"bytes_pushed": size * i, "bytes_pulled": 0} for i, row in enumerate(CENTERS)]
+
+    runs = [read_run(write("downpour", str(i), rows=rows(size))) for i, size in enumerate((100, 900, 1100))]
+    assert picture(runs[:2], "bytes").axes[0].get_xscale() == "linear"
+    assert picture(runs, "bytes").axes[0].get_xscale() == "log"
+
+
+def test_a_mean_is_where_all_curves_are():
+    places, mean, low, high = mean_and_band([Curve([0, 2, 4], [0, 2, 4]), Curve([1, 3], [3, 5])], "deviation")
+    assert places.tolist() == [1, 2, 3]
+    assert mean.tolist() == [2, 3, 4]
+    assert (high - low).tolist() == pytest.approx([2 * 2**0.5] * 3)
+
+
+def test_a_table_escapes_what_its_format_takes_for_a_command():
+    rows = [["a_b|c%", Figure(1234567.0, 89.0, best=True)], ["x", None]]
+    made = Sheet(["algorithm", "bytes & more"], rows, "A note.")
+    assert made.in_format("latex").splitlines()[-4:-1] == [
+        r"a\_b|c\% & $\mathbf{1.23e+06 \pm 8.90e+01}$ \\", r"x & - \\", r"\bottomrule",
+    ]  # fmt: skip
+    assert r"| a_b\|c% | **1.23e+06 ± 8.90e+01** |" in made.in_format("md")
+    assert made.in_format("csv").splitlines()[1] == "a_b|c%,1234567.0,89.0"
+    assert made.records()[1] == {"algorithm": "x", "bytes & more": None, "bytes & more deviation": None}

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from distsgd.algorithms import SCHEMES
+from distsgd.common import sweeping
 from distsgd.common.cli import main as cli
 from distsgd.common.cli import sweep
 from distsgd.common.cli.flag_groups import parse_flags
 from distsgd.common.cli.flags import words
 from distsgd.common.cli.sweep_report import Trial, best_of, picture, report
-from distsgd.common.errors import UserError
+from distsgd.common.errors import DistsgdError, UserError
 
 DOWNPOUR = SCHEMES["downpour"]
 
@@ -158,3 +159,79 @@ def test_a_sweep_of_real_runs_at_the_same_time(capsys):
     assert cli.dispatch(arguments) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [run["result"]["outcome"] for run in result["runs"]] == ["completed"] * 2
+
+
+def test_several_algorithms_are_one_sweep_paired_by_seed(trained, capsys):
+    """Hyperparameters go to the algorithms that have them, and those of one algorithm stand behind its name."""
+    words = ["downpour,sync_sgd:learning_rate=0.4", "serial", "--learning-rate", "0.1", "--push-period", "3"]
+    assert cli.dispatch(["sweep", *words, "--workers", "1", "--seeds", "2", "--dry-run"]) == 0
+    assert [line.rpartition(":")[0] for line in capsys.readouterr().out.splitlines()] == [
+        f"algorithm {name}, seed {seed}" for name in ("downpour", "sync_sgd:learning_rate=0.4", "serial")
+        for seed in (0, 1)
+    ]  # fmt: skip
+    texts, rest = sweep._named([*words, "--workers", "1", "--seeds", "2"])
+    trials, how, _ = sweep._trials(texts, rest)
+    assert [(t.scheme.learning_rate, t.options.run.seed) for t in trials[1:4]] == [(0.1, 1), (0.4, 0), (0.4, 1)]
+    assert trials[0].scheme.push_period == 3
+    assert how.seeds == 2
+    with pytest.raises(UserError, match="unknown option --nesterov"):
+        cli.dispatch(["sweep", *words, "--nesterov"])
+
+
+def test_a_table_for_a_paper_has_means_deviations_and_the_failed_runs(trained, capsys):
+    assert cli.dispatch(["sweep", "downpour", "--learning-rate", "0.1,3", "--seeds", "2", "--table", "latex"]) == 0
+    shown = capsys.readouterr()
+    assert r"0.1 & 2 & $\mathbf{0.00050 \pm 0.00071}$ & $10$ & $1$ &  \\" in shown.out
+    assert r"3 & 0 of 2 & - & - & - & diverged \\" in shown.out
+    assert shown.out.endswith("\\end{tabular}\n")
+    assert "plot: " in shown.err
+
+
+def test_simulate_compares_several_seeds_as_a_sweep(trained, capsys):
+    words = ["--compare", "downpour,sync_sgd", "--seeds", "2", "--steps", "9", "--dry-run"]
+    assert cli.dispatch(["simulate", *words]) == 0
+    assert capsys.readouterr().out.count("to be trained (runs/") == 4
+
+
+def test_a_sweep_from_python_pairs_runs_by_seed_and_makes_each_once(monkeypatch):
+    import keras
+    import numpy as np
+
+    from distsgd import DiLoCo, LocalSGD
+
+    made, failing = [], []
+
+    def train(model, data, scheme, *, run_dir, seed, **_):
+        made.append((scheme.name, seed, float(np.sum(model.get_weights()[0])), np.random.random()))
+        ended = "lost" if (scheme.name, seed) in failing else "completed"
+        run_dir.mkdir(parents=True)
+        known = {"workers": 2, "ps": 1, "dataset": "own data", "model": "mine"}
+        (run_dir / "config.json").write_text(json.dumps({"algorithm": scheme.name, "seed": seed, **known}))
+        figures = {"steps": 1, "examples": 1, "test_loss": 0.5, "test_accuracy": None, "seconds_training": 1.0}
+        more = {"seconds_total": 1.0, "examples_per_second": 1.0, "bytes_pushed": 8, "bytes_pulled": 8}
+        (run_dir / "result.json").write_text(json.dumps({"outcome": ended, **figures, **more}))
+        if ended == "lost":
+            raise DistsgdError("a task was lost")
+
+    def build():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile(loss="mse")
+        return model
+
+    monkeypatch.setattr(sweeping, "train", train)
+    x = np.ones((8, 3), np.float32)
+    failing += [("diloco", 4)]
+    given = (build, (x, x[:, 0]), [LocalSGD(), DiLoCo()])
+    found = sweeping.sweep(*given, seeds=2, seed=3)
+    assert [one[:2] for one in made] == [("local_sgd", 3), ("local_sgd", 4), ("diloco", 3), ("diloco", 4)]
+    assert [one[2:] for one in made[:2]] == [one[2:] for one in made[2:]]  # weights and NumPy's numbers
+    assert made[0][2:] != made[1][2:]
+    assert "| diloco | 1 of 2 |" in found.table()
+    failing.clear()
+    found = sweeping.sweep(*given, seeds=2, seed=3)
+    assert [one[:2] for one in made[4:]] == [("diloco", 4)]
+    assert "| diloco | 2 |" in found.table()
+    sweeping.sweep(build, (2 * x, x[:, 0]), [LocalSGD()], seeds=1, seed=3)
+    assert len(made) == 6  # other data
+    with pytest.raises(UserError, match="model must be a function"):
+        sweeping.sweep(build(), (x, x), [LocalSGD()])

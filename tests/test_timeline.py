@@ -164,7 +164,7 @@ def test_what_is_no_record_of_a_run_is_refused_in_one_line(tmp_path, spoil, mess
         (["run", "run", "run"], "one run, or two to compare. Received: 3"),
         (["run", "--begin", "5"], "takes 0.004 s: it has no round in that time"),
         (["run", "--begin", "2", "--end", "1"], "--end must be later than --begin"),
-        (["run", "--picture", "a.jpg"], "ends in .png or .svg"),
+        (["run", "--picture", "a.jpg"], "ends in .png, .svg or .pdf"),
         (["run", "--output", "no/where.json"], "cannot write no/where.json"),
     ],
 )

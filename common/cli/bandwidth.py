@@ -93,7 +93,7 @@ class LinkQuestion:
     grid: bool = False
     """Round up to the next of 50 bandwidths from 0.1 to 1000 Gbit/s, in equal ratios."""
     plot: Path | None = None
-    """Picture of utilisation over bandwidth to write: .png or .svg."""
+    """Picture of utilisation over bandwidth to write: .png, .svg or .pdf."""
     json: bool = False
     """Print the bandwidths in bits per second as JSON, instead of the table; null where no link is enough."""
 

@@ -188,7 +188,7 @@ class Timeline:
     output: Path | None = None
     """Path of the trace, compressed if it ends in .json.gz. Default: trace.json in the first folder."""
     picture: Path | None = None
-    """Path of an image to draw, too: .png or .svg."""
+    """Path of an image to draw, too: .png, .svg or .pdf."""
     begin: float = 0.0
     """Seconds since the begin of the run; earlier rounds are left out."""
     end: float | None = None

@@ -21,6 +21,7 @@ from ..data.trial import try_out
 from ..errors import UserError
 from ..kernels import set_here
 from ..lazy import keras
+from ..messages.torch_tensors import seed_torch
 from ..spec import parse
 from ..tasks.options import RunOptions
 from .flag_groups import Options
@@ -49,7 +50,7 @@ def find_problem(options: Options, only_tries: bool = False) -> tuple[Dataset, s
     if only_tries:
         keep_off()
     keras.utils.set_random_seed(options.run.seed)  # weights and shuffled data are the same in each task and run
-    model = own_model(options.model or "") if in_file(options.model) else None
+    model = own_model(options.model or "", options.run.seed) if in_file(options.model) else None
     dataset = named.load(options.dataset or "") if options.data is None else own_data(options, model)
     if model is not None:
         build_on(dataset.train, model, options.workers)
@@ -105,9 +106,9 @@ def problem_of_run(
     return dataset, try_out(recipe, made, *batches)
 
 
-def own_model(text: str) -> Any:
+def own_model(text: str, seed: int) -> Any:
     """Return the compiled Keras model that a function of the user's file returns."""
-    model = _called("--model", text, "build")
+    model = _called("--model", text, "build", seed)
     if not isinstance(model, keras.Model):
         raise UserError(f"--model: {text} must return a compiled Keras model. Received: {type(model).__name__}")
     return model
@@ -118,7 +119,7 @@ def own_data(options: Options, model: Any) -> Dataset:
 
     A pair of tuples, of data sets or of functions is (train, validation).
     """
-    found = _called("--data", options.data or "", "load")
+    found = _called("--data", options.data or "", "load", options.run.seed)
     steps = options.run.steps and options.run.steps * options.workers
     several = lambda part: isinstance(part, tuple) or callable(part) or yields_batches(part)  # noqa: E731
     pair = isinstance(found, tuple | list) and len(found) == 2 and several(found[0])
@@ -133,8 +134,8 @@ def own_data(options: Options, model: Any) -> Dataset:
     return Dataset(train, test, classes)
 
 
-def _called(flag: str, text: str, usual: str) -> Any:
-    """Return what the function `my_file.py:name` returns, called without arguments.
+def _called(flag: str, text: str, usual: str, seed: int) -> Any:
+    """Return what the function `my_file.py:name` returns, called without arguments; PyTorch, if imported, has the seed.
 
     Raises:
         UserError: there is no such file or function, or it raises.
@@ -148,6 +149,7 @@ def _called(flag: str, text: str, usual: str) -> Any:
     if not callable(function):
         own = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         raise UserError(f"{flag}: {file} has no function {name!r}. {nearest(name, own, 'Define it')}")
+    seed_torch(seed)
     try:
         return function()
     except (Exception, SystemExit) as error:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,13 +15,31 @@ from rich.text import Text
 
 from ..errors import UserError
 from ..files import dumps
+from ..record.bands import Band
 from ..record.latest import ROOT, named
 from ..record.metrics import shown
-from ..record.plot import check_format, save
-from ..record.saved_runs import COLUMNS, SavedRun, chosen, differences, picture, printable, read_run, runs_in
+from ..record.plot import FINE, Axis, Width, check_format, save
+from ..record.saved_runs import (
+    COLUMNS,
+    SavedRun,
+    by_seed,
+    chosen,
+    differences,
+    picture,
+    picture_of_means,
+    printable,
+    read_run,
+    runs_in,
+    sheet_of,
+)
+from ..record.sheet import Cell, Figure, Sheet, TableFormat
 from ..record.summary import summary_rows
-from ..record.tables import columns, formatted
+from ..record.tables import columns
 from . import flags
+
+Grouping = Literal["seed"]
+
+Kind = TypeVar("Kind", bound="Curves")
 
 WIDTH = 200  # columns of a table that is not as wide as the terminal
 
@@ -36,24 +54,46 @@ class Listing:
     """Folder of runs."""
     filter: tuple[str, ...] = ()
     """Settings, hyperparameters or results that a run must have, such as algorithm=downpour workers=4."""
+    group: Grouping | None = None
+    """Print a row for each group of runs that differ by their seeds alone: means and standard deviations."""
+    table: TableFormat | None = None
+    """Print the table as CSV, Markdown or LaTeX (booktabs)."""
     json: bool = False
-    """Print a line of JSON for each run, instead of the table."""
+    """Print a line of JSON for each row, instead of the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """The options of `compare` and `plot`."""
+    """The options of `plot`."""
 
     run_dir: tuple[Path, ...]
     """Folder of a run, or latest, or downpour/latest."""
-    x: Literal["seconds", "updates", "examples", "bytes"] = "seconds"
+    x: Axis = "seconds"
     """Horizontal axis of the plot."""
     output: Path | None = None
-    """Path of the plot, .png or .svg. Default: plot-X.png in the folder of the run; compare-X.png, if several."""
+    """Path of the plot: .png, .svg or .pdf. Default: plot-X.png in the folder of the run; compare-X.png, if several."""
+    width: Width | None = None
+    """Width of the plot in a paper: one column (3.3 inches) or a page (6.9 inches). Its texts then have 7 points, and
+    it has no title."""
 
     def __post_init__(self):
         if self.output:
             check_format("--output", self.output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Curves):
+    """The options of `compare`."""
+
+    group: Grouping | None = None
+    """Take runs that differ by their seeds alone together: mean and band in the plot, mean and standard deviation in
+    the table."""
+    band: Band = "deviation"
+    """Extent of the band around a mean: standard deviation, or range, from the least to the greatest value."""
+    table: TableFormat | None = None
+    """Print a table with a row for each run, or for each group, as CSV, Markdown or LaTeX (booktabs)."""
+    json: bool = False
+    """Print that table as JSON, with the path of the plot."""
 
 
 def list_runs(arguments: list[str]) -> int:
@@ -62,56 +102,91 @@ def list_runs(arguments: list[str]) -> int:
     (options,) = flags.read("run.sh runs", about, arguments, {"options": Listing}, positional="folder")
     runs, notes = runs_in(options.folder)
     runs = chosen(runs, options.filter)
-    if options.json:
+    groups = by_seed(runs) if options.group else [[run] for run in runs]
+    if options.table:
+        print((sheet_of(groups) if options.group else _sheet(runs, options.folder)).in_format(options.table))  # noqa: T201
+    elif options.group and options.json:
+        for row in sheet_of(groups).records():
+            print(dumps(row))  # noqa: T201
+    elif options.group:
+        Console(highlight=False, width=WIDTH).print(sheet_of(groups).for_terminal())
+    elif options.json:
         for run in runs:
             row = {"run_dir": str(run.folder), **{name: run.values.get(name) for name in COLUMNS}}
             print(dumps(row))  # noqa: T201
     else:
-        Console(highlight=False, width=WIDTH).print(_listed(runs, options.folder))  # a terminal wraps longer lines
+        # A terminal wraps longer lines.
+        Console(highlight=False, width=WIDTH).print(_sheet(runs, options.folder).for_terminal())
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)  # noqa: T201
     return 0
 
 
-def _listed(runs: Sequence[SavedRun], root: Path) -> Table:
+def _sheet(runs: Sequence[SavedRun], root: Path) -> Sheet:
     """Return a table with a row for each run."""
-    numbers = ("workers", "updates", "test loss", "accuracy", "seconds")
-    table = columns("run", "outcome", *numbers, "data, model", right=numbers)
+    titles = "run", "outcome", "workers", "updates", "test loss", "accuracy", "seconds", "data, model"
+    forms = {"workers": ",d", "updates": ",d", "test_loss": ",.4f", "test_accuracy": ",.4f", "seconds_training": ",.1f"}
+    rows: list[list[Cell]] = []
     for run in runs:
         values = run.values
-        table.add_row(
-            Text(str(run.folder.relative_to(root) if root == ROOT else run.folder)),
-            Text(values["outcome"]),
-            str(values["workers"]),
-            formatted(values.get("updates"), ",d"),
-            *(shown(values.get(name)) for name in ("test_loss", "test_accuracy")),
-            formatted(values.get("seconds_training"), ",.1f"),
-            Text(f"{values['dataset']}, {values['model']}"),
+        rows.append(
+            [
+                str(run.folder.relative_to(root) if root == ROOT else run.folder),
+                values["outcome"],
+                *(_figure(values.get(name), form) for name, form in forms.items()),
+                f"{values['dataset']}, {values['model']}",
+            ]
         )
-    return table
+    return Sheet(titles, rows)
+
+
+def _figure(value: Any, form: str) -> Cell:
+    """Return a cell for a number; for several numbers, as of a metric that is a vector, a text."""
+    return Figure(value, form=form) if isinstance(value, int | float) else None if value is None else shown(value)
 
 
 def compare(arguments: list[str]) -> int:
     """Print a table of runs beside each other, and plot their curves; return the exit code."""
-    options = _options("compare", "Compare runs: settings that differ and results in a table, and a plot.", arguments)
+    about = "Compare runs: settings that differ and results in a table, and a plot."
+    options: Comparison = _options("compare", about, arguments, Comparison)
     runs = _named(options)
     if len(runs) < 2:
-        raise UserError(f"compare takes two runs or more. Received: {', '.join(map(str, options.run_dir))}")
-    figure = picture(runs, options.x)
-    Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(_beside(runs))
-    return _save(figure, runs, options)
+        same = len(options.run_dir) > 1
+        raise UserError(
+            f"compare takes two runs or more{', and these are the same run' * same}. Received: "
+            f"{', '.join(map(str, options.run_dir))}"
+        )
+    groups = by_seed(runs) if options.group else [[run] for run in runs]
+    if options.group:
+        figure = picture_of_means(groups, options.x, options.band, options.width)
+    else:
+        figure = picture(runs, options.x, options.width)
+    if options.json:
+        path = _save(figure, runs, options)
+        print(dumps({"rows": sheet_of(groups).records(), "plot": str(path)}))  # noqa: T201
+    elif options.table:
+        print(sheet_of(groups).in_format(options.table))  # noqa: T201
+        print(_save(figure, runs, options), file=sys.stderr)  # noqa: T201
+    else:
+        page = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+        page.print(sheet_of(groups).for_terminal() if options.group else _beside(runs))
+        if options.group:
+            page.print(sheet_of(groups).note)
+        print(_save(figure, runs, options))  # noqa: T201
+    return 0
 
 
 def plot(arguments: list[str]) -> int:
     """Plot the curves of one run, or of several; return the exit code."""
-    options = _options("plot", "Plot loss and error of runs.", arguments)
+    options = _options("plot", "Plot loss and error of runs.", arguments, Curves)
     runs = _named(options)
-    return _save(picture(runs, options.x), runs, options)
+    print(_save(picture(runs, options.x, options.width), runs, options))  # noqa: T201
+    return 0
 
 
-def _options(command: str, about: str, arguments: list[str]) -> Curves:
+def _options(command: str, about: str, arguments: list[str], kind: type[Kind]) -> Kind:
     """Read the arguments of a command that plots runs."""
-    return flags.read(f"run.sh {command}", about, arguments, {"options": Curves}, positional="run_dir")[0]
+    return flags.read(f"run.sh {command}", about, arguments, {"options": kind}, positional="run_dir")[0]
 
 
 def _named(options: Curves) -> list[SavedRun]:
@@ -145,9 +220,8 @@ def _results(run: SavedRun) -> dict[str, str]:
         ) from None
 
 
-def _save(figure: Any, runs: Sequence[SavedRun], options: Curves) -> int:
-    """Write the plot and print its path; return the exit code."""
+def _save(figure: Any, runs: Sequence[SavedRun], options: Curves) -> Path:
+    """Write the plot; return its path."""
     output = options.output or runs[0].folder / f"{'plot' if len(runs) == 1 else 'compare'}-{options.x}.png"
-    save(figure, output)
-    print(output)  # noqa: T201
-    return 0
+    save(figure, output, **({"dpi": FINE} if options.width else {}))
+    return output

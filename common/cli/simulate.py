@@ -5,6 +5,7 @@ With `--parameters 10G` time alone is simulated, for a model of any size.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -55,7 +56,8 @@ class SimulationOptions(Options):
     """An algorithm of the catalogue."""
     compare: str = ""
     """Several algorithms to compare, on the same machines and with the same random numbers, as in
-    async_sgd,ringmaster,sync_sgd:backup_workers=2."""
+    async_sgd,ringmaster,sync_sgd:backup_workers=2. With --seeds 3, or another option of `sweep` such as --table and
+    --width: a sweep, whose table and plot have means and deviations."""
     backend: BackendName = "simulation"
     """Execution: only simulation."""
 
@@ -68,6 +70,8 @@ def main(arguments: list[str]) -> int:
         if "parameters" in given:
             return time_alone(SCHEMES[name], [*meant, *rest])
         return run_command(*_simulated(*parse_flags(SCHEMES[name], ["--backend", "simulation", *meant, *rest])))
+    if "compare" in given and given & {*flags.names(of_sweep("SweepOptions"))}:
+        return of_sweep("main")(_as_sweep(arguments))
     (options,) = flags.read(
         "run.sh simulate",
         ABOUT,
@@ -83,6 +87,24 @@ def main(arguments: list[str]) -> int:
     if not options.compare:
         raise UserError("which algorithm? As in: simulate downpour --workers 1000, or simulate --compare agn,sync_sgd")
     return compare(options)
+
+
+def of_sweep(name: str) -> Any:
+    """Return a function or class of `sweep`, which imports this module."""
+    return getattr(importlib.import_module(".sweep", __package__), name)
+
+
+def _as_sweep(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a sweep for those of `--compare a,b`."""
+    compared, rest, left = [], [], iter(arguments)
+    for word in left:
+        if flags.field_of(word) == "compare":
+            compared.append(word.partition("=")[2] if "=" in word else next(left, ""))
+        else:
+            rest.append(word)
+    if not compared[-1] or compared[-1].startswith("-"):
+        raise UserError("--compare needs algorithms, as in: simulate --compare agn,sync_sgd --seeds 3")
+    return [compared[-1], "--backend", "simulation", *rest]
 
 
 def _simulated(scheme: Scheme, options: Options) -> tuple[Scheme, Options]:

@@ -1,4 +1,4 @@
-"""Runs of one algorithm with several values of its options: `sweep downpour --learning-rate 0.05,0.1,0.2 --seeds 3`."""
+"""Runs of algorithms, with several seeds and values of options: `sweep downpour,diloco --seeds 3`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -25,8 +25,10 @@ from ..errors import DistsgdError, Interrupted, UserError
 from ..files import dumps
 from ..launch.client import keep_warm
 from ..record import checkpoint
+from ..record.bands import Band
 from ..record.latest import ROOT
-from ..record.plot import save
+from ..record.plot import FINE, Axis, Width, check_format, save
+from ..record.sheet import TableFormat
 from ..record_format import read_json
 from ..system import usable_cores
 from ..tasks.job import checked
@@ -37,14 +39,15 @@ from .config_file import expanded
 from .flag_groups import OUTPUT, Options, TaskFlags, find_cluster, options_of, read_flags
 from .imports import words_of_imports
 from .machines import with_machines
-from .sweep_report import Trial, best_of, picture, report, table
+from .simulate import scheme_of
+from .sweep_report import Trial, best_of, curves, picture, report, table
 from .train import perform, with_data
 
 FINISHED = ("completed", "diverged")  # outcomes of a run that is not made again
 
 DISPLAY: dict[str, Any] = {"output": OUTPUT, "log": None, "dry_run": False}  # options that change no result
 
-HOW = "as in: sweep downpour --learning-rate 0.05,0.1,0.2 --seeds 3"
+HOW = "as in: sweep downpour --learning-rate 0.05,0.1,0.2 --seeds 3, or: sweep downpour,diloco --seeds 3"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,21 +55,35 @@ class SweepOptions:
     """The options of a sweep itself."""
 
     seeds: Natural = 1
-    """Number of runs of each setting, with the seeds from --seed on."""
+    """Number of runs of each setting, with the seeds from --seed on. Runs with the same seed have the same initial
+    weights, shards and order of batches."""
     parallel: Natural | None = None
     """Number of runs at the same time; the default is the number of cores divided by that of the tasks of a run."""
 
+    table: TableFormat | None = None
+    """Print the table as CSV, Markdown or LaTeX (booktabs): means and standard deviations over the seeds."""
+    x: Axis | None = None
+    """Horizontal axis of the curves in the plot: a mean for each algorithm, with its best setting. Default: seconds for
+    several algorithms; for one, the plot has its losses over the values of the first option."""
+    band: Band = "deviation"
+    """Extent of the band around a mean curve: standard deviation, or range, from the least to the greatest value."""
+    width: Width | None = None
+    """Width of the plot in a paper: one column (3.3 inches) or a page (6.9 inches), with texts of 7 points."""
+    plot: Path | None = None
+    """Path of the plot: .png, .svg or .pdf. Default: sweep-....png in runs/."""
+
     def __post_init__(self):
         check_fields(self)
+        if self.plot is not None:
+            check_format("--plot", self.plot)
 
 
 def main(arguments: list[str]) -> int:
     """Train with each combination of values, print a table and write a plot; return the exit code."""
     if not arguments or (arguments[0].startswith("-") and not {"-h", "--help"} & set(arguments)):
         raise UserError(f"sweep needs the algorithm first, {HOW}")
-    word, *words = ["downpour", *arguments] if arguments[0].startswith("-") else arguments
-    name, *meant = meant_by(word)
-    trials, how, options = _trials(SCHEMES[name], [*meant, *words])
+    texts, words = _named(["downpour", *arguments] if arguments[0].startswith("-") else arguments)
+    trials, how, options = _trials(texts, words)
     if options.dry_run:
         for trial in trials:
             print(f"{trial.in_words()}: {'finished' if trial.result else 'to be trained'} ({trial.run_dir})")  # noqa: T201
@@ -78,23 +95,50 @@ def main(arguments: list[str]) -> int:
         except Interrupted as error:
             interrupted, trials = error, [trial for trial in trials if trial.result]
     if trials:
-        _show(name, trials, options)
+        _show(",".join(texts), trials, how, options)
     if interrupted is not None:
         print("to continue: the same command trains what is missing", file=sys.stderr)  # noqa: T201
         raise interrupted
     return min(trial.result["exit_code"] for trial in trials)  # one setting that diverges is a finding
 
 
-def _show(name: str, trials: Sequence[Trial], options: Options) -> None:
+def _named(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the algorithms before the first flag, between commas or spaces, and the other words."""
+    before = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
+    texts = [text.strip() for word in before for text in flags.listed(word) if text.strip()]
+    return list(dict.fromkeys(texts)), list(arguments[len(before) :])
+
+
+def _show(name: str, trials: Sequence[Trial], how: SweepOptions, options: Options) -> None:
     """Print the table of the runs, and write their plot."""
-    file = ROOT / name / f"sweep-{_digest([trial.run_dir for trial in trials])}.png"
-    save(picture(name, trials), file)
-    if not options.output.quiet:
-        Console().print(table(name, trials))
-        print("\n".join([*report(trials), f"plot: {file}"]))  # noqa: T201
+    several = "algorithm" in trials[0].settings
+    folder = ROOT if several else ROOT / trials[0].scheme.name
+    file = how.plot or folder / f"sweep-{_digest([trial.run_dir for trial in trials])}.png"
+    if how.x or several:
+        figure = curves(trials, how.x or "seconds", how.band, how.width)
+    else:
+        figure = picture(name, trials, how.width)
+    if figure is not None:
+        save(figure, file, **({"dpi": FINE} if how.width else {}))
+    found = table(name, trials)
+    plotted = [] if figure is None else [f"plot: {file}"]
+    if how.table:
+        print(found.in_format(how.table))  # noqa: T201
+        print("\n".join([*report(trials), *plotted]), file=sys.stderr)  # noqa: T201
+    elif not options.output.quiet:
+        page = Console(highlight=False)
+        page.print(found.for_terminal(padding=(0, 1, 0, 0)))
+        print("\n".join([*[found.note] * (how.seeds > 1), *report(trials), *plotted]))  # noqa: T201
     if options.output.json:
         best, runs = best_of(trials), [{"settings": t.settings, "seed": t.seed, "result": t.result} for t in trials]
-        print(dumps({"algorithm": name, "best": best, "plot": str(file), "runs": runs}), flush=True)  # noqa: T201
+        content = {
+            "algorithm": name,
+            "best": best,
+            "plot": figure and str(file),
+            "table": found.records(),
+            "runs": runs,
+        }
+        print(dumps(content), flush=True)  # noqa: T201
 
 
 def split(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
@@ -117,41 +161,85 @@ def split(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[dict[str, li
     return axes, rest
 
 
-def _trials(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[list[Trial], SweepOptions, Options]:
+def _trials(texts: Sequence[str], words: Sequence[str]) -> tuple[list[Trial], SweepOptions, Options]:
     """Return the runs of a sweep, all checked, with the results of those that are finished; and the options."""
-    axes, rest = split(scheme_type, words)
+    meant = [meant_by(text.partition(":")[0]) for text in texts]
+    kinds = [SCHEMES[name] for name, *_ in meant]
+    settings = []
+    for text, kind, (_, *before) in zip(texts, kinds, meant, strict=True):
+        own = flags.words(scheme_of(text)) if ":" in text else []
+        typed = [*before, *_without(kinds, kind, words)]
+        settings += _settings(text if len(texts) > 1 else "", kind, typed, own)
+    how, options = settings[0].how, settings[0].options
+    found = [(one, seed) for one in settings for seed in range(one.options.run.seed, one.options.run.seed + how.seeds)]
+    if len(found) == 1:
+        raise UserError(f"sweep needs several values of an option, or --seeds, or several algorithms, {HOW}")
+    fitted = with_machines(options)  # --like is fitted once
+    schemes = [one.scheme for one in settings]
+    trials = []
+    for one, seed in found:
+        mine = replace(one.options, run=replace(one.options.run, seed=seed))
+        mine, told = with_data(replace(mine, platform=fitted.platform, like=fitted.like), schemes)
+        cluster = find_cluster(mine, one.scheme.sync.uses_ps)
+        _refuse(mine, cluster)
+        checked(one.scheme, None, cluster, mine.run)
+        folder = run_dir_of(one.scheme, mine)
+        mine = replace(mine, run=replace(mine.run, run_dir=folder))
+        kept = {name: value for name, value in one.values.items() if name != "seed"}
+        trials.append(Trial(kept, seed, folder, one.scheme, mine, told, result_in(folder)))
+    return trials, how, options
+
+
+class Setting(NamedTuple):
+    """A combination of values: as typed, and as the dataclasses that they make."""
+
+    values: dict[str, str]
+    how: SweepOptions
+    scheme: Scheme
+    options: Options
+
+
+def _without(kinds: Sequence[type[Scheme]], kind: type[Scheme], words: Sequence[str]) -> list[str]:
+    """Return the words without hyperparameters that other algorithms of the sweep have, and this one has not."""
+    mine = {*flags.names(kind), *flags.names(Options)}
+    having = {name: other for other in kinds for name in flags.names(other) if name not in mine}
+    kept, left = [], iter(words)
+    for word in left:
+        name = flags.field_of(word)
+        if word.startswith("-") and name in having:
+            if flags.takes_value(having[name], word):
+                next(left, None)
+        else:
+            kept.append(word)
+    return kept
+
+
+def _settings(text: str, kind: type[Scheme], words: Sequence[str], own: Sequence[str]) -> list[Setting]:
+    """Return the combinations of values of an algorithm.
+
+    Args:
+        text: the algorithm as typed; "" if it is the only one of the sweep.
+        kind: the algorithm.
+        words: the flags of the sweep.
+        own: flags of this algorithm alone, which override these.
+    """
+    axes, rest = split(kind, words)
+    axes = {name: values for name, values in axes.items() if name not in set(map(flags.field_of, own))}
     first = [f"{flags.flag_of(name)}={values[0]}" for name, values in axes.items()]
-    words = expanded(scheme_type, options_of(scheme_type), [*rest, *first])  # a file of settings is read once
+    rest = expanded(kind, options_of(kind), [*rest, *own, *first])  # a file of settings is read once
 
     def read(words: Sequence[str]) -> list[Any]:
-        return read_flags(f"run.sh sweep {scheme_type.name}", scheme_type, words, {"sweep": SweepOptions})
+        return read_flags(f"run.sh sweep {kind.name}", kind, words, {"sweep": SweepOptions})
 
-    how, *_ = read(words)
+    how, *_ = read(rest)
     if "seed" in axes and how.seeds > 1:
         raise UserError(f"--seeds and several values of --seed exclude each other. Received: --seeds {how.seeds}")
     found = []
     for values in itertools.product(*axes.values()):
-        settings = dict(zip(axes, values, strict=True))
-        own = [f"{flags.flag_of(name)}={value}" for name, value in settings.items()]
-        _, scheme, options = read([*words, *own])
-        for seed in range(options.run.seed, options.run.seed + how.seeds):
-            mine = replace(options, run=replace(options.run, seed=seed))
-            found.append((settings, scheme, mine))
-    if len(found) == 1:
-        raise UserError(f"sweep needs several values of an option, or --seeds, {HOW}")
-    fitted = with_machines(found[0][2])  # --like is fitted once
-    schemes = [scheme for _, scheme, _ in found]
-    trials = []
-    for settings, scheme, options in found:
-        options, told = with_data(replace(options, platform=fitted.platform, like=fitted.like), schemes)
-        cluster = find_cluster(options, scheme.sync.uses_ps)
-        _refuse(options, cluster)
-        checked(scheme, None, cluster, options.run)
-        folder = run_dir_of(scheme, options)
-        seed, options = options.run.seed, replace(options, run=replace(options.run, run_dir=folder))
-        kept = {name: value for name, value in settings.items() if name != "seed"}
-        trials.append(Trial(kept, seed, folder, scheme, options, told, result_in(folder)))
-    return trials, how, found[0][2]
+        chosen = dict(zip(axes, values, strict=True))
+        _, scheme, options = read([*rest, *(f"{flags.flag_of(name)}={value}" for name, value in chosen.items())])
+        found.append(Setting({**({"algorithm": text} if text else {}), **chosen}, how, scheme, options))
+    return found
 
 
 def _refuse(options: Options, cluster: Cluster) -> None:

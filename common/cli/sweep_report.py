@@ -6,15 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
-from rich.table import Table
-
 from ..contract.scheme import Scheme
+from ..record.bands import Band
 from ..record.metrics import shown
-from ..record.plot import bare, figure_class
-from ..record.tables import formatted
+from ..record.plot import INCHES, Axis, Width, bare, figure_class, shrink
+from ..record.repeats import COMPLETED, alike, completed, sheet
+from ..record.saved_runs import SavedRun, picture_of_means, read_run
+from ..record.sheet import Sheet
 from .flag_groups import Options
 
 LOG_RATIO = 4.0  # an axis is logarithmic if its largest value is this many times its smallest
@@ -49,10 +50,7 @@ class Trial:
 
 def grouped(trials: Sequence[Trial]) -> list[list[Trial]]:
     """Return the runs of each setting, which differ by their seeds."""
-    groups: dict[tuple[str, ...], list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault(tuple(trial.settings.values()), []).append(trial)
-    return list(groups.values())
+    return alike(trials, lambda trial: tuple(trial.settings.items()))
 
 
 def mean_loss(group: Sequence[Trial]) -> float | None:
@@ -78,7 +76,8 @@ def report(trials: Sequence[Trial]) -> list[str]:
     words = ", ".join(f"{name} {value}" for name, value in best["settings"].items())
     lines = [f"best: {words} (mean test loss {shown(best['test_loss'])})"]
     for name, value in best["settings"].items():
-        values = numbers_of([trial.settings[name] for trial in trials])
+        rivals = [trial for trial in trials if trial.settings.get("algorithm") == best["settings"].get("algorithm")]
+        values = numbers_of([trial.settings[name] for trial in rivals])
         if values is None or len(set(values)) == 1 or float(value) not in (least := min(values), max(values)):
             continue
         if float(value) == least and value in ("0", "1"):  # a count has no smaller value
@@ -97,44 +96,46 @@ def numbers_of(texts: Sequence[str]) -> list[float] | None:
     return values if all(map(math.isfinite, values)) else None
 
 
-def table(name: str, trials: Sequence[Trial]) -> Table:
-    """Return a table with a line for each setting: means over its seeds, and the deviation of the test loss."""
-    best, some = best_of(trials), trials[0]
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, title=f"sweep of {name}", title_justify="left")
-    for column in (*some.settings, "seeds", "test loss", "accuracy", "updates", "seconds", ""):
-        table.add_column(column, justify="right", overflow="fold")
-    for group in grouped(trials):
-        results = [trial.result for trial in group]
-        loss, losses = mean_loss(group), [trial.loss for trial in group if trial.loss is not None]
-        ends = sorted({result["outcome"] for result in results} - {"completed"})
-        spread = f" ± {shown(stdev(losses))}" if loss is not None and len(losses) > 1 else ""
-        is_best = best is not None and group[0].settings == best["settings"] and len(grouped(trials)) > 1
-        table.add_row(
-            *group[0].settings.values(),
-            str(len(group)),
-            ", ".join(ends) or f"{shown(loss)}{spread}",
-            shown(_mean(results, "test_accuracy")),
-            formatted(_mean(results, "updates"), ",.0f"),
-            formatted(_mean(results, "seconds_training"), ",.1f"),
-            "best" if is_best else "",
-            style="bold" if is_best else "",
-        )
-    return table
+def table(name: str, trials: Sequence[Trial]) -> Sheet:
+    """Return a table with a row for each setting: means and deviations over its seeds."""
+    names = list(dict.fromkeys(name for trial in trials for name in trial.settings))
+    rows = [([g[0].settings.get(name, "-") for name in names], [t.result for t in g]) for g in grouped(trials)]
+    return sheet(names, rows, f"sweep of {name}")
 
 
-def _mean(results: Sequence[dict[str, Any]], name: str) -> float | None:
-    """Return the mean of a figure; None if it is missing in one of the results."""
-    values = [result[name] for result in results if result.get(name) is not None]
-    return fmean(values) if len(values) == len(results) else None
+def curves(trials: Sequence[Trial], x: Axis, band: Band, width: Width | None) -> Any:
+    """Return a figure with the mean curve of each algorithm, with its best setting; None if no run completed.
+
+    Of a single algorithm, each setting has a curve.
+    """
+    groups = [group for group in grouped(trials) if completed([trial.result for trial in group])]
+    if "algorithm" in trials[0].settings:
+        rivals = alike(groups, lambda group: group[0].settings["algorithm"])
+        groups = [min(mine, key=_rank) for mine in rivals]
+    runs = [[_saved(trial) for trial in group] for group in groups]
+    return picture_of_means(runs, x, band, width) if runs else None
 
 
-def picture(name: str, trials: Sequence[Trial]) -> Any:
+def _rank(group: Sequence[Trial]) -> float:
+    loss = mean_loss(group)
+    return math.inf if loss is None else loss
+
+
+def _saved(trial: Trial) -> SavedRun:
+    """Return a run of a sweep as its folder has it; of one that has failed only the result."""
+    if trial.result["outcome"] == COMPLETED:
+        return read_run(trial.run_dir)
+    return SavedRun(trial.run_dir, {"algorithm": trial.scheme.name}, trial.result)
+
+
+def picture(name: str, trials: Sequence[Trial], width: Width | None = None) -> Any:
     """Return a figure of test losses over the first option with several values; a line for each value of the others."""
     axis, *others = [*trials[0].settings] or ["seed"]
     texts = list(dict.fromkeys(trial.settings.get(axis, str(trial.seed)) for trial in trials))
     numbers = numbers_of(texts)
     places = dict(zip(texts, numbers or range(len(texts)), strict=True))
-    figure = figure_class()(figsize=(6, 4), layout="constrained")
+    size = (6, 4) if width is None else (INCHES[width], 2.4)
+    figure = figure_class()(figsize=size, layout="constrained")
     axes = figure.subplots()
     for index, (label, line) in enumerate(_lines(trials, others).items()):
         colour = f"C{index % 10}"
@@ -166,7 +167,10 @@ def picture(name: str, trials: Sequence[Trial]) -> Any:
     seeds, options = len({trial.seed for trial in trials}), trials[0].options
     runs = f"{len(trials)} runs" if seeds == 1 else f"{len(trials)} runs, {seeds} seeds"
     crosses = "; ×: no loss" if any(trial.loss is None for trial in trials) else ""
-    axes.set_title(f"sweep of {name} ({options.data or options.dataset}, {runs}{crosses})", fontsize=10)
+    if width is None:
+        axes.set_title(f"sweep of {name} ({options.data or options.dataset}, {runs}{crosses})", fontsize=10)
+    else:
+        shrink(figure)
     return figure
 
 

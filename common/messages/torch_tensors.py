@@ -44,3 +44,9 @@ def write(tensor: Any, values: np.ndarray) -> None:
     """Write values into a tensor in place; `backward` through an older value then is an error of PyTorch."""
     writable = np.require(values, requirements="W")  # or PyTorch warns
     tensor.detach().copy_(sys.modules["torch"].from_numpy(writable).reshape(tensor.shape))
+
+
+def seed_torch(seed: int) -> None:
+    """Seed PyTorch's generators, if a program has imported it."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)

@@ -12,16 +12,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from ..errors import UserError
 from ..files import replacing
+from .bands import IN_WORDS, Band, Curve, mean_and_band, spread
 
 Row = dict[str, Any]
 
-FORMATS = (".png", ".svg")
+FORMATS = (".png", ".svg", ".pdf")
 
 MOST_WORKERS = 10  # with curves of their own
 
@@ -31,7 +32,9 @@ FIRST_SUM = 25332  # of the checksums of names: with this one, algorithms that a
 GREY = "0.6"
 LINES = "-", "--", "-.", ":"  # of the first, second, ... run of one colour
 
-AXES = {
+Axis = Literal["seconds", "updates", "examples", "bytes"]
+
+AXES: dict[str, str] = {
     "seconds": "seconds since the first update",
     "updates": "updates of the center",
     "examples": "examples, of all workers",
@@ -40,17 +43,31 @@ AXES = {
 
 MOST_TICKS = 8  # powers of ten on a logarithmic axis
 
+DECADE = 10.0  # bytes whose last values differ by more than this factor stand on a logarithmic axis
+
+Width = Literal["column", "page"]
+
+INCHES = {"column": 3.3, "page": 6.9}  # widths of pictures in a paper
+
+SMALL = 7.0  # points: of all texts of a picture in a paper
+
+FINE = 300  # dots per inch of one
+
 WIDTH = 52  # characters of a title above each panel
 
 _importing = threading.Lock()
 
 
 class Drawn(NamedTuple):
-    """A run to draw: its configuration, its rows of metrics.jsonl, and its name in the legend."""
+    """A run to draw: its configuration, its rows of metrics.jsonl, its name in the legend, and its repeats.
+
+    The repeats are runs of the same settings with other seeds: the mean of all is drawn, and a band around it.
+    """
 
     config: dict[str, Any]
     rows: list[Row]
     label: str = ""
+    repeats: tuple[Drawn, ...] = ()
 
     @property
     def centers(self) -> list[Row]:
@@ -59,7 +76,13 @@ class Drawn(NamedTuple):
 
     def with_nan(self) -> Drawn:
         """Return the run with NaN where JSON has null for it."""
-        return self._replace(rows=[{k: math.nan if v is None else v for k, v in row.items()} for row in self.rows])
+        rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in self.rows]
+        return self._replace(rows=rows, repeats=tuple(one.with_nan() for one in self.repeats))
+
+    @property
+    def all(self) -> list[Drawn]:
+        """This run and its repeats."""
+        return [self, *self.repeats]
 
 
 def colour(algorithm: str) -> str:
@@ -98,7 +121,9 @@ def import_ahead() -> None:
 def check_format(name: str, path: Path) -> None:
     """Raise `UserError` for the path of a picture, given as the option `name`, whose end is none of `FORMATS`."""
     if path.suffix not in FORMATS:
-        raise UserError(f"{name} takes a name that ends in {' or '.join(FORMATS)}. Received: {path}")
+        raise UserError(
+            f"{name} takes a name that ends in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}. Received: {path}"
+        )
 
 
 def save(figure: Any, path: Path, dpi: int = 120) -> None:
@@ -107,7 +132,9 @@ def save(figure: Any, path: Path, dpi: int = 120) -> None:
     Raises:
         CannotWrite: the file is as it was before.
     """
-    with replacing(path) as file:
+    from matplotlib import rc_context
+
+    with replacing(path) as file, rc_context({"pdf.fonttype": 42}):  # many journals refuse Type 3 fonts
         figure.savefig(file, dpi=dpi, format=path.suffix[1:])
 
 
@@ -117,12 +144,15 @@ def bare(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def draw(runs: Sequence[Drawn], x: str = "seconds") -> Any:
+def draw(runs: Sequence[Drawn], x: str = "seconds", band: Band = "deviation", width: Width | None = None) -> Any:
     """Return a figure with the losses of runs, and beside them errors, or the figures of a script.
 
     Args:
-        runs: one run, drawn with its workers, or several, of which only the centers are drawn.
+        runs: one run, drawn with its workers, or several, or runs with repeats, of which only the centers are drawn.
         x: name of the horizontal axis, one of `AXES`.
+        band: extent of the band around the mean of repeats: standard deviation, or least and greatest value.
+        width: width of a picture for a paper, one column or a page, which has no title: panels of one column stand
+            below each other, and all texts have at least 7 points. None: a picture for a screen.
 
     Raises:
         UserError: there is no such axis, or a run has no such quantity.
@@ -130,26 +160,67 @@ def draw(runs: Sequence[Drawn], x: str = "seconds") -> Any:
     if x not in AXES:
         raise UserError(f"x must be one of {', '.join(AXES)}. Received: {x!r}")
     runs = [run.with_nan() for run in runs]
-    rows = [row for run in runs for row in run.rows]
-    panels: list[Callable[[Any, Sequence[Drawn], str], None]] = []
+    panels = _panels(runs)
+    compared = len(runs) > 1 or any(run.repeats for run in runs)
+    rows, cols = (len(panels), 1) if width == "column" else (1, len(panels))
+    figure = figure_class()(figsize=_size(runs, len(panels), compared, width), layout="constrained")
+    for axes, fill in zip(figure.subplots(rows, cols, squeeze=False).flat, panels, strict=True):
+        fill(axes, runs, x, band)
+        _finish(axes, runs, x)
+        if not compared and axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=SMALL if width else 9, framealpha=0.7)
+    if compared:
+        _common_legend(figure, band if any(run.repeats for run in runs) else None, width)
+    if width is None:
+        figure.suptitle(_title(runs, WIDTH * len(panels)), fontsize=11)
+    else:
+        shrink(figure)
+    figure._repr_png_ = partial(_png, figure)  # a notebook shows it, also one that has not imported pyplot
+    return figure
+
+
+def _panels(runs: Sequence[Drawn]) -> list[Callable[[Any, Sequence[Drawn], str, Band], None]]:
+    """Return the functions that fill the panels: those of quantities that a run has."""
+    rows = [row for run in runs for one in run.all for row in one.rows]
+    panels: list[Callable[[Any, Sequence[Drawn], str, Band], None]] = []
     panels += [_draw_losses] * any("loss" in row or "test_loss" in row for row in rows)
     panels += [_draw_consensus] * any("consensus" in row for row in rows)
     panels += [_draw_figures] * (len(runs) == 1 and bool(_figures_of_script(runs[0])))
     panels += [_draw_errors] * any(accuracy_of(row) is not None for row in rows)
-    panels = panels or [_draw_losses]
-    longest, below = max(len(run.label) for run in runs), len(runs) * (len(runs) > 1)  # lines of a common legend
-    size = max(4.8 * len(panels), 2.0 + 0.08 * longest), 4.0 + 0.2 * below
-    figure = figure_class()(figsize=size, layout="constrained")
-    for axes, fill in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        fill(axes, runs, x)
-        _finish(axes, x, simulated=all("platform" in run.config for run in runs))
-        if not below and axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=9, framealpha=0.7)
-    if below:
-        _common_legend(figure)
-    figure.suptitle(_title(runs, WIDTH * len(panels)), fontsize=11)
-    figure._repr_png_ = partial(_png, figure)  # a notebook shows it, also one that has not imported pyplot
-    return figure
+    return panels or [_draw_losses]
+
+
+def _size(runs: Sequence[Drawn], panels: int, compared: bool, width: Width | None) -> tuple[float, float]:
+    """Return width and height of a figure, in inches, with room for the lines of a common legend."""
+    if width is None:
+        longest = max(len(run.label) for run in runs)
+        return max(4.8 * panels, 2.0 + 0.08 * longest), 4.0 + 0.2 * (len(runs) + 1) * compared
+    labels = [run.label for run in runs]
+    lines = sum(1 + len(label) // _letters(width) for label in labels)
+    below = 0.15 * math.ceil(lines / _columns(labels, width)) + 0.3
+    return INCHES[width], 1.9 * (panels if width == "column" else 1.2) + below * compared
+
+
+def _letters(width: Width) -> int:
+    """Return the number of letters in a line of a legend of a paper."""
+    return int(INCHES[width] * 17)
+
+
+def _columns(labels: Sequence[str], width: Width) -> int:
+    """Return the number of columns of a legend of a paper; a line and its margins are as wide as 8 letters."""
+    return max(1, min(4, _letters(width) // (8 + max(map(len, labels), default=1))))
+
+
+def shrink(figure: Any) -> None:
+    """Set all texts of a picture for a paper to `SMALL` points, those of ticks that are made later too."""
+    from matplotlib.text import Text
+
+    for axes in figure.axes:
+        axes.tick_params(which="both", labelsize=SMALL)
+        for line in axes.lines:
+            line.set(linewidth=min(1.2, line.get_linewidth()), markersize=4)
+    for text in figure.findobj(Text):
+        text.set_fontsize(SMALL)
 
 
 def _png(figure: Any) -> bytes:
@@ -157,53 +228,89 @@ def _png(figure: Any) -> bytes:
     return file.getvalue()
 
 
-def _draw_losses(axes: Any, runs: Sequence[Drawn], x: str) -> None:
+def _plot(
+    axes: Any, curves: Sequence[Curve], band: Band, name: str, style: dict[str, Any], form: str, unit: str = ""
+) -> None:
+    """Draw a curve, or the mean of several and the band around it, with the last values in its label."""
+    if len(curves) == 1:
+        places, values = curves[0]
+        axes.plot(places, values, label=f"{name}: {values[-1]:{form}}{unit}", **style)
+        return
+    places, means, low, high = mean_and_band(curves, band)
+    ends = " ± ".join(spread([curve.values[-1] for curve in curves]).parts())
+    (line,) = axes.plot(places, means, label=f"{name}: {ends}{unit}", **style)
+    axes.fill_between(places, low, high, color=line.get_color(), alpha=0.2, lw=0)
+
+
+def _curve(run: Drawn, rows: Sequence[Row], x: str, values: Sequence[float]) -> Curve:
+    return Curve(_positions(run, rows, x), values)
+
+
+def _draw_losses(axes: Any, runs: Sequence[Drawn], x: str, band: Band) -> None:
     """Draw the test losses of the centers; of a single run, and of one without test data, also training losses."""
+    alone = len(runs) == 1 and not runs[0].repeats
     for run, style in zip(runs, _styles(runs), strict=True):
         has_test = any("test_loss" in row for row in run.centers)
-        if len(runs) == 1 or not has_test:
-            thin = {"lw": 1, "color": GREY} if has_test or len(runs) == 1 else style
+        if run.repeats and not has_test:
+            trained = [(one, rows) for one in run.all for rows in _training(one).values()]
+            curves = [_curve(one, rows, x, [row["loss"] for row in rows]) for one, rows in trained]
+            if curves:
+                _plot(axes, curves, band, run.label, style, ".4g")
+        elif alone or not has_test:
+            thin = {"lw": 1, "color": GREY} if has_test or alone else style
             for i, (name, rows) in enumerate(_training(run).items()):
                 label = f"{run.label}: {rows[-1]['loss']:.4g}" if run.label else name
                 axes.plot(_positions(run, rows, x), [row["loss"] for row in rows], label="_" * (i > 0) + label, **thin)
         if has_test:
-            rows = [row for row in run.centers if "test_loss" in row]
-            values = [row["test_loss"] for row in rows]
-            label = f"{run.label or 'center, test'}: {values[-1]:.4g}"
-            axes.plot(_positions(run, rows, x), values, label=label, **style)
-    axes.set(ylabel="test loss of the center" if len(runs) > 1 else "loss")
+            tested = [(one, [row for row in one.centers if "test_loss" in row]) for one in run.all]
+            curves = [_curve(one, rows, x, [row["test_loss"] for row in rows]) for one, rows in tested if rows]
+            _plot(axes, curves, band, run.label or "center, test", style, ".4g")
+    axes.set(ylabel="loss" if alone else "test loss of the center")
     _show_differences(axes)
 
 
-def _draw_errors(axes: Any, runs: Sequence[Drawn], x: str) -> None:
+def _draw_errors(axes: Any, runs: Sequence[Drawn], x: str, band: Band) -> None:
     """Draw 1 - accuracy in percent; the accuracies themselves, if some are not between 0 and 1."""
-    found = [[(row, value) for row in run.centers if (value := accuracy_of(row)) is not None] for run in runs]
-    are_shares = all(not value < 0 and not value > 1 for points in found for _, value in points)
-    for run, style, points in zip(runs, _styles(runs), found, strict=True):
-        if points:
-            values = [100 * (1 - value) if are_shares else value for _, value in points]
-            label = f"{run.label or 'center'}: {values[-1]:.3g}{' %' * are_shares}"
-            axes.plot(_positions(run, [row for row, _ in points], x), values, label=label, **style)
+    found = [
+        [
+            (one, points)
+            for one in run.all
+            if (points := [(row, value) for row in one.centers if (value := accuracy_of(row)) is not None])
+        ]
+        for run in runs
+    ]
+    values = [value for mine in found for _, points in mine for _, value in points]
+    are_shares = all(not value < 0 and not value > 1 for value in values)
+    for run, style, mine in zip(runs, _styles(runs), found, strict=True):
+        curves = [
+            _curve(one, [row for row, _ in points], x, [100 * (1 - v) if are_shares else v for _, v in points])
+            for one, points in mine
+        ]
+        if curves:
+            _plot(axes, curves, band, run.label or "center", style, ".3g", " %" * are_shares)
     axes.set(ylabel="test error of the center, %" if are_shares else "test accuracy of the center")
     if are_shares:
         _show_differences(axes)
 
 
-def _draw_consensus(axes: Any, runs: Sequence[Drawn], x: str) -> None:
+def _draw_consensus(axes: Any, runs: Sequence[Drawn], x: str, band: Band) -> None:
     """Draw the mean squared distance of workers that gossip from their mean."""
     for run, style in zip(runs, _styles(runs), strict=True):
-        if rows := [row for row in run.centers if row.get("consensus")]:
-            values = [row["consensus"] for row in rows]
-            axes.plot(_positions(run, rows, x), values, label=f"{run.label or 'workers'}: {values[-1]:.3g}", **style)
+        known = [(one, [row for row in one.centers if row.get("consensus")]) for one in run.all]
+        curves = [_curve(one, rows, x, [row["consensus"] for row in rows]) for one, rows in known if rows]
+        if curves:
+            _plot(axes, curves, band, run.label or "workers", style, ".3g")
     axes.set(ylabel="consensus distance of the workers")
     _show_differences(axes)
 
 
-def _draw_figures(axes: Any, runs: Sequence[Drawn], x: str) -> None:
-    """Draw the numbers that the script of a run has logged, a curve for each name and worker."""
-    for (name, worker), rows in _figures_of_script(runs[0]).items():
-        values = [row[name] for row in rows]
-        axes.plot(_positions(runs[0], rows, x), values, lw=1, alpha=0.6, label=f"{name}, worker {worker}")
+def _draw_figures(axes: Any, runs: Sequence[Drawn], x: str, band: Band) -> None:
+    """Draw the numbers that the scripts of a run and its repeats have logged, a curve for each name and worker."""
+    for one in runs[0].all:
+        for (name, worker), rows in _figures_of_script(one).items():
+            values, again = [row[name] for row in rows], one is not runs[0]
+            label = "_" * again + f"{name}, worker {worker}"
+            axes.plot(_positions(one, rows, x), values, lw=1, alpha=0.6, label=label)
     axes.set(ylabel="figures of the script")
 
 
@@ -264,7 +371,7 @@ def lines_of(algorithms: Sequence[str]) -> list[dict[str, Any]]:
 
 def _styles(runs: Sequence[Drawn]) -> list[dict[str, Any]]:
     """Return the line of each run, with a mark at each point of a single run, else at the last one."""
-    every = 1 if len(runs) == 1 else [-1]  # marks of all points would hide dashes
+    every = 1 if len(runs) == 1 and not runs[0].repeats else [-1]  # marks of all points would hide dashes
     lines = lines_of([run.config["algorithm"] for run in runs])
     return [{**line, "lw": 1.8, "marker": ".", "markevery": every} for line in lines]
 
@@ -295,34 +402,51 @@ def _show_differences(axes: Any) -> None:
     axes.yaxis.set_minor_formatter("")
 
 
-def _finish(axes: Any, x: str, simulated: bool) -> None:
-    """Name the horizontal axis and add the grid."""
-    from matplotlib.ticker import EngFormatter
+def _finish(axes: Any, runs: Sequence[Drawn], x: str) -> None:
+    """Name the horizontal axis and add the grid; bytes that span more than a decade are on a logarithmic axis."""
+    from matplotlib.ticker import EngFormatter, NullFormatter
 
+    simulated = all("platform" in run.config for run in runs)
     axes.set(xlabel="virtual seconds" if x == "seconds" and simulated else AXES[x])
+    ends = [line.get_xdata()[-1] for line in axes.lines if len(line.get_xdata())]
+    if x == "bytes" and any(end > DECADE * min(filter(None, ends)) for end in ends):
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     if x != "seconds":
         axes.xaxis.set_major_formatter(EngFormatter("B" if x == "bytes" else ""))
     bare(axes)
 
 
-def _common_legend(figure: Any) -> None:
-    """Name each run of several once, below all panels, with its final values."""
+def _common_legend(figure: Any, band: Band | None, width: Width | None) -> None:
+    """Name each run of several once, below all panels, with its final values; and say what a band is."""
     handles, values = {}, {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             name, _, value = label.rpartition(": ")
             handles.setdefault(name, handle)
             values.setdefault(name, []).append(value)
-    names = [f"{name}: {', '.join(values[name])}" for name in handles]
+    if width is None:
+        names, cols = [f"{name}: {', '.join(values[name])}" for name in handles], 1
+    else:  # the last values stand in the table of the paper
+        names = [textwrap.fill(name, _letters(width), subsequent_indent="   ") for name in handles]
+        cols = _columns(names, width)
     if names:
-        figure.legend(handles.values(), names, loc="outside lower center", frameon=False, fontsize=9)
+        size, title = SMALL if width else 9, f"mean, band: {IN_WORDS[band]}" if band else None
+        place = {
+            "loc": "outside lower center",
+            "frameon": False,
+            "ncols": cols,
+            "fontsize": size,
+            "title_fontsize": size,
+        }
+        figure.legend(handles.values(), names, title=title, **place)
 
 
 def _title(runs: Sequence[Drawn], width: int) -> str:
     """Return algorithm, task and settings of a run, or the task of several, on lines of at most `width` characters."""
     tasks = list(dict.fromkeys(task_of(run.config) for run in runs))
-    if len(runs) > 1:
-        return textwrap.fill(f"{len(runs)} runs on {tasks[0] if len(tasks) == 1 else f'{len(tasks)} tasks'}", width)
+    if (number := sum(len(run.all) for run in runs)) > 1:
+        return textwrap.fill(f"{number} runs on {tasks[0] if len(tasks) == 1 else f'{len(tasks)} tasks'}", width)
     config = runs[0].config
     machines = f"{config['ps']} ps + {config['workers']} workers" if config["ps"] else f"workers: {config['workers']}"
     machines = f"simulated: {machines}" if "platform" in config else machines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,8 +11,11 @@ from typing import Any
 from ..arguments import nearest
 from ..errors import UserError
 from ..record_format import NUMBER, TEXT, Kind, or_null, read_config, read_result, read_rows, whole
+from .bands import Band
 from .metrics import FIGURE, Row, is_row
-from .plot import Drawn, draw
+from .plot import Drawn, Width, draw
+from .repeats import COMPLETED, alike, number_of, sheet
+from .sheet import Sheet
 
 FIGURES: Mapping[str, Kind] = {
     "outcome": TEXT, "steps": whole(0, 2**63 - 1), "examples": or_null(NUMBER), "test_loss": FIGURE,
@@ -125,36 +128,76 @@ def _is(value: Any, wanted: str) -> bool:
         return str(value).lower().replace("-", "_") == wanted.lower().replace("-", "_")
 
 
-def differences(runs: Sequence[SavedRun]) -> dict[str, list[str]]:
+def by_seed(runs: Sequence[SavedRun]) -> list[list[SavedRun]]:
+    """Return the runs with equal settings together, those that differ by their seeds alone."""
+    return alike(runs, lambda run: repr([run.config["algorithm"], sorted({**run.settings, "seed": None}.items())]))
+
+
+def differences(runs: Sequence[SavedRun], without: Container[str] = ()) -> dict[str, list[str]]:
     """Return the settings that are not the same in all runs, by name; "-" where a run has none."""
-    names = dict.fromkeys(name for run in runs for name in run.settings)
+    names = [name for name in dict.fromkeys(name for run in runs for name in run.settings) if name not in without]
     found = {name: ["-" if (value := run.settings.get(name)) is None else str(value) for run in runs] for name in names}
     return {name: values for name, values in found.items() if len(set(values)) > 1}
 
 
-def labels(runs: Sequence[SavedRun]) -> list[str]:
+def labels(runs: Sequence[SavedRun], without: Container[str] = ()) -> list[str]:
     """Return a name for each run: its algorithm, and what differs between runs of that algorithm."""
     names = []
     for run in runs:
-        alike = [other for other in runs if other.config["algorithm"] == run.config["algorithm"]]
-        place = alike.index(run)
-        differing = [f"{name.replace('_', ' ')} {values[place]}" for name, values in differences(alike).items()]
+        same = [other for other in runs if other.config["algorithm"] == run.config["algorithm"]]
+        place = same.index(run)
+        found = differences(same, without).items()
+        differing = [f"{name.replace('_', ' ')} {values[place]}" for name, values in found]
         names.append(", ".join([run.config["algorithm"], *differing]))
     return [
         name if names.count(name) == 1 else f"{name} ({run.folder.name})" for name, run in zip(names, runs, strict=True)
     ]
 
 
-def picture(runs: Sequence[SavedRun], x: str = "seconds") -> Any:
+def names_of(groups: Sequence[Sequence[SavedRun]]) -> list[str]:
+    """Return a name for each group of runs that differ by their seeds: its algorithm, and what differs besides."""
+    return labels([runs[0] for runs in groups], without=("seed",))
+
+
+def sheet_of(groups: Sequence[Sequence[SavedRun]]) -> Sheet:
+    """Return a table with a row for each group of runs: means over its seeds."""
+    rows = [([name], [run.result for run in runs]) for name, runs in zip(names_of(groups), groups, strict=True)]
+    return sheet(["algorithm"], rows)
+
+
+def picture(runs: Sequence[SavedRun], x: str = "seconds", width: Width | None = None) -> Any:
     """Return a figure with the curves of one run, or of several; see `draw`.
 
     Raises:
         UserError: a run has no curves.
     """
     for run in runs:
-        if not any(row["kind"] == "center" for row in run.rows):
-            raise UserError(
-                f"the run in {run.folder} has no evaluation of the center in metrics.jsonl: nothing to plot"
-            )
+        _check_curves(run)
     names = labels(runs) if len(runs) > 1 else [""]
-    return draw([Drawn(run.config, run.rows, name) for run, name in zip(runs, names, strict=True)], x)
+    return draw([Drawn(run.config, run.rows, name) for run, name in zip(runs, names, strict=True)], x, width=width)
+
+
+def picture_of_means(
+    groups: Sequence[Sequence[SavedRun]], x: str = "seconds", band: Band = "deviation", width: Width | None = None
+) -> Any:
+    """Return a figure with the mean curve of each group of runs and a band around it; see `draw`.
+
+    Runs that have failed are left out, and the legend says how many seeds a mean has.
+
+    Raises:
+        UserError: a run that completed has no curves.
+    """
+    drawn = []
+    for name, runs in zip(names_of(groups), groups, strict=True):
+        ended = [run for run in runs if run.result.get("outcome") == COMPLETED] or runs[:1]
+        for run in ended:
+            _check_curves(run)
+        first, *others = [Drawn(run.config, run.rows) for run in ended]
+        seeds = f"{number_of([run.result for run in runs])} seed{'s' * (len(runs) > 1)}"
+        drawn.append(first._replace(label=f"{name} ({seeds})", repeats=tuple(others)))
+    return draw(drawn, x, band, width)
+
+
+def _check_curves(run: SavedRun) -> None:
+    if not any(row["kind"] == "center" for row in run.rows):
+        raise UserError(f"the run in {run.folder} has no evaluation of the center in metrics.jsonl: nothing to plot")
