@@ -41,7 +41,7 @@ class Sweep:
     runs: list[SavedRun]
 
     def table(self, form: TableFormat = "md") -> str:
-        """Return a table as "csv", "md" or "latex": for each algorithm a row with means and deviations over the seeds."""
+        """Return a table as "csv", "md" or "latex": a row for each algorithm, means and deviations over the seeds."""
         return sheet_of(by_seed(self.runs)).in_format(form)
 
     def plot(self, x: Axis = "seconds", *, band: Band = "deviation", width: Width | None = None) -> Any:

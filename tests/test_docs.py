@@ -23,7 +23,7 @@ def test_every_file_and_link_that_a_page_names_is_there(page):
 def test_the_readme_is_one_screen_and_names_every_page():
     text = (ROOT / "README.md").read_text()
     rows = re.findall(r"^\| \[`.*\n", text, re.MULTILINE)  # of the catalogue, which may grow
-    assert len(text.splitlines()) - len(rows) <= 130
+    assert len(text.splitlines()) - len(rows) <= 140
     assert not [page.name for page in PAGES if page.name != "README.md" and page.name not in text]
 
 

@@ -165,7 +165,7 @@ def _trials(texts: Sequence[str], words: Sequence[str]) -> tuple[list[Trial], Sw
     """Return the runs of a sweep, all checked, with the results of those that are finished; and the options."""
     meant = [meant_by(text.partition(":")[0]) for text in texts]
     kinds = [SCHEMES[name] for name, *_ in meant]
-    settings = []
+    settings: list[SweptSetting] = []
     for text, kind, (_, *before) in zip(texts, kinds, meant, strict=True):
         own = flags.words(scheme_of(text)) if ":" in text else []
         typed = [*before, *_without(kinds, kind, words)]
@@ -190,7 +190,7 @@ def _trials(texts: Sequence[str], words: Sequence[str]) -> tuple[list[Trial], Sw
     return trials, how, options
 
 
-class Setting(NamedTuple):
+class SweptSetting(NamedTuple):
     """A combination of values: as typed, and as the dataclasses that they make."""
 
     values: dict[str, str]
@@ -214,7 +214,7 @@ def _without(kinds: Sequence[type[Scheme]], kind: type[Scheme], words: Sequence[
     return kept
 
 
-def _settings(text: str, kind: type[Scheme], words: Sequence[str], own: Sequence[str]) -> list[Setting]:
+def _settings(text: str, kind: type[Scheme], words: Sequence[str], own: Sequence[str]) -> list[SweptSetting]:
     """Return the combinations of values of an algorithm.
 
     Args:
@@ -238,7 +238,7 @@ def _settings(text: str, kind: type[Scheme], words: Sequence[str], own: Sequence
     for values in itertools.product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
         _, scheme, options = read([*rest, *(f"{flags.flag_of(name)}={value}" for name, value in chosen.items())])
-        found.append(Setting({**({"algorithm": text} if text else {}), **chosen}, how, scheme, options))
+        found.append(SweptSetting({**({"algorithm": text} if text else {}), **chosen}, how, scheme, options))
     return found
 
 
