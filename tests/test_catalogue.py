@@ -220,3 +220,13 @@ def test_an_algorithm_trains_digits_and_keeps_shapes_and_type(name, tmp_path):
     assert [w.shape for w in model.get_weights()] == shapes
     assert {w.dtype.name for w in model.get_weights()} == {"float32"}
     assert result.metrics["test_accuracy"] > 0.9
+
+
+def test_list_and_explain_print_json(capsys):
+    assert dispatch(["list", "--json"]) == 0
+    cards = {row["algorithm"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert list(cards) == list(SCHEMES)
+    assert dispatch(["explain", "agn", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["idea"] == cards["agn"]["idea"]
+    assert found["hyperparameters"]["learning_rate"]["default"] == str(SCHEMES["agn"]().learning_rate)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,8 @@ from distsgd.common import Group, UserError
 from distsgd.common.cli.main import dispatch
 from distsgd.common.cli.own import problem_of_run
 from distsgd.common.data.orders import seed_generators
+from distsgd.common.errors import WaitTimeout
+from distsgd.common.launch.averages import mean_of_workers
 from distsgd.common.launch.join import JoinedWorker
 from distsgd.common.launch.script import MOST_PENDING, Echo, of_network
 from distsgd.common.record import checkpoint
@@ -687,3 +690,23 @@ def test_a_call_that_a_recovery_has_abandoned_gets_no_gradient_of_the_script():
     assert not handoff.take(points[0], True, now)[-1]
     with pytest.raises(StopIteration):
         handoff.take(points[0], False, handoff.begin_call())
+
+
+def test_a_mean_over_workers_waits_for_all_and_refuses_other_shapes():
+    left: dict[str, dict[int, list[float]]] = {}
+
+    def mean(key, index, vector, wait=20.0):
+        def exchange(key, own):
+            left.setdefault(key, {})[index] = own
+            return {k: v for k, v in left[key].items() if k != index}
+
+        return mean_of_workers(key, np.array(vector, np.float32), [1 - index], exchange, wait)
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [future.result(timeout=30) for future in [pool.submit(mean, "a", k, [k, 3.0]) for k in (0, 1)]]
+    np.testing.assert_array_equal(found, [[0.5, 3.0]] * 2)
+    with pytest.raises(WaitTimeout, match="worker 1: each worker must call average as often"):
+        mean("b", 0, [1.0], wait=0.0)
+    left["c"] = {1: [1.0, 2.0]}
+    with pytest.raises(UserError, match="Received: 1 numbers, and 2 on worker 1"):
+        mean("c", 0, [1.0])

@@ -89,3 +89,9 @@ def test_a_center_that_has_not_moved_is_told():
     assert worsened(rows, {"test_loss": 2.4, "version": 33}, {}) is None
     only = [{"kind": "center", "version": 33, "test_loss": 2.5}]
     assert worsened(only, {"test_loss": 2.5, "version": 33}, {}) is None
+
+
+def test_the_figures_of_a_script_are_the_last_of_each_worker_and_their_mean():
+    rows = [{"kind": "worker", "seconds": i, "worker": i % 2, "steps": i, "loss": 1.0 * i} for i in range(4)]
+    rows += [{"kind": "worker", "seconds": 5, "worker": 0, "steps": 5, "reward": 7.0, "bad": None}]
+    assert module.logged([*rows, {"kind": "center", "seconds": 6, "test_loss": 1.0}]) == {"loss": 2.5, "reward": 7.0}

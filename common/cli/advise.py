@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..contract.stability import largest_rate, rate_of
 from ..errors import UserError
+from ..files import dumps
 from ..record.tables import columns
 from ..server.traffic import LAYERS
 from ..virtual_time.forecast import Forecast, forecast
@@ -84,6 +85,8 @@ class Question:
     """Random seed of the simulated times."""
     like: Path | None = None
     """Folder of a recorded run: predict for machines fitted to its rounds. Flags of machines override the fit."""
+    json: bool = False
+    """Print the recommendation and the predictions as one line of JSON, instead of the table."""
 
     def __post_init__(self):
         check_fields(self)
@@ -152,6 +155,9 @@ def main(arguments: list[str]) -> int:
     )
     machines, size = fitted(question.like, platform, question.size)
     rows = predict(replace(question, parameters=str(size or PARAMETERS)), machines)
+    if question.json:
+        print(dumps({"recommendation": recommendation(rows), "rows": list(map(_record, rows.values()))}))  # noqa: T201
+        return 0
     page = Console(highlight=False)
     page.print(_table(rows))
     page.print(
@@ -323,6 +329,13 @@ def _table(rows: Mapping[str, Prediction]) -> Table:
             style="" if row.stable else "dim",
         )
     return table
+
+
+def _record(row: Prediction) -> dict[str, Any]:
+    """Return a row for JSON: the algorithm with its hyperparameters, and the figures of its run."""
+    settings = {field.name: str(getattr(row.scheme, field.name)) for field in fields(row.scheme)}
+    limits = {"largest_rate": row.limit, "stable": row.stable, "longer_period": row.longer}
+    return {"algorithm": row.scheme.name, "hyperparameters": settings, **asdict(row.run), **limits}
 
 
 def _digits(number: float) -> str:

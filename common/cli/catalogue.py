@@ -20,6 +20,7 @@ from rich.text import Text
 from ...algorithms import SCHEMES
 from ..arguments import nearest, spelt
 from ..errors import UserError
+from ..files import dumps
 from ..record.tables import columns
 from ..sources import ClassSource, docstring, meanings
 from . import flags
@@ -65,7 +66,12 @@ def _card_from_source(name: str) -> Card:
 
 def catalogue(arguments: list[str]) -> int:
     """Print the algorithms as a table; return the exit code."""
-    Parser("run.sh list", "Show the catalogue.").values(arguments)
+    parser = Parser("run.sh list", "Show the catalogue.")
+    parser.add_argument("--json", action="store_true", help="Print a line of JSON for each algorithm, instead.")
+    if parser.values(arguments).json:
+        for name in SCHEMES:
+            print(dumps({"algorithm": name, **dataclasses.asdict(card(name))}))  # noqa: T201
+        return 0
     table = columns("algorithm", "", "idea", "paper")
     for name in SCHEMES:
         known = card(name)
@@ -117,8 +123,17 @@ def explanation(arguments: list[str]) -> int:
     """Explain an algorithm of the catalogue or of an imported file; return the exit code."""
     parser = Parser("run.sh explain", "Equations, origin, departures, limits and hyperparameters of an algorithm.")
     parser.add_argument("algorithm", help=", ".join(SCHEMES))
-    word = parser.values(arguments).algorithm
-    name = meant_by(word)[0]
+    parser.add_argument("--json", action="store_true", help="Print it as one line of JSON, instead.")
+    given = parser.values(arguments)
+    word, name = given.algorithm, meant_by(given.algorithm)[0]
+    if given.json:
+        scheme = SCHEMES[name]
+        found = {
+            k: {"default": default, "meaning": meaning} for k, (default, meaning) in hyperparameters(scheme).items()
+        }
+        text = docstring(sys.modules[scheme.__module__]) or docstring(scheme)
+        print(dumps({"algorithm": name, **dataclasses.asdict(card(name)), "text": text, "hyperparameters": found}))  # noqa: T201
+        return 0
     explain(SCHEMES[name], "" if name == spelt(word, SCHEMES) else spelt(word, aliases()) or "")
     return 0
 

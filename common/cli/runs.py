@@ -113,6 +113,7 @@ def list_runs(arguments: list[str]) -> int:
     elif options.json:
         for run in runs:
             row = {"run_dir": str(run.folder), **{name: run.values.get(name) for name in COLUMNS}}
+            row |= {"figures": run.result["figures"]} if run.result.get("figures") else {}
             print(dumps(row))  # noqa: T201
     else:
         # A terminal wraps longer lines.
@@ -127,6 +128,7 @@ def _sheet(runs: Sequence[SavedRun], root: Path) -> Sheet:
     titles = "run", "outcome", "workers", "updates", "test loss", "accuracy", "seconds", "data, model"
     forms = {"workers": ",d", "updates": ",d", "test_loss": ",.4f", "test_accuracy": ",.4f", "seconds_training": ",.1f"}
     rows: list[list[Cell]] = []
+    logged = any(run.result.get("figures") for run in runs)  # by scripts
     for run in runs:
         values = run.values
         rows.append(
@@ -135,9 +137,10 @@ def _sheet(runs: Sequence[SavedRun], root: Path) -> Sheet:
                 values["outcome"],
                 *(_figure(values.get(name), form) for name, form in forms.items()),
                 f"{values['dataset']}, {values['model']}",
+                *[", ".join(f"{k} {shown(value)}" for k, value in (run.result.get("figures") or {}).items())] * logged,
             ]
         )
-    return Sheet(titles, rows)
+    return Sheet([*titles, *["logged"] * logged], rows)
 
 
 def _figure(value: Any, form: str) -> Cell:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..lazy import tf
+from ..messages.torch_tensors import seed_torch
 
 _drawing: ContextVar[Draws | None] = ContextVar("the call of a data function", default=None)
 _patching = threading.Lock()
@@ -84,13 +85,14 @@ def agreeing(seed: int, worker: int) -> Iterator[None]:
 
 
 def seed_generators(seed: int, whose: str) -> None:
-    """Seed `numpy.random` and `random` with the run's seed and a name.
+    """Seed `numpy.random`, `random`, and PyTorch if it is imported, with the run's seed and a name.
 
     A fork has the generators of its parent: without this, all workers would draw the same numbers.
     """
     state = np.random.SeedSequence([seed, zlib.crc32(whose.encode())]).generate_state(8)
     np.random.seed(state[:4])
     random.seed(state[4:].tobytes())
+    seed_torch(int(state[0]))
 
 
 def _patch() -> None:

@@ -28,6 +28,7 @@ from ..messages.torch_tensors import NATIVE, is_torch, place, write
 from ..record_format import GRADIENTS, read_arrays
 from ..tasks.calls import ObserverCalls
 from ..tasks.script_loop import Handoff
+from .averages import mean_of_workers
 from .launched import MOST_JOINS, Launched
 from .shards import Sharding
 from .terms import Terms
@@ -122,6 +123,10 @@ def _graph(function: Any, *shapes: Sequence[int]) -> Any:
     return tf.function(function, autograph=False).get_concrete_function(*specs)
 
 
+def _is_floating(leaf: Any) -> bool:
+    return leaf.is_floating_point() if is_torch(leaf) else tf.as_dtype(leaf.dtype).is_floating
+
+
 def _is_writeable(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray) and leaf.flags.writeable
 
@@ -176,7 +181,7 @@ class JoinedWorker:
     def __init__(self, launched: Launched | Unlaunched, scheme: Scheme, variables: Any, name: str, without_decay: Any):
         self.index, self.num_workers = launched.index, launched.job.cluster.workers
         self._run_dir, self._has_files = launched.job.run_dir / name, launched.job.cluster.evaluates
-        self._scheme = scheme
+        self._scheme, self._launched, self._name, self._averages = scheme, launched, name, 0
         self._sharding = Sharding(self.index, self.num_workers, lambda key, own: launched.exchange(f"{name}{key}", own))
         self._arrays = ScriptArrays(variables)
         shapes = self._arrays.structure.shapes
@@ -256,6 +261,30 @@ class JoinedWorker:
         """
         for name, value in figures.items():
             self._loop.progress.figures[name].append(float(scalar(value)))
+
+    def average(self, tensors: Any) -> Any:
+        """Write the mean over all workers into tensors that are no part of the algorithm, and return these.
+
+        Call it after the block, on every worker, for tensors that each worker has for itself: running statistics of
+        batch normalisation (`model.buffers()` of PyTorch, `model.non_trainable_variables` of Keras). `train` does so.
+        Tensors of whole numbers, such as counters of batches, stay. The numbers travel as text: not for large tensors.
+
+        Args:
+            tensors: variables, tensors or arrays, in the structures of `join`, with the same shapes on all workers.
+
+        Raises:
+            UserError: the shapes differ between workers, or an array cannot be written.
+            WaitTimeout: another worker has not called it.
+        """
+        leaves = [leaf for leaf in tf.nest.flatten(arrays_of(tensors)) if _is_floating(leaf)]
+        if not leaves or self.num_workers == 1:
+            return tensors
+        self._averages += 1
+        arrays, others = ScriptArrays(leaves), [k for k in range(self.num_workers) if k != self.index]
+        wait = self._launched.job.cluster.wait_seconds
+        key = f"{self._name}-average-{self._averages}"
+        arrays.write(mean_of_workers(key, arrays.now(), others, self._launched.exchange, wait))
+        return tensors
 
     def center(self) -> Any:
         """Return the center, with the structure of the variables."""

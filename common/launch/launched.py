@@ -65,7 +65,7 @@ class Launched:
         loop.await_others()
         return loop
 
-    def exchange(self, name: str, numbers: Sequence[int]) -> dict[int, Sequence[int]]:
+    def exchange(self, name: str, numbers: Sequence[float]) -> dict[int, Sequence[float]]:
         """Leave numbers under a name, and return those that other workers have left there so far, by worker.
 
         On several machines the first numbers under a name stay.

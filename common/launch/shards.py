@@ -8,7 +8,7 @@ are compared: they must have the same places. Of a `tf.data.Dataset`, whose elem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..data.places import out_of_place, rows_of
@@ -19,7 +19,8 @@ MOST_EXAMPLES, MOST_BYTES = 1 << 14, 1 << 25  # of arrays that are compared, the
 BATCHES = 64  # of other data, the first ones
 CALLS = 8  # of `shard`, the first ones
 
-Exchange = Callable[[str, Sequence[int]], dict[int, Sequence[int]]]  # leaves numbers under a name; those of all so far
+# Leaves numbers under a name; returns those of all workers so far.
+Exchange = Callable[[str, Sequence[int]], Mapping[int, Sequence[float]]]
 
 
 class Sharding:

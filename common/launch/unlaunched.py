@@ -147,7 +147,7 @@ class Unlaunched:
         run = self.runs[name] = RunHere(terms.job(self.job, name, take=handoff.take), self.script, handoff)
         return run.loop()
 
-    def exchange(self, key: str, own: Sequence[int]) -> dict[int, Sequence[int]]:
+    def exchange(self, key: str, own: Sequence[float]) -> dict[int, Sequence[float]]:
         """Return the numbers of the other workers, of which there are none."""
         return {}
 

@@ -27,6 +27,8 @@ HUGE = 1e6  # from here on a metric is shown with an exponent: all digits would 
 MANY = 5  # most numbers of a metric that are shown one by one
 
 
+OF_EVERY_ROW = {"kind", "seconds", "run", "worker", "steps"}  # of a worker, beside its figures
+
 MOST_AXES = 4  # most dimensions of a metric
 
 FIGURE: Kind = (
@@ -189,6 +191,17 @@ def others(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics on the test data by name, without `ALWAYS`, unless these are vectors."""
     tests = {name: value for name, value in metrics.items() if name.startswith("test_")}
     return {name: value for name, value in tests.items() if name not in ALWAYS or isinstance(value, list)}
+
+
+def logged(rows: Iterable[Row]) -> dict[str, float]:
+    """Return the last figures that the workers' scripts have logged, by name: the mean over the workers."""
+    last: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if row["kind"] == "worker":
+            for name in row.keys() - OF_EVERY_ROW:
+                if isinstance(row[name], int | float) and math.isfinite(row[name]):
+                    last.setdefault(name, {})[row["worker"]] = row[name]
+    return {name: float(np.mean(list(values.values()))) for name, values in sorted(last.items())}
 
 
 def shown(value: Any) -> str:

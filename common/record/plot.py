@@ -19,6 +19,7 @@ import numpy as np
 from ..errors import UserError
 from ..files import replacing
 from .bands import IN_WORDS, Band, Curve, mean_and_band, spread
+from .metrics import OF_EVERY_ROW
 
 Row = dict[str, Any]
 
@@ -330,7 +331,7 @@ def _figures_of_script(run: Drawn) -> dict[tuple[str, int], list[Row]]:
     found: dict[tuple[str, int], list[Row]] = {}
     for row in run.rows:
         if row["kind"] == "worker" and row["worker"] < MOST_WORKERS:
-            for name in row.keys() - {"kind", "seconds", "run", "worker", "steps", "loss"}:
+            for name in row.keys() - {*OF_EVERY_ROW, "loss"}:
                 found.setdefault((name, row["worker"]), []).append(row)
     return dict(sorted(found.items()))
 

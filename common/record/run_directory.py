@@ -40,7 +40,7 @@ from . import checkpoint
 from .cpu import CpuRecord
 from .faults import Faults
 from .latest import ROOT, make_latest
-from .metrics import Metrics, Row, others, worsened
+from .metrics import Metrics, Row, logged, others, worsened
 from .plot import Drawn, accuracy_of, draw, save
 from .round_log import Shares
 
@@ -366,6 +366,7 @@ class RunRecord:
             "test_accuracy": accuracy_of(last),
             "test_loss": last.get("test_loss"),
             **others(last),
+            **({"figures": logged(self.rows)} if examples is None else {}),
             "staleness": {
                 "mean": last.get("staleness_mean"),
                 **({"steady": last["staleness_steady"]} if "staleness_steady" in last else {}),
