@@ -20,7 +20,6 @@ from rich.text import Text
 from ...algorithms import SCHEMES
 from ..arguments import nearest, spelt
 from ..errors import UserError
-from ..files import dumps
 from ..record.tables import columns
 from ..sources import ClassSource, docstring, meanings
 from . import flags
@@ -69,6 +68,8 @@ def catalogue(arguments: list[str]) -> int:
     parser = Parser("run.sh list", "Show the catalogue.")
     parser.add_argument("--json", action="store_true", help="Print a line of JSON for each algorithm, instead.")
     if parser.values(arguments).json:
+        from ..files import dumps  # not at the top: the table needs no NumPy
+
         for name in SCHEMES:
             print(dumps({"algorithm": name, **dataclasses.asdict(card(name))}))  # noqa: T201
         return 0
@@ -127,6 +128,8 @@ def explanation(arguments: list[str]) -> int:
     given = parser.values(arguments)
     word, name = given.algorithm, meant_by(given.algorithm)[0]
     if given.json:
+        from ..files import dumps
+
         scheme = SCHEMES[name]
         found = {
             k: {"default": default, "meaning": meaning} for k, (default, meaning) in hyperparameters(scheme).items()

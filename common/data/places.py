@@ -30,7 +30,7 @@ def rows_of(leaves: Sequence[Any]) -> list[int]:
     return sums
 
 
-def out_of_place(mine: Sequence[int], theirs: Sequence[int]) -> bool:
+def out_of_place(mine: Sequence[float], theirs: Sequence[float]) -> bool:
     """Return True if an example that occurs once in both is not at the same place."""
     counts, places = [Counter(rows) for rows in (mine, theirs)], {row: place for place, row in enumerate(theirs)}
     return any(counts[0][row] == counts[1][row] == 1 and places[row] != place for place, row in enumerate(mine))
