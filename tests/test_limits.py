@@ -22,6 +22,7 @@ from distsgd.algorithms import (
     TrimmedMean,
 )
 from distsgd.common import Group, UserError
+from distsgd.common.contract import Async, Barrier, Bounded, Gossip, Pairs, Quorum
 
 DEFAULTS = Path(__file__).with_name("defaults.json")
 
@@ -72,6 +73,9 @@ def test_other_names_have_the_options_of_the_table():
         ),
         (3, SyncSGDLR(learning_rates=(0.1, 0.2, 0.3)), SyncSGDLR(learning_rates=(0.1, 0.2))),
         (3, TrimmedMean(trim=0.5), TrimmedMean(trim=0.51)),
+        (3, Barrier(backup_workers=2), Barrier(backup_workers=3)),
+        (3, Bounded(slack=0), Bounded(slack=-1)),
+        (3, Quorum(1, grace=0.0), Quorum(0)),
     ],
     ids=lambda value: getattr(value, "name", str(value)),
 )
@@ -79,6 +83,20 @@ def test_a_value_at_its_limit_is_allowed_and_the_next_is_refused(workers, allowe
     allowed.check(workers)
     with pytest.raises(UserError, match="Received: "):
         refused.check(workers)
+
+
+def test_an_update_has_a_message_of_as_many_workers_as_a_rule_says_and_at_least_of_one():
+    active = range(6)
+    assert [Barrier(backup_workers=2).set_size(number) for number in active] == [1, 1, 1, 1, 2, 3]
+    assert [Quorum(3).set_size(number) for number in active] == [1, 1, 2, 3, 3, 3]
+    rules = {Barrier(1): 1, Quorum(2): 1, Quorum(2, late="count"): 2.5, Bounded(1): 5, Async(): 5, Gossip(): 1}
+    assert {rule: rule.updates_per_round(5) for rule in rules} == rules
+
+
+def test_the_mean_of_workers_that_gossip_is_collected_a_hundred_times_in_a_run_unless_snapshots_are_taken():
+    for every in (lambda last: Gossip().every(last, None), Pairs().every):
+        assert [every(last) for last in (None, 20, 199, 200, 5000)] == [10, 1, 1, 2, 50]
+    assert Gossip().every(5000, (7, 3)) == 7
 
 
 @pytest.mark.parametrize("done", [6, 12, 18, 30, 36])

@@ -15,6 +15,7 @@ from distsgd.algorithms import DPSGD, SCHEMES, AllReduce, DSGDTracking
 from distsgd.common import Recovery, UserError
 from distsgd.common.errors import TaskLost
 from distsgd.common.messages.ops import building
+from distsgd.common.messages.stand_in import Row
 from distsgd.common.record import checkpoint
 from distsgd.common.replay import members as lost_members
 from distsgd.common.replay.reference.gossip_rules import NEVER, Lost, Members, d_psgd, dsgd_tracking, members_of
@@ -204,6 +205,23 @@ def test_a_lost_worker_that_joins_again_takes_part_from_the_present_version(prot
     assert joined.rounds == joined.version == 0
     assert protocol.begin(0, 4) == [losses.NEVER] * 4
     assert protocol.described()[0]["returned_at"] == 0
+
+
+def test_a_worker_that_returns_skips_the_rounds_that_it_was_out_and_is_in_no_earlier_center():
+    own = {name: tf.Variable(value) for name, value in losses.variables(3).items()}
+    ps, skipped = SimpleNamespace(variables=SimpleNamespace(**own), read_version=lambda: tf.constant(9, tf.int64)), []
+    ps.rounds_applied, ps.skip_rounds = tf.constant([9, 9, 4], tf.int64), lambda number: skipped.append(number.numpy())
+    ps.only = lambda slot: tf.equal(tf.range(3), slot.index)
+    ps.write = lambda variable, slot, value: Row(variable, slot.index).write(value)
+    own["lost"].assign([losses.NEVER, losses.NEVER, 5])
+    losses.keep(ps, tf.constant([True, True, False]), tf.constant(9, tf.int64))
+    for worker in (1, 2):
+        losses.rejoin(ps, SimpleNamespace(index=worker))
+    assert [number.tolist() for number in skipped] == [[0, 0, 0], [0, 0, 5]]
+    assert (own["begun"].numpy().tolist(), own["returned"].numpy().tolist()) == ([0, 9, 9], [losses.NEVER] * 2 + [9])
+    losses.keep(ps, tf.constant([True] * 3), tf.constant(12, tf.int64))
+    assert own["kept"].numpy().tolist() == [12, 12, 0]
+    assert losses.out_from(ps).numpy().tolist() == [losses.NEVER] * 3
 
 
 # Processes.

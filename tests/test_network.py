@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 from scheduled import happens
 
-from distsgd.algorithms import DESLOC, SSP, AllReduce, AsyncSGD, Downpour, OneBitAdam, SyncSGD
+from distsgd.algorithms import AEASGD, DESLOC, SSP, AllReduce, AsyncSGD, Downpour, OneBitAdam, SyncSGD
+from distsgd.common.contract import Bounded
 from distsgd.common.errors import UserError
 from distsgd.common.record_format import EVENTS
+from distsgd.common.sync.release import waiting_at
 from distsgd.common.virtual_time.links import SharedLinks
 from distsgd.common.virtual_time.platform import NETWORKS, Machines, Platform
 from distsgd.common.virtual_time.resources import NEVER, Fair, level
+from distsgd.common.virtual_time.server import RoundTimings
 from distsgd.common.virtual_time.sizes import Sizes
 
 
@@ -159,6 +162,36 @@ def test_workers_in_regions_share_the_link_of_their_region_alone():
 def test_the_lock_is_held_for_a_message_or_for_the_center_that_is_pulled():
     sizes = Sizes(AsyncSGD(), message=3.0, reply=8.0, floats=0.0, before=0, rounds=1)
     assert [sizes.of(kind, 0) for kind in ("exchange", "push", "pull")] == [3, 3, 8]
+
+
+def test_rounds_before_the_simulated_ones_count_among_those_that_send_floats():
+    sizes = Sizes(OneBitAdam(warmup_steps=5), message=3.0, reply=8.0, floats=[40.0, 50.0], before=3, rounds=4)
+    assert [(sizes.message(n), sizes.reply(n)) for n in range(4)] == [(40, 50)] * 2 + [(3, 8)] * 2
+
+
+def test_a_round_whose_reply_is_lost_has_no_end_of_its_steps_either():
+    timings = RoundTimings(2)
+    timings.begun, timings.ready, timings.computed = [1000, 2000], [3000, 4000], [5000, 6000]
+    timings.log(0, 9000)
+    timings.log(1, -1)
+    assert timings.rounds()[:, [0, 2, 3, 4, 7]].tolist() == [[0, 1, 3, 5, 9], [1, 2, 4, -1, -1]]
+
+
+def test_a_worker_that_has_left_bounds_the_lead_of_no_other():
+    lead = waiting_at(Bounded(1), 3)
+    lead.counted(1)
+    assert lead.arrive(0, 1) == [0]
+    lead.counted(2)
+    assert lead.arrive(0, 2) == []  # 1 and 2 have made no round
+    lead.counted(1)
+    assert lead.arrive(1, 1) == [1]
+    assert lead.leave(0) == [0]  # worker 2 leaves
+
+
+def test_a_run_ends_with_the_last_steps_of_workers_that_exchange_first():
+    """A worker exchanges after the first of three steps of 10 ms."""
+    found = happens(AEASGD(communication_period=3), workers=2, steps=6, step_ms=10, latency="1ms")
+    assert found.seconds == pytest.approx(6 * 0.01 + 2 * 2 * 0.001)
 
 
 def test_the_lock_of_the_ps_takes_one_after_the_other():

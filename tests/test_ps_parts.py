@@ -43,6 +43,7 @@ class Parts:
             self.slots = Slots(self.transactions, [HERE], tf.zeros([0]), waits=False)
             self.copies = LocalCopies(self.transactions, self.journal, self.slots)
             self.snapshots = SnapshotBuffer(Multiples(2, 4), self.center.slices, self.slots.states)
+            self.center.snapshots = self.snapshots
             self.slot = self.slots.slot(1, 1)
             initialize = tf.compat.v1.global_variables_initializer()
         self.session = tf.compat.v1.Session(graph=self.graph)
@@ -50,10 +51,10 @@ class Parts:
         self.session.run(initialize, fed | {self.journal.restoration: [1, 0]})
 
     def run(self, build):
-        """Run what `build` builds, in the order of its lines."""
+        """Run what `build` builds, in the order of its lines; a restoration would be number 2, after 40 events."""
         with building(self.graph):
             fetches = tf.function(lambda: tf.nest.map_structure(tf.convert_to_tensor, build()), autograph=False)()
-        return self.session.run(fetches)
+        return self.session.run(fetches, {self.journal.restoration: [2, 40]})
 
     def do(self, *actions):
         """Run actions, one after the other, that return nothing."""
@@ -84,6 +85,21 @@ def test_a_checkpoint_needs_the_copies_of_finished_workers_again(parts):
     assert (rounds.tolist(), kept.tolist()) == ([NONE, 6, NONE, 8], [b"", b"b", b"", b"d"])
 
 
+def test_a_worker_stands_still_with_a_copy_of_its_last_round_or_once_it_has_finished_or_left(parts):
+    copies, slots = parts.copies, parts.slots
+    parts.do(lambda: parts.journal.rounds_applied.assign(integers(5, 5, 5, 5)))
+    parts.do(lambda: copies.put_back(integers(5, 4, 4, 6), tf.constant(list("abcd"))))
+    assert parts.run(copies.paused_workers)[0].tolist() == [True, False, False, False]
+    joined = [parts.run(lambda k=k: copies.join(parts.slots.slot(k, k), integers(5)[0]))[0] for k in range(4)]
+    assert joined == [True, False, False, False]  # of rounds that are not recorded, a copy is of no use
+    parts.do(lambda: slots.finished.assign([False, True, False, False]))
+    parts.do(lambda: slots.active.assign([True, True, False, True]))
+    paused, rounds, continues = parts.run(copies.paused_workers)
+    assert (paused.tolist(), rounds.tolist(), continues) == ([True, True, True, False], [5] * 4, True)
+    parts.do(lambda: slots.stopping.assign(True))
+    assert not parts.run(copies.paused_workers)[2]
+
+
 def test_no_request_for_copies_outlives_a_restoration(parts):
     copies = parts.copies
     assert parts.run(lambda: copies.asked) == NEVER
@@ -99,6 +115,40 @@ def test_rounds_that_a_worker_was_out_are_no_events_of_the_log(parts):
     parts.do(lambda: journal.skip_rounds(integers(0, 3, 0, 1)))
     rounds, joins = parts.run(lambda: [journal.rounds_applied, journal.joins])
     assert (rounds.tolist(), rounds.sum() + joins) == ([0, 3, 0, 1], 0)
+
+
+def rows_of(**columns):
+    """Return rows of the log that are zero but for these columns."""
+    number = len(next(iter(columns.values())))
+    return tf.transpose(tf.stack([integers(*columns.get(name, [0] * number)) for name in ROW]))
+
+
+def test_messages_of_a_region_get_the_versions_that_follow_in_the_log_of_the_run(parts):
+    journal, columns = parts.journal, {"worker": [3, 1, 0, 3], "accepted": [1, 1, 0, 1]}
+    assert parts.run(lambda: journal.record_of_region(rows_of(**columns), integers(10)[0])) == 3
+    found, rounds = parts.run(lambda: [journal.records.dequeue_many(4), journal.rounds_applied])
+    assert found[:, ROW.index("version")].tolist() == [10, 11, 12, 12]
+    assert rounds.tolist() == [0, 1, 0, 2]
+
+
+def test_what_the_evaluator_has_not_acknowledged_is_read_again_but_not_across_a_restoration(parts):
+    journal = parts.journal
+
+    def drained():
+        events, before, restoration, length = parts.run(journal.drain)
+        return events[:, ROW.index("worker")].tolist(), int(before), [int(restoration), int(length)]
+
+    parts.do(lambda: journal.records.enqueue_many(rows_of(worker=[0, 1, 2])))
+    assert drained() == ([0, 1, 2], 0, [1, 0])
+    for restoration, number in ((7, 3), (1, 2), (1, 1)):  # of another state; of two events; of one, too late
+        parts.do(lambda n=number, r=restoration: journal.acknowledge(integers(r)[0], integers(n)[0]))
+    parts.do(lambda: journal.records.enqueue_many(rows_of(worker=[3])))
+    assert drained() == ([2, 3], 2, [1, 0])
+    parts.do(lambda: journal.finish(parts.slot, integers(5, 6), tf.constant(True)))
+    assert parts.run(journal.ends)[:, 1:].tolist() == [[-1, -1], [5, 6], [-1, -1], [-1, -1]]
+    parts.do(lambda: journal.records.enqueue_many(rows_of(worker=[1])), journal.begin_again)
+    assert drained() == ([], 40, [2, 40])
+    assert parts.run(journal.ends)[:, 1:].tolist() == [[-1, -1]] * 4
 
 
 @pytest.mark.parametrize("resumes", [True, False])
@@ -149,11 +199,11 @@ def test_a_snapshot_is_written_once_and_counts_when_all_its_slices_are_there(par
     assert taken["passed"][0] > 0
     assert taken["passed"][1:].tolist() == [NOT_TAKEN] * 3
     parts.do(lambda: first.average.assign([2.0] * 3), lambda: second.average.assign([2.0] * 2))
-    parts.do(lambda: snapshots.save_if_due(tf.constant(2, tf.int64)))
+    parts.do(lambda: parts.center.count_updates(2))
     once = parts.run(snapshots.read)
     parts.do(lambda: first.average.assign([3.0] * 3))
-    parts.do(lambda: snapshots.save_if_due(tf.constant(2, tf.int64), moved=tf.constant(False)))
-    parts.do(lambda: snapshots.save_if_due(tf.constant(3, tf.int64)), lambda: snapshots.save_if_due(8))
+    for updates in (0, 1, 5):  # a message that makes no update; to versions 3 and 8, which have no row
+        parts.do(lambda updates=updates: parts.center.count_updates(updates))
     again = parts.run(snapshots.read)
     assert again["centers"].tolist() == [[1.0] * 5, [2.0] * 5, [0.0] * 5, [0.0] * 5]
     assert again["passed"].tolist() == once["passed"].tolist()

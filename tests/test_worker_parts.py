@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from distsgd.common.messages.ops import building
-from distsgd.common.server.answers import NEVER, NONE, PausedWorkers
+from distsgd.common.server.answers import NEVER, NONE, PausedWorkers, Positions
 from distsgd.common.sync.store import Message, WorkerSlot
 from distsgd.common.tasks.local_state import LocalState
 from distsgd.common.tasks.standstill import Standstill
@@ -94,19 +94,44 @@ def test_a_pair_averages_no_parameters_after_a_loss_or_an_element_that_is_not_fi
     assert run(build) == [np.isfinite(loss) and np.isfinite(element)]
 
 
-def test_rounds_in_one_call_are_numbered_and_so_are_their_steps():
-    numbers = []
+@pytest.mark.parametrize(("exchange_first", "replied", "begun"), [(False, 70, None), (True, 70, 70), (True, -1, None)])
+def test_rounds_in_one_call_are_numbered_and_so_are_their_steps(exchange_first, replied, begun):
+    """With `exchange_first` they begin with the reply of the round before."""
+    numbers, timers = [], []
 
     def one(rows, event, timer, number, first):
         numbers.append([number, first])
+        timers.append(timer.begun)
         return tf.zeros([2])
 
     def build():
-        worker = SimpleNamespace(device="/device:CPU:0", scheme=SimpleNamespace(exchange_first=False), round=one)
-        DenseWorker.rounds(worker, tf.zeros([3, 4, 8], tf.int32), "exchange", tf.constant([5, 20, -1, -1], tf.int64))
-        return numbers
+        scheme = SimpleNamespace(exchange_first=exchange_first)
+        worker = SimpleNamespace(device="/device:CPU:0", scheme=scheme, round=one)
+        before = tf.constant([5, 20, 60, replied], tf.int64)
+        DenseWorker.rounds(worker, tf.zeros([3, 4, 8], tf.int32), "exchange", before)
+        return numbers, timers[0]
 
-    assert np.array(run(build)).tolist() == [[5, 20], [6, 24], [7, 28]]
+    found, first = run(build)
+    assert np.array(found).tolist() == [[5, 20], [6, 24], [7, 28]]
+    assert first == begun or (begun is None and first > 1e15)
+
+
+def test_rounds_without_a_copy_are_numbered_too():
+    numbers = []
+
+    class Counting(without_copy.WithoutCopy):
+        def round(self, rows, before, first, last):
+            numbers.append([self.view.round, self.view.step, tf.constant([first, last])])
+            return tf.constant(0.5), before
+
+    def build():
+        worker = object.__new__(Counting)
+        worker.device, worker.view = "/device:CPU:0", SimpleNamespace()
+        worker.rounds(tf.zeros([3, 1, 8], tf.int32), "exchange", tf.constant([5, 5, -1, -1], tf.int64))
+        return [list(map(tf.convert_to_tensor, ones)) for ones in numbers]
+
+    found = [(int(number), int(step), *ends) for number, step, ends in run(build)]
+    assert found == [(5, 5, True, False), (6, 6, False, False), (7, 7, False, True)]
 
 
 def fed_worker(**own):
@@ -129,6 +154,27 @@ def test_a_step_of_a_script_s_own_optimizer_counts_for_schedules():
     worker.replica.is_point = tf.constant(True)
     worker._step([tf.constant([3.0])])
     assert (int(worker.clock), worker.views[0].params.numpy().tolist()) == (5, [3.0])
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_the_loop_of_a_script_that_has_left_ends_without_a_step(more):
+    worker = fed_worker(scheme=SimpleNamespace(exchange_first=False))
+    worker.replica.more, steps = tf.constant(more), []
+    worker._gradient = lambda rows: (tf.constant(0.5), [tf.ones([2])])
+    worker._step = steps.append
+    _, _, (continues,) = worker._local_step(ROWS[0], tf.constant(1))
+    assert (bool(continues), len(steps), bool(worker.replica.may_end)) == (more, int(more), True)
+
+
+def test_steps_beside_a_message_are_computed_after_it_is_ready():
+    with tf.Graph().as_default():
+        timer = RoundTimer(moment(), tf.zeros([2], tf.int64))
+        timer.send(Message(tf.identity(tf.ones([2]))))
+        ready, steps = timer.ready, tf.identity(tf.ones([]))
+        assert timer.computed is ready
+        timer.overlap(steps)
+        assert timer.ready is ready
+        assert {ready.op, steps.op} <= before(timer.computed.op)
 
 
 @pytest.mark.parametrize("in_parts", [False, True])
@@ -190,3 +236,29 @@ def test_a_state_is_read_while_a_worker_moves_only_where_its_messages_take_the_l
     # A worker in its first round has no state, and is not waited for unless all meet.
     first = PausedWorkers(np.array([True, False]), np.array([4, 0]), np.True_)
     assert [standstill._all_stand(each) for each in (now, first)] == [False, not meets]
+
+
+@pytest.mark.parametrize(
+    ("meets", "stride", "lag", "meeting"), [("version", 1, 0, 18), ("rounds", 1, 0, 20), ("rounds", 7, 3, 28)]
+)
+def test_workers_meet_after_the_present_call_of_each_and_one_more(meets, stride, lag, meeting):
+    """Of 4 rounds at most, the first after a multiple of the stride that no worker can have passed."""
+    keeping = SimpleNamespace(meets=meets, stride=stride, lag=lag)
+    standstill = Standstill(keeping, lambda: 100.0)  # pyright: ignore[reportArgumentType]
+    assert standstill._earliest(Positions(np.int64(10), np.array([9, 12]), np.array([1, 4]))) == meeting
+
+
+@pytest.mark.parametrize("meets", ["", "version"])
+def test_a_worker_passes_no_meeting_and_answers_each_request_once(meets):
+    """It has made 20 rounds, and joined 3 updates later than it would have without a restart."""
+    local = object.__new__(LocalState)
+    local.keeping, local.progress = SimpleNamespace(stops=True, meets=meets), SimpleNamespace(rounds=20)
+    local.calls, local.answered = SimpleNamespace(asked=NONE), NONE
+    local.joined(23, copied=False)
+    assert local.meeting == (23 if meets else 20)
+    seen = []
+    for local.calls.asked in (NONE, NEVER, 23, 25, 60):
+        seen.append((local.at_most(10), local.is_asked()))
+    assert seen == ([(10, False)] * 2 + ([(10, True), (2, False), (10, False)] if meets else [(10, True)] * 3))
+    local.answered = local.calls.asked = local.meeting
+    assert not local.is_asked()
