@@ -164,9 +164,51 @@ def test_a_verdict_has_the_factors_that_the_docs_name():
     smooth, jumping = (SimpleNamespace(**executions | {"disturbed": own}) for own in (None, executions["disturbed"]))
     assert References.limit.fget(smooth) == pytest.approx(10 * APART["single"])
     assert References.limit.fget(jumping) == pytest.approx(2 * APART["disturbed"])
+    at_least = {name: SimpleNamespace(center=np.array([1.0, 0])) for name in APART}
+    assert References.limit.fget(SimpleNamespace(**at_least)) == 1e-5
+    assert References.limit.fget(SimpleNamespace(**at_least | {"disturbed": None})) == 2e-6
+    at_least["disturbed"].center[0] = 1.6  # two chaotic runs
+    assert References.limit.fget(SimpleNamespace(**at_least)) == pytest.approx(10 * 0.6)
     noise = _disturbed(lambda x, k, t: np.r_[np.full(10_000, 3.0), np.zeros(10_000)], 1e-5)(None, 0, 0)
     assert noise[:10_000].std() == pytest.approx(1e-5 * 3 / np.sqrt(2), rel=0.05)
     assert not noise[10_000:].any()
+
+
+@pytest.mark.parametrize(
+    ("error", "until", "agrees"),
+    [
+        (9e-6, 0, True),
+        (1.1e-5, 0, False),
+        (0.004, 80, True),
+        (0.004, 100, True),
+        (0.006, 80, True),
+        (0.006, 100, False),
+    ],
+)
+def test_a_run_with_jumps_agrees_as_far_as_its_losses_do_and_at_its_end_with_its_center(error, until, agrees):
+    run = SimpleNamespace(equations=SimpleNamespace(jumps=True), result={"updates": 100})
+    assert Verdict(run, error, limit=1.0, until=until).agrees == agrees
+
+
+@pytest.mark.parametrize(
+    ("last", "found"), [(1e-5, 40), (5e-5, 30), (9e-3, 30), (1.1e-2, "the test loss at update 40 is 1.1e-02 ")]
+)
+def test_losses_are_those_of_the_equations_where_float32_explains_them_and_a_wrong_rate_is_told(
+    last, found, monkeypatch
+):
+    """In float32 losses are 2e-6 apart, with disturbed gradients 1e-3; a wrong rate is not told at update 10."""
+    wrong = SimpleNamespace(losses=np.array([1 + 1e-6, 1.01, 1.01, 1.01]))
+    monkeypatch.setattr(comparison, "replace", lambda run, **_: SimpleNamespace(execute=lambda: wrong))
+    references = object.__new__(References)
+    references.exact, references.single, references.disturbed = (
+        SimpleNamespace(losses=np.full(4, 1 + apart)) for apart in (0, 2e-6, 1e-3)
+    )
+    losses = {10: 1 + 1.9e-5, 20: 1.0, 30: 1 - 1.9e-5, 40: 1 + last}
+    references.run = SimpleNamespace(losses=losses, hyperparameters=Hyperparameters({"learning_rate": 0.1}))
+    until, reason = references.course()
+    assert reason.startswith(found) if isinstance(found, str) else (until, reason) == (found, "")
+    losses[10] = 1 + 2.1e-5  # what follows a difference is no proof
+    assert references.course()[0] == 0
 
 
 def test_a_record_with_more_or_fewer_updates_than_messages_is_refused(recorded):
