@@ -427,6 +427,16 @@ class HarnessWorker:
         return future
 
 
+def before(operation: Any) -> set[Any]:
+    """Return all operations that must run before an operation, itself included, in its graph."""
+    found, left = set(), [operation]
+    while left:
+        if (one := left.pop()) not in found:
+            found.add(one)
+            left += [*one.control_inputs, *(tensor.op for tensor in one.inputs)]
+    return found
+
+
 def in_thread(action: Callable[[], Any]) -> Future:
     """Start an action in a thread and return its future; a test that fails does not wait for it."""
     future: Future = Future()

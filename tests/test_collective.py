@@ -12,13 +12,13 @@ from distsgd.algorithms import AllReduce
 from distsgd.common.messages import transport
 from distsgd.common.messages.channels import Channels
 from distsgd.common.messages.cut import TIMES
-from distsgd.common.messages.ops import without_order
+from distsgd.common.messages.ops import in_program_order, without_order
 from distsgd.common.messages.transport import TRANSPORTS, Transport
 from distsgd.common.sync.collective import LEAST, Collective, buckets_of, slices_of
 from distsgd.common.sync.store import Message, WorkerSlot
 from distsgd.common.tasks.graph import TaskGraph
-from distsgd.common.tasks.requests import name_of_rounds, traced
-from runs import in_thread, job_of, record
+from distsgd.common.tasks.requests import name_of_rounds
+from runs import before, in_thread, job_of, record
 
 SIZES = 1, 333, 40_000, 100_000  # of vectors that are reduced one after the other: a slice for one worker, two, more
 
@@ -33,7 +33,8 @@ def test_every_worker_has_the_same_mean_of_every_vector_in_every_call(workers, w
     with tf.Graph().as_default() as graph:
         given = tf.compat.v1.placeholder(tf.float32, [sum(SIZES)])
         functions = [
-            [traced(mean, sign * given) for sign in (1.0, -1.0)] for mean in means_of(workers, TRANSPORTS[way]())
+            [in_program_order(mean, sign * given) for sign in (1.0, -1.0)]
+            for mean in means_of(workers, TRANSPORTS[way]())
         ]
     with tf.compat.v1.Session(graph=graph) as session:
 
@@ -82,7 +83,7 @@ def test_every_worker_sees_one_element_of_one_message_that_is_not_finite(where, 
     with tf.Graph().as_default() as graph:
         given = tf.compat.v1.placeholder(tf.float32, [size])
         exchange = lambda k, given: received(k, workers, buckets, in_variables(given))  # noqa: E731
-        functions = [traced(partial(exchange, k), given) for k in range(workers)]
+        functions = [in_program_order(partial(exchange, k), given) for k in range(workers)]
     vectors = np.ones((2, workers, size), np.float32)
     vectors[1, 1, where] = value
     with tf.compat.v1.Session(graph=graph) as session:
@@ -122,33 +123,20 @@ def test_a_bucket_is_reduced_before_the_gradients_of_the_first_variables_are_kno
         return received(k, 2, 2, tf.concat(parts, 0), Noticed())[1]
 
     with tf.Graph().as_default() as graph:
-        functions = [traced(partial(exchange, k)) for k in range(2)]
-    threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=8)
+        functions = [in_program_order(partial(exchange, k)) for k in range(2)]
+    threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=8, use_per_session_threads=True)
     with tf.compat.v1.Session(graph=graph, config=threads) as session:
         for reply in session.run(functions):
             assert reply.tolist() == [0.5] * 50 + [2.5] * 40
-
-
-def timestamps_before(enqueue, nodes):
-    """How many timestamps a node of a function waits for."""
-    found, left = set(), [enqueue]
-    while left:
-        for text in nodes[left.pop()].input:
-            name = text.removeprefix("^").partition(":")[0]
-            if name in nodes and name not in found:
-                found.add(name)
-                left.append(name)
-    return sum(nodes[name].op == "Timestamp" for name in found)
 
 
 @pytest.mark.parametrize(("buckets", "expected"), [(1, [2]), (3, [1, 1, 2])])
 def test_all_buckets_but_one_leave_before_the_timestamp_of_the_whole_gradient(buckets, expected):
     """It is the second of a round."""
     graph = TaskGraph(job_of(AllReduce(buckets=buckets), backend="processes", model="mlp:hidden=64-64"), [1])
-    call = graph.of_workers[1][name_of_rounds("exchange", 1)].fetches[1].op
-    library = {function.signature.name: function for function in graph.graph.as_graph_def().library.function}
-    nodes = {node.name: node for node in library[call.get_attr("f").name].node_def}
-    counts = [timestamps_before(name, nodes) for name, node in nodes.items() if "QueueEnqueue" in node.op]
+    round_ = before(graph.of_workers[1][name_of_rounds("exchange", 1)].fetches[1].op)
+    sent = sorted((op for op in round_ if "QueueEnqueue" in op.type), key=graph.graph.get_operations().index)
+    counts = [sum(other.type == "Timestamp" for other in before(op)) for op in sent]
     assert counts == expected
 
 
@@ -185,7 +173,7 @@ def test_the_mean_of_a_number_and_of_a_vector_of_unknown_length():
         return [Collective().mean(store, slot, value) for value in (tf.constant(3.0 + k), unknown)]
 
     with tf.Graph().as_default() as graph:
-        found = [traced(partial(both, k)) for k in range(2)]
+        found = [in_program_order(partial(both, k)) for k in range(2)]
     with tf.compat.v1.Session(graph=graph) as session:
         for number, vector in session.run(found):
             assert (number, vector.tolist()) == (3.5, [4.5, 6.5])
@@ -199,7 +187,7 @@ def test_running_statistics_are_the_workers_mean_at_each_worker_and_stored():
             slot = SimpleNamespace(index=k, mail=Channels(k, ["/device:CPU:0"] * 3, Transport()))
             return Collective().share_state(store, slot, [0.0, 3.0, 9.0][k] + tf.constant([1.0, -1.0]))
 
-        functions = [traced(partial(shared, k)) for k in range(3)]
+        functions = [in_program_order(partial(shared, k)) for k in range(3)]
     with tf.compat.v1.Session(graph=graph) as session:
         session.run(store.states.initializer)
         assert np.array(session.run(functions)).tolist() == [[5.0, 3.0]] * 3

@@ -86,7 +86,7 @@ from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.virtual_time.platform import Machines, Platform
 from distsgd.common.virtual_time.schedule import check
 from distsgd.common.worker.flat_model import FlatModel
-from runs import DIGITS, PlayedRun, job_of, record
+from runs import DIGITS, PlayedRun, before, job_of, record
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}  # float32 against float32 in another order
 
@@ -892,25 +892,13 @@ def test_synchronous_elastic_workers_are_stable_only_below_the_known_bound(worke
 def test_nothing_leaves_the_ps_under_the_lock(scheme, tmp_path):
     """Else a worker that is stopped in this moment would hold it. A checkpoint once made a round trip to the chief."""
     job = job_of(scheme, ps=2, backend="processes", steps=9, run_dir=tmp_path)
-    functions = TaskGraph(job, [0]).graph.as_graph_def().library.function
-    locks = [(f, n) for f in functions for n in f.node_def if n.op == "MutexLock"]
+    operations = TaskGraph(job, [0]).graph.get_operations()
+    locks = [op for op in operations if op.type == "MutexLock"]
     assert len(locks) > 5
-    for function, lock in locks:
-        nodes = {node.name: node for node in function.node_def}
-        inputs = {name: {i.lstrip("^").split(":")[0] for i in node.input} for name, node in nodes.items()}
-        (unlock,) = (n.name for n in nodes.values() if n.op == "ConsumeMutexLock" and lock.name in inputs[n.name])
-        before, needed = ancestors(lock.name, inputs), ancestors(unlock, inputs)
-        for name in needed - before:
-            assert nodes[name].op == "ReadVariableOp" or "/job:ps" in nodes[name].device, nodes[name]
-
-
-def ancestors(name, inputs):
-    """What has to happen before that node, in the same function."""
-    found, left = set(), {name}
-    while left:
-        found |= left
-        left = {i for n in left for i in inputs[n] if i in inputs} - found
-    return found
+    for lock in locks:
+        (unlock,) = (op for op in lock.outputs[0].consumers() if op.type == "ConsumeMutexLock")
+        for op in before(unlock) - before(lock):
+            assert op.type == "ReadVariableOp" or "/job:ps" in op.device or op.type == "Placeholder", op
 
 
 def test_sparta_makes_the_drawn_elements_their_mean_and_leaves_the_others():

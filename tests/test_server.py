@@ -18,7 +18,7 @@ from distsgd.common.sync.store import Message
 from distsgd.common.tasks import graph as task_graph
 from distsgd.common.tasks.options import Recovery
 from doubles import HalfWay, Waiting
-from runs import DIGITS, Harness, in_thread, wait_until
+from runs import DIGITS, Harness, before, in_thread, wait_until
 
 REFUSED = tf.errors.InvalidArgumentError
 SPARSE = load("sparse:examples=64,features=64,active=2")
@@ -346,16 +346,6 @@ def graphs(scheme, data=None):
             made = tf.function(build, autograph=False).get_concrete_function().graph
             inside = {id(outer): inner for outer, inner in made.captures}
             yield name, made, {inside[id(h)].name for h in shared if id(h) in inside}
-
-
-def before(operation):
-    """Return all operations that must run before an operation, itself included, in its graph."""
-    found, left = set(), [operation]
-    while left:
-        if (one := left.pop()) not in found:
-            found.add(one)
-            left += [*one.control_inputs, *(tensor.op for tensor in one.inputs)]
-    return found
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework.func_graph import func_graph_from_py_func
 
 from ..settings import is_deterministic
 
@@ -59,8 +60,44 @@ def first_values(build: Callable[[Any], Any], vector: Any) -> Any:
     return tf.function(build, autograph=False)(vector)
 
 
+def in_program_order(build: Callable[..., Any], *arguments: Any) -> Any:
+    """Build operations into the current graph, of which the stateful ones run in the order of the Python code.
+
+    They are traced as a `tf.function`, which adds that order, and copied into the graph. TensorFlow would optimize each
+    function that a graph calls by itself before its first call: starting a run took half as much CPU time again. They
+    are copied all at once, because a session takes new operations whenever another thread calls it.
+
+    A call of a function waits for all its arguments and captured tensors. A copied operation waits for those it uses.
+
+    Args:
+        build: builds the operations; returns tensors, nested.
+        arguments: its arguments, of which the tensors become inputs of the function.
+
+    Returns:
+        what `build` returns, computed after all stateful operations.
+    """
+    function = func_graph_from_py_func("in_order", build, arguments, {})
+    given = [*filter(tf.is_tensor, tf.nest.flatten(arguments)), *function.external_captures]
+    outer = {inner.op.name: tensor for inner, tensor in zip(function.inputs, given, strict=True)}
+    definition = function.as_graph_def()
+    nodes = [node for node in definition.node if node.name not in outer]
+    with tf.control_dependencies(function.function_captures.control):  # as a call: of these, and of those around it
+        outer[begin := function.unique_name("begin")] = first = tf.constant(True)
+    for node in nodes:
+        node.attr.pop("_class", None)  # may name an operation outside of the function; devices are known without it
+        if first.op.control_inputs:
+            node.input.append(f"^{begin}")
+    del definition.node[:]
+    definition.node.extend(nodes)
+    used = {text for node in nodes for text in node.input}  # "^a" for a control edge from node "a"
+    inputs = {text: outer[node] for text in used if (node := text.removeprefix("^")) in outer}
+    results = [tensor.name for tensor in function.outputs]
+    found = tf.import_graph_def(definition, inputs, results, name="in_order")
+    return tf.nest.pack_sequence_as(function.structured_outputs, found)
+
+
 def without_order(op: Any) -> None:
-    """Exempt a stateful operation from the order of the Python code, in which `tf.function` runs all of them."""
+    """Exempt a stateful operation from the order of the Python code, see `in_program_order`."""
     if order := getattr(op.graph, "experimental_acd_manager", None):
         order.run_independently(op)
 

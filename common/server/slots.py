@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..messages.ops import end_queue, queue
+from ..messages.ops import end_queue, in_program_order, queue
 from ..messages.stand_in import Row
 from ..sync.store import WorkerSlot
 from .transaction import Transactions
@@ -113,7 +113,7 @@ class Slots:
         """Wake all waiting workers (for the start, for others, for the end) after a restore, to join again."""
         with tf.device(self.device):
             more = self.shutdown_signal.enqueue_many([tf.zeros([self.num_workers], tf.bool)])
-            return tf.group(self.start_signal.enqueue(True), more, tf.function(wake_all, autograph=False)())
+            return tf.group(self.start_signal.enqueue(True), more, in_program_order(wake_all))
 
     def store_state(self, slot: WorkerSlot, state: Any) -> None:
         """Write the worker's non-trainable state [S] into its row."""

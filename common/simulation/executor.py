@@ -14,7 +14,7 @@ from ..contract.scheme import Scheme
 from ..data.dataset import leaves
 from ..messages.codec import Codec
 from ..messages.cut import joined
-from ..messages.ops import building, is_finite
+from ..messages.ops import building, in_program_order, is_finite
 from ..messages.stand_in import Row
 from ..server.center import Center
 from ..spec import hostile_workers
@@ -266,7 +266,7 @@ class Executor:
         if key not in self.built:
             with building(self.graph):
                 inputs = [_placeholder(value) for value in values]
-                fetches = tf.function(partial(build, **how), autograph=False)(*inputs)
+                fetches = in_program_order(partial(build, **how), *inputs)
             self.built[key] = self.session.make_callable(fetches, inputs)
         return self.built[key](*values)
 

@@ -53,7 +53,7 @@ class Request(Generic[Inputs, Answer]):
     Attributes:
         build: builds the tensors of the answer, given a part of the graph and the placeholders of the inputs.
         inputs: returns the placeholders that `build` is given, if they are no scalars.
-        traced: `build` is traced as one function of the graph, so that its stateful operations run in program order.
+        traced: `build` is traced as one function, so that its stateful operations run in program order.
         of_waiting: only made where tasks can read which workers wait; the graphs of other runs do not have it.
         waits: limit of a call, in units of the limit of a wait, unless `seconds` is given.
         seconds: limit of a call.
@@ -93,8 +93,8 @@ class Request(Generic[Inputs, Answer]):
         def build(*inputs: Any) -> Any:
             return declared(part, *inputs)
 
-        build.__name__ = self.name
-        return Operation(traced(build, *inputs) if self.traced else build(*inputs), tuple(inputs))
+        with tf.name_scope(self.name.strip("_")):
+            return Operation(traced(build, *inputs) if self.traced else build(*inputs), tuple(inputs))
 
 
 def request(**options: Any) -> Callable[[Callable[Concatenate[Any, Inputs], Answer]], Request[Inputs, Answer]]:
@@ -108,8 +108,10 @@ def answer(kind: type[Answer], build: Callable[[Any], Any], **options: Any) -> R
 
 
 def traced(build: Any, *arguments: Any) -> Any:
-    """Trace `build` as one function of the graph, so that its stateful operations run in program order."""
-    return tf.function(build, autograph=False)(*arguments)
+    """Trace `build` as one function, and copy its operations into the graph; see `in_program_order`."""
+    from ..messages.ops import in_program_order
+
+    return in_program_order(build, *arguments)
 
 
 def await_signal(shared: Any) -> Any:
