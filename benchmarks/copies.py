@@ -94,7 +94,7 @@ class Copies:
         self.shapes = model.shapes * number
         places = range(0, len(self.shapes), len(model.shapes))
         self.without_decay = [first + own for first in places for own in model.without_decay]
-        self.initial_seeds, self.frozen = [], []
+        self.initial_seeds, self.frozen, self.counts = [], [], model.counts  # the batch is the same for all copies
         self._measure: Any = None
 
     def pack(self) -> np.ndarray:
@@ -113,14 +113,14 @@ class Copies:
         """Return the mean loss, and in one vector the gradient of each copy, [K P]; 0 where a copy has diverged."""
 
         def one(own: Any) -> Any:
-            loss, parts, *_ = self.model.gradient(own, state, seeds, frozen, batch)
-            return loss, tf.concat(parts, 0)
+            loss, parts, *_, count = self.model.gradient(own, state, seeds, frozen, batch)
+            return loss, tf.concat(parts, 0), count
 
         if self.number == 1:
             return self.model.gradient(params, state, seeds, frozen, batch)
-        losses, gradients = tf.vectorized_map(one, tf.reshape(params, [self.number, -1]), warn=False)
+        losses, gradients, counts = tf.vectorized_map(one, tf.reshape(params, [self.number, -1]), warn=False)
         flat = tf.reshape(gradients, [-1])
-        return tf.reduce_mean(losses), [tf.where(tf.math.is_finite(flat), flat, 0.0)], state, []
+        return tf.reduce_mean(losses), [tf.where(tf.math.is_finite(flat), flat, 0.0)], state, [], counts[0]
 
     def measure(self, params: np.ndarray, data: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Return loss and accuracy of each copy on (x, y), [K] each."""
