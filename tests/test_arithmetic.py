@@ -233,6 +233,36 @@ def test_a_message_that_is_not_finite_ends_the_run_before_the_center():
     assert np.isfinite(found["center"]).all()
 
 
+class Tolerant(SyncSGD):
+    """Leaves out one message that is not finite."""
+
+    def most_hostile(self, messages):
+        return 1
+
+
+def test_a_set_is_divided_by_its_messages_without_those_that_it_leaves_out():
+    graph, here = tf.Graph(), "/device:CPU:0"
+    model = SimpleNamespace(size=2, shapes=[(2,)], without_decay=(), state_size=0, initial_seeds=[])
+    with building(graph):
+        scheme = Tolerant(learning_rate=1.0)
+        center = Center(scheme, [[2]], [here], 3, None)
+        replica = SimpleNamespace(model=model, frozen=[])
+        workers = BatchedWorkers(scheme, replica, 3, (tf.zeros([2]), tf.zeros([0])), seed=0, sizes=[2])
+        merging = Merging(scheme, center, workers, [Do.ARRIVE, Do.CLOSE], 3)
+        sent, do = tf.compat.v1.placeholder(tf.float32, [3]), tf.constant([Do.ARRIVE] * 3 + [Do.CLOSE])
+
+        def merge():
+            merging.outbox.vector.assign(sent[:, None] * tf.ones([3, 2]))
+            merging.run(do, tf.constant([0, 1, 2, 3]), tf.zeros([4, 3]), tf.constant([0, 1, 2, 0]))
+            return center.slices[0].center.read_value()
+
+        moved, initialize = tf.function(merge, autograph=False)(), tf.compat.v1.global_variables_initializer()
+    with tf.compat.v1.Session(graph=graph) as session:
+        session.run(initialize, {center.initial[0]: np.zeros(2)})
+        ends = [session.run(moved, {sent: messages})[0] for messages in ([1, np.nan, 5], [1, 2, 6], [np.inf, 4, 8])]
+    assert -np.diff(ends, prepend=0) == pytest.approx([3, 3, 6])
+
+
 class Remembers(Codec):
     """Keeps what it has not sent."""
 

@@ -75,6 +75,25 @@ def test_without_a_ps_the_running_statistics_of_a_dropped_round_are_dropped(fini
     assert run(build, state=[1.0], clock=0).tolist() == [2.0 if finite else 1.0]
 
 
+@pytest.mark.parametrize(
+    ("exchanges", "finite", "found"), [(True, True, (2, 4)), (True, False, (2, 0)), (False, True, (4, 2))]
+)
+def test_a_round_has_the_mean_loss_of_its_steps_and_the_number_of_those_that_were_not_dropped(exchanges, finite, found):
+    """Of four steps with a sum of 8. A worker alone drops two, whose losses are not in the sum."""
+    sync = SimpleNamespace(exchanges=exchanges, in_pairs=False, uses_ps=False)
+    scheme = SimpleNamespace(sync=sync, exchange_first=False, most_hostile=lambda workers: 0)
+
+    def build(state):
+        replica = SimpleNamespace(state=state, model=SimpleNamespace(state_size=0))
+        worker = worker_of(replica=replica, _scheme_now=lambda: scheme)
+        worker.ps.num_workers = 2
+        worker._collective_round = lambda *_: (tf.constant(8.0), tf.constant(finite))
+        worker._steps_alone = lambda *_: (tf.constant(8.0), tf.constant(2.0))
+        return DenseWorker.round(worker, tf.zeros([4, 8], tf.int32), "exchange", None, 0, 0)
+
+    assert run(build, state=[0.0]).tolist() == [*found]
+
+
 @pytest.mark.parametrize(("loss", "element"), [(0.5, 1.0), (np.inf, 1.0), (0.5, np.nan)])
 def test_a_pair_averages_no_parameters_after_a_loss_or_an_element_that_is_not_finite(loss, element):
     asked, rule = [], SimpleNamespace(meet=lambda *_: None)
