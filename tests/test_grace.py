@@ -81,6 +81,14 @@ def test_a_set_that_is_closed_by_all_workers_leaves_no_end_to_the_next():
     assert sets_of(events.trace) == [[0, 1]] * 4
 
 
+def test_a_time_of_grace_begins_when_the_lock_serves_the_message_that_makes_the_quorum():
+    """Messages at 10 ms hold the lock for 2 ms each: the quorum is there at 12 ms."""
+    machines = {"workers": 3, "steps": 1, "step_ms": 10, "step_factors": "1,1,3", "service": "2ms"}
+    events = happens(DecoupledDiLoCo(communication_period=1, quorum=2, grace=0.005), **machines)
+    assert sets_of(events.trace)[0] == [0, 1]
+    assert events.rounds[:2, 6].tolist() == [17_000] * 2
+
+
 class OpenSet:
     """A set of two workers without a center: stand-ins for what a rule with a time of grace reads and writes."""
 

@@ -13,6 +13,7 @@ from distsgd.common.errors import UserError
 from distsgd.common.record_format import EVENTS
 from distsgd.common.sync.release import waiting_at
 from distsgd.common.virtual_time.links import SharedLinks
+from distsgd.common.virtual_time.network import Network
 from distsgd.common.virtual_time.platform import NETWORKS, Machines, Platform
 from distsgd.common.virtual_time.resources import NEVER, Fair, level
 from distsgd.common.virtual_time.server import RoundTimings
@@ -157,6 +158,15 @@ def test_workers_in_regions_share_the_link_of_their_region_alone():
     found = happens(SyncSGD(), workers=4, steps=1, **machines)
     arrived = {row[0]: row[5] for row in found.rounds.tolist()}
     assert arrived == {0: 18_000, 2: 18_000, 1: 46_000, 3: 46_000}  # 8 ms alone; 16 ms for two, and 20 ms
+
+
+def test_workers_begin_within_the_time_that_a_link_which_they_share_needs_for_all():
+    """Two workers of the far region share a gigabit: 16 ms for a megabyte of each; the others share no link."""
+    near, far, again, too = Network(Machines(Platform(regions="0ms/unlimited,20ms/1Gbit")), 4, 1, seed=0).starts(1e6)
+    assert near == again == 0
+    assert 0 < min(far, too) < max(far, too) < 16e6
+    shared = Network(Machines(Platform(ps_link="1Gbit")), 4, 1, seed=0).starts(1e6)
+    assert 16e6 < max(shared) < 32e6
 
 
 def test_the_lock_is_held_for_a_message_or_for_the_center_that_is_pulled():

@@ -215,6 +215,12 @@ def test_a_message_and_its_reply_take_the_links_of_a_pair_and_the_latency():
     np.testing.assert_allclose(ends, [10_000, 10_000 + 2 * (1_000 + 5_000)], atol=2)
 
 
+def test_latencies_between_peers_vary_from_round_to_round_each_way():
+    found = loop_of(2, 20, step_ms=10, latency="5ms", latency_sigma=0.5).rounds
+    _, _, _, ready, _, arrived, _, replied = found[found[:, 0] == 1].T
+    assert len({*(arrived - ready).tolist()}) == len({*(replied - arrived).tolist()}) == 20
+
+
 class AtItsParameters(ADPSGD):
     """Takes its gradient where others may have moved it."""
 
