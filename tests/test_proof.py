@@ -191,14 +191,18 @@ def test_a_run_with_jumps_agrees_as_far_as_its_losses_do_and_at_its_end_with_its
 
 
 @pytest.mark.parametrize(
-    ("last", "found"), [(1e-5, 40), (5e-5, 30), (9e-3, 30), (1.1e-2, "the test loss at update 40 is 1.1e-02 ")]
-)
-def test_losses_are_those_of_the_equations_where_float32_explains_them_and_a_wrong_rate_is_told(
-    last, found, monkeypatch
+    ("last", "wrong", "found"),
+    [
+        (1e-5, 1.01, 40), (1e-5, 1 + 1e-5, 30), (5e-5, 1.01, 30), (9e-3, 1.01, 30),
+        (1.1e-2, 1.01, "the test loss at update 40 is 1.1e-02 "),
+    ],
+)  # fmt: skip
+def test_losses_prove_a_run_as_far_as_float32_explains_them_and_a_wrong_rate_would_be_told(
+    last, wrong, found, monkeypatch
 ):
-    """In float32 losses are 2e-6 apart, with disturbed gradients 1e-3; a wrong rate is not told at update 10."""
-    wrong = SimpleNamespace(losses=np.array([1 + 1e-6, 1.01, 1.01, 1.01]))
-    monkeypatch.setattr(comparison, "replace", lambda run, **_: SimpleNamespace(execute=lambda: wrong))
+    """In float32 losses are 2e-6 apart, with disturbed gradients 1e-3; those of a wrong rate end with `wrong`."""
+    others = SimpleNamespace(losses=np.array([1.01, 1.01, 1.01, wrong]))
+    monkeypatch.setattr(comparison, "replace", lambda run, **_: SimpleNamespace(execute=lambda: others))
     references = object.__new__(References)
     references.exact, references.single, references.disturbed = (
         SimpleNamespace(losses=np.full(4, 1 + apart)) for apart in (0, 2e-6, 1e-3)
