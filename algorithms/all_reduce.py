@@ -30,7 +30,7 @@ and in simulations without `--layers`, they change nothing.
 
 from dataclasses import dataclass
 
-from ..common.contract import Collective, Count, Natural, Rate, Scheme, sgd
+from ..common.contract import Collective, Delay, Natural, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class AllReduce(Scheme):
     """Step size η of the mean gradient."""
     buckets: Natural = 1
     """Number of parts of the gradient, each of which is reduced while the backward pass computes the next."""
-    delay: Count = 0
+    delay: Delay = 0
     """Steps by which the mean gradient comes late, 0 or 1: with 1 it is reduced while the next gradient is computed."""
 
     @property

@@ -35,7 +35,7 @@ time by which equal workers are apart is one of the machines, not of the algorit
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Count, Fraction, Natural, NotNegative, Period, Quorum, Rate, Rounds, Scheme, tf
+from ..common.contract import Delay, Fraction, Natural, NotNegative, Period, Quorum, Rate, Rounds, Scheme, tf
 from ..common.contract.inner import InnerOptimizer, inner
 
 
@@ -66,7 +66,7 @@ class DecoupledDiLoCo(Scheme):
     """Fractions of the period's steps that workers make, of one worker after the other."""
     average: Literal["radial-directional", "plain"] = "radial-directional"
     """Average of the moves: of their lengths and directions apart, or their plain weighted mean."""
-    delay: Count = 0
+    delay: Delay = 0
     """Local steps τ between a message and the use of its reply; at most H."""
 
     @property

@@ -27,7 +27,19 @@ Defaults: a = 3 and b = 6, as the paper recommends; a moment should not be older
 import math
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Decay, Natural, NotNegative, Period, Rate, Rounds, Scheme, UserError, adamw, tf
+from ..common.contract import (
+    Barrier,
+    Decay,
+    Natural,
+    Period,
+    Rate,
+    Rounds,
+    Scheme,
+    UserError,
+    WeightDecay,
+    adamw,
+    tf,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +65,7 @@ class DESLOC(Scheme):
     """Decay of the first moment."""
     beta_2: Decay = 0.999
     """Decay of the second moment."""
-    weight_decay: NotNegative = 0.01
+    weight_decay: WeightDecay = 0.01
     """Weight decay λ of a local step."""
 
     def check(self, workers):

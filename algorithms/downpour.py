@@ -23,7 +23,7 @@ warm start longer than the run worker 0 trains to its end alone, and then the ot
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Count, Event, Period, Positive, Rate, Rounds, Scheme, adagrad, sgd, take
+from ..common.contract import Event, Natural, Period, Positive, Rate, Rounds, Scheme, WarmStart, adagrad, sgd, take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +35,9 @@ class Downpour(Scheme):
 
     communication_period: Period = 5
     """Local steps between two exchanges."""
-    push_period: Period | None = None
+    push_period: Natural | None = None
     """Local steps between two pushes; the communication period by default."""
-    pull_period: Period | None = None
+    pull_period: Natural | None = None
     """Local steps between two pulls; the communication period by default."""
     phase: Literal["window", "dean"] = "window"
     """Time of an exchange: at the end of a period, or as in the paper's loop."""
@@ -47,7 +47,7 @@ class Downpour(Scheme):
     """The server's step size γ (Adagrad)."""
     initial_accumulator: Positive = 0.1
     """Initial value of Adagrad's sum of squares."""
-    warm_start: Count = 0
+    warm_start: WarmStart = 0
     """Number of updates that worker 0 makes alone before the others start."""
 
     @property

@@ -36,6 +36,7 @@ class GASLoC(OnGraph):
 
     paper = "Cagnasso et al. 2026"
     linear_vectors = 2
+    linear_rates = "momentum", "consensus_rate"
 
     communication_period: Period = 20
     """Local steps between two averages."""

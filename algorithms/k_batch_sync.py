@@ -21,7 +21,7 @@ one. With one worker that is gradient accumulation. K = 1 is `ringmaster` with R
 
 from dataclasses import dataclass
 
-from ..common.contract import Natural, Rate, Scheme, gathered, sgd
+from ..common.contract import CancelLate, Natural, Rate, Scheme, gathered, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class KBatchSync(Scheme):
     """Step size η of the mean gradient."""
     messages_per_update: Natural = 4  # pyright: ignore[reportIncompatibleMethodOverride]
     """Number K of gradients that make one update."""
-    cancel_late: bool = False
+    cancel_late: CancelLate = False
     """Stop a computation as soon as its gradient would be dropped; only in a simulation or a `Group`."""
 
     def accepts(self, staleness):

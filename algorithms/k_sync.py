@@ -17,7 +17,7 @@ them make an update.
 
 from dataclasses import dataclass
 
-from ..common.contract import Natural, Quorum, Rate, Scheme, sgd
+from ..common.contract import CancelLate, Natural, Quorum, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class KSync(Scheme):
     """Step size η of the mean gradient."""
     workers_per_update: Natural = 4
     """Number K of workers whose gradients make one update."""
-    cancel_late: bool = False
+    cancel_late: CancelLate = False
     """Stop a computation as soon as its gradient would be dropped; only in a simulation or a `Group`."""
 
     @property

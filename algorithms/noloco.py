@@ -40,6 +40,7 @@ class NoLoCo(OnGraph):
 
     paper = "Kolehmainen et al. 2025"
     linear_vectors = 2
+    linear_rates = "momentum", "consensus_rate"
 
     communication_period: Period = 20
     """Local steps between two averages."""

@@ -20,7 +20,7 @@ workers in turn, those of one worker.
 
 from dataclasses import dataclass
 
-from ..common.contract import Natural, Rate, Scheme, sgd
+from ..common.contract import CancelLate, Natural, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Ringmaster(Scheme):
     """Step size η."""
     delay_threshold: Natural = 16
     """Smallest staleness R at which a gradient is dropped."""
-    cancel_late: bool = False
+    cancel_late: CancelLate = False
     """Stop a computation as soon as its gradient would be dropped; only in a simulation or a `Group`."""
 
     def accepts(self, staleness):

@@ -19,7 +19,7 @@ noisy gradients it may differ even in the mean.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, NotNegative, Rate, Scheme, Signs, sgd, tf
+from ..common.contract import Barrier, Fraction, Rate, Scheme, Signs, WeightDecay, sgd, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class SignSGDMV(Scheme):
     """Step size η of each weight."""
     momentum: Fraction = 0.9
     """Momentum β of the worker's mean gradient; 0 for none."""
-    weight_decay: NotNegative = 0.0
+    weight_decay: WeightDecay = 0.0
     """Weight decay λ, decoupled."""
 
     def local_variables(self, params):

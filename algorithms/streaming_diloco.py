@@ -30,7 +30,20 @@ outer rate ε is 0.4, for DiLoCo, too, tuned at a small scale; here it is the 0.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Count, Fraction, InnerOptimizer, Period, Rate, Scheme, Span, UserError, inner, tf
+from ..common.contract import (
+    Barrier,
+    Delay,
+    Fraction,
+    Fragments,
+    InnerOptimizer,
+    Period,
+    Rate,
+    Scheme,
+    Span,
+    UserError,
+    inner,
+    tf,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +56,9 @@ class StreamingDiLoCo(Scheme):
 
     communication_period: Period = 20
     """Local steps H between two outer steps of a fragment; a multiple of the fragments."""
-    fragments: Period = 1
+    fragments: Fragments = 1
     """Number F of parts of the model, each of which is exchanged once in a period."""
-    delay: Count = 1
+    delay: Delay = 1
     """Local steps τ between a message and the use of its reply; at most H/F."""
     mixing: Fraction = 0.5
     """Share α of its own parameters that a worker keeps when it uses a reply."""

@@ -26,6 +26,7 @@ import tensorflow as tf
 from .arguments import at_most
 from .cards import warn_if_crowded
 from .contract.checks import fitted_in_process
+from .contract.hyperparameters import rates_of
 from .contract.scheme import Scheme
 from .errors import UserError
 from .fit_guards import TurnsInFit
@@ -154,7 +155,7 @@ class Optimizer(keras.optimizers.Optimizer):
         warn_if_crowded()
         scheme = fitted_in_process(scheme, workers, ps, codec, "Optimizer(Downpour(), workers=4)")
         check_order(order, workers)
-        rate = getattr(scheme, "learning_rate", 0.0)
+        rate = rates_of(scheme).get("learning_rate", 0.0)
         super().__init__(
             rate if callable(rate) else float(rate),
             name=name,
@@ -187,7 +188,7 @@ class Optimizer(keras.optimizers.Optimizer):
             known: dict[str, Any] = {"workers": self.workers, "ps": self.ps, "shapes": shapes, "seed": self.seed}
             known["without_decay"] = [i for i, one in enumerate(variables) if not self._use_weight_decay(one)]
             self._operations = Operations(self.scheme, center, **known, variable=self._variable, for_xla=True)
-            self._operations.learning_rate = self._rate if hasattr(self.scheme, "learning_rate") else None
+            self._operations.learning_rate = self._rate if "learning_rate" in rates_of(self.scheme) else None
             self._table = Table(partial(TurnsAhead, self.scheme, self.workers, self.order, self.seed), self.workers)
             self._prepare()
             self._write_point()
@@ -310,7 +311,7 @@ class Optimizer(keras.optimizers.Optimizer):
 
     @learning_rate.setter
     def learning_rate(self, rate: Any) -> None:
-        if not hasattr(self.scheme, "learning_rate"):
+        if "learning_rate" not in rates_of(self.scheme):
             raise UserError(f"{self.scheme.name} has no learning_rate that could change. Received: {rate}")
         keras.optimizers.Optimizer.learning_rate.fset(self, rate)
 
@@ -371,7 +372,7 @@ class Optimizer(keras.optimizers.Optimizer):
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the optimizer, with the present learning rate."""
         values = {field.name: getattr(self.scheme, field.name) for field in fields(self.scheme)}
-        if "learning_rate" in values:
+        if "learning_rate" in rates_of(self.scheme):
             rate = self._learning_rate
             values["learning_rate"] = rate if callable(rate) else float(str(np.float32(rate.numpy())))
         kind = type(self.scheme)

@@ -279,7 +279,7 @@ class Forever(Scheme):
     """Drops nothing."""
 
     name = "forever"
-    cancel_late = True
+    cancels_late = True
 
 
 @pytest.mark.parametrize("backend", ["threads", "processes"])

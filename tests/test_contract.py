@@ -1,7 +1,9 @@
 """What a user's scheme may use, and the errors where it uses more."""
 
+import ast
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -9,10 +11,14 @@ import pytest
 import tensorflow as tf
 from fair import Fair, fair
 
-from distsgd.algorithms import AsyncDiLoCo, FedBuff, Hogwild, LocalSGD, SyncSGD, SyncSGDLR
+from distsgd import Group, Optimizer, common
+from distsgd.algorithms import SCHEMES, AsyncDiLoCo, FedBuff, Hogwild, LocalSGD, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.contract import Barrier, Collective, Int8, Period, Rounds, Scheme, WithMemory, uniform_numbers
+from distsgd.common.contract.decay import weight_decay_of
+from distsgd.common.contract.hyperparameters import rates_of, undeclared
 from distsgd.common.contract.seeded import uniform
+from distsgd.common.contract.stability import diverging_rate
 from distsgd.common.data.named import load
 from distsgd.common.tasks import graph, plan
 from distsgd.common.virtual_time.platform import Platform
@@ -55,7 +61,7 @@ class Every(Scheme):
 @pytest.mark.parametrize(
     ("scheme", "message"),
     [
-        (Every(), "the number of local steps of a round is its communication_period: rename sync_every, or"),
+        (Every(), "the field of this type must be called communication_period: rename sync_every, or"),
         (Waiting(), "backup_workers must be fewer"),
         (Replying(), "a codec of replies keeps no variables"),
         (AsyncDiLoCo(momentum_share=0.5), "momentum_share must be at most 1/3"),
@@ -64,6 +70,67 @@ class Every(Scheme):
 def test_a_run_asks_the_checks_of_scheme_rule_and_codec(scheme, message, tmp_path):
     with pytest.raises(UserError, match=message):
         run(scheme, tmp_path)
+
+
+def names_that_are_read():
+    """Return the names of attributes that common/ reads as strings, where these are no names of the contract."""
+    calls = (
+        node
+        for file in Path(common.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "hasattr", "declared")
+    )
+    names = {call.args[1].value for call in calls if isinstance(call.args[1], ast.Constant)}
+    return {"learning_rate", "momentum", "fragments"} | {
+        name for name in names if not (hasattr(Scheme, name) or name.startswith("__") or name == "name")
+    }
+
+
+def test_a_field_that_the_engine_does_not_declare_is_the_authors_own():
+    """Whatever its name: of all that common/ reads by its name, only what a type declares has a meaning there."""
+    names = names_that_are_read()
+    assert {"delay", "warm_start", "cancel_late", "inner_optimizer", "communication_period", "weight_decay"} < names
+
+    class Plain(Scheme):
+        name = "plain"
+        sync = Barrier()
+
+        def server_update(self, server, message, staleness):
+            server.center.assign_sub(message)
+            return server.center
+
+    def centers(own):
+        kinds = {"__annotations__": dict.fromkeys(own, "Any")}
+        scheme = dataclass(frozen=True, kw_only=True)(type("Own", (Plain,), own | kinds))()
+        assert not undeclared(scheme)
+        assert not scheme.scheduled
+        assert (scheme.period, scheme.overlap, scheme.warmup_updates) == (1, 0, 0)
+        assert (weight_decay_of(scheme), rates_of(scheme), diverging_rate(scheme, 2, 1.0)) == (0.0, {}, None)
+        assert Optimizer(scheme, workers=2).learning_rate == 0
+        group = Group(scheme, np.ones(2), workers=2)
+        for k in [0, 1, 1, 0]:
+            group.step(k, group.point(k) / 4)
+        return group.version, group.center
+
+    (updates, plain), (_, same) = centers({}), centers(dict.fromkeys(names, 0.5) | {"of_step": lambda step: 0.5})
+    assert updates == 2
+    np.testing.assert_array_equal(same, plain)
+
+
+def test_a_whole_number_with_a_name_of_the_engine_and_no_type_of_it_is_said_in_one_line():
+    @dataclass(frozen=True, kw_only=True)
+    class Own(Scheme):
+        name = "own"
+        communication_period: Period = 3
+        delay: int = 1
+
+    (line,) = undeclared(Own())
+    assert line == (
+        "own: delay is a number of your own rule, which the engine does not read: for its meaning in the engine give "
+        "the field the type Delay"
+    )
+    assert (Own().period, Own().overlap) == (3, 0)
+    assert not [line for scheme in SCHEMES.values() for line in undeclared(scheme())]
 
 
 class Unmerged(Scheme):

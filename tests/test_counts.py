@@ -14,7 +14,17 @@ from sleeping import rested
 
 from conftest import children
 from distsgd.common import Cluster, Recovery, train
-from distsgd.common.contract import Async, Barrier, Collective, Period, Quorum, Scheme, Synchronization, uniform_numbers
+from distsgd.common.contract import (
+    Async,
+    Barrier,
+    Collective,
+    Delay,
+    Period,
+    Quorum,
+    Scheme,
+    Synchronization,
+    uniform_numbers,
+)
 from distsgd.common.record_format import EVENTS
 from distsgd.common.tasks import plan
 from distsgd.common.tasks import worker_loop as loop
@@ -33,7 +43,7 @@ class Telling(Scheme):
     communication_period: Period = 1
     sync: Synchronization = field(default_factory=Async)
     exchange_first: bool = False
-    delay: int = 0
+    delay: Delay = 0
 
     def local_variables(self, params):
         return {"stepped": 0.0, "adopted": 0.0}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from covering import CATALOGUE, COVER, declares
-from distsgd.common import Scheme
+from distsgd.common.contract import Delay, Period, Scheme
 
 
 def test_what_a_scheme_of_the_catalogue_declares_a_scheme_of_the_cover_declares():
@@ -24,8 +24,8 @@ def test_declarations_are_found_in_methods_values_and_rules():
         """Declares four things."""
 
         name = "own"
-        communication_period: int = 2
-        delay: int = 1
+        communication_period: Period = 2
+        delay: Delay = 1
         scalars = ("steps",)
 
         def worker_numbers(self):

@@ -11,7 +11,7 @@ from test_counts import zeros
 
 from distsgd.algorithms import CO2, AllReduce, CoCoDSGD, DecoupledDiLoCo, DiLoCo, EagerDiLoCo, LocalSGD, StreamingDiLoCo
 from distsgd.common import Cluster, Group, UserError, train
-from distsgd.common.contract import Async, Barrier, Collective, Count, Gossip, Period, Quorum, Scheme, Synchronization
+from distsgd.common.contract import Async, Barrier, Collective, Delay, Gossip, Period, Quorum, Scheme, Synchronization
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.contract.stability import largest_rate
 from distsgd.common.errors import WaitTimeout
@@ -35,7 +35,7 @@ class Meeting(Scheme):
     name = "meeting"
     sync: Synchronization = field(default_factory=Barrier)
     communication_period: Period = 2
-    delay: Count = 1
+    delay: Delay = 1
     folder: str = ""
 
     def local_step(self, worker, gradient):
@@ -96,7 +96,7 @@ class Mixing(Scheme):
     name = "mixing"
     sync: Synchronization = field(default_factory=Barrier)
     communication_period: Period = 5
-    delay: Count = 2
+    delay: Delay = 2
 
     def local_step(self, worker, gradient):
         worker.params.assign_sub(0.1 * gradient)

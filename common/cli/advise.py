@@ -17,7 +17,7 @@ from rich.text import Text
 from ...algorithms import SCHEMES, SyncSGD
 from ..arguments import at_most
 from ..contract.checks import fitted as for_tasks
-from ..contract.hyperparameters import Count, Natural, Positive, check_fields
+from ..contract.hyperparameters import Count, Natural, Positive, check_fields, declared
 from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..contract.stability import largest_rate, rate_of
@@ -120,7 +120,7 @@ class Question:
 
 def has_period(scheme: Any) -> bool:
     """Return True if the algorithm has the hyperparameter `communication_period`."""
-    return any(field.name == "communication_period" for field in fields(scheme))
+    return declared(scheme, "communication_period", None) is not None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,23 @@ from ..sync.gossip import Gossip
 from ..sync.pairs import Pairs
 from ..sync.synchronization import Synchronization
 from .feedback import OfCoefficients, WithMemory
-from .hyperparameters import Count, Decay, Fraction, Graph, Natural, NotNegative, Period, Positive, Rate, unstable_above
+from .hyperparameters import (
+    CancelLate,
+    Count,
+    Decay,
+    Delay,
+    Fraction,
+    Fragments,
+    Graph,
+    Natural,
+    NotNegative,
+    Period,
+    Positive,
+    Rate,
+    WarmStart,
+    WeightDecay,
+    unstable_above,
+)
 from .inner import InnerOptimizer, inner
 from .mixing import after_local_steps
 from .on_graph import OnGraph
@@ -47,14 +63,17 @@ __all__ = [
     "BFloat16",
     "Barrier",
     "Bounded",
+    "CancelLate",
     "Codec",
     "Collective",
     "Compressor",
     "Coordinates",
     "Count",
     "Decay",
+    "Delay",
     "Event",
     "Fraction",
+    "Fragments",
     "Gossip",
     "Graph",
     "InnerOptimizer",
@@ -80,6 +99,8 @@ __all__ = [
     "Tensor",
     "Unlocked",
     "UserError",
+    "WarmStart",
+    "WeightDecay",
     "WithMemory",
     "Worker",
     "adagrad",

@@ -14,7 +14,7 @@ from ..arguments import at_least
 from ..errors import UserError
 from ..messages.codec import Codec
 from ..sync.asynchronous import Unlocked
-from .hyperparameters import Period, kinds_of
+from .hyperparameters import feature, kinds_of, undeclared
 from .rounding import rounded
 from .scheme import Scheme
 from .views import check_names
@@ -67,7 +67,7 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
         UserError: the scheme cannot work with that number of workers, or its parts do not fit together.
     """
     scheme.sync.check(workers)
-    _check_period(scheme)
+    _check_declared(scheme)
     _check_messages(scheme)
     numbers = scheme.worker_numbers()
     check_variables(
@@ -83,15 +83,22 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
     scheme.check(workers)
 
 
-def _check_period(scheme: Scheme) -> None:
-    """Refuse a period of another name than `communication_period`, of which the rounds would know nothing."""
-    kinds = kinds_of(type(scheme))
-    periods = [name for name, kind in kinds.items() if kind == Period]
-    if periods and "communication_period" not in kinds and type(scheme).period is Scheme.period:
-        raise UserError(
-            f"{scheme.name}: the number of local steps of a round is its communication_period: rename {periods[0]}, or "
-            "define the property period"
-        )
+def warnings_of(scheme: Scheme, workers: int) -> list[str]:
+    """Return the warnings of a scheme with that number of workers, a line each."""
+    return [*undeclared(scheme), *scheme.warnings(workers)]
+
+
+def _check_declared(scheme: Scheme) -> None:
+    """Refuse a field that has one of the types that the engine reads, but another name: the engine would not read it.
+
+    Records name hyperparameters by their fields, so that the name has one meaning in all records.
+    """
+    for name, kind in kinds_of(type(scheme)).items():
+        if (own := feature(kind)) not in (None, name):
+            raise UserError(
+                f"{scheme.name}: the field of this type must be called {own}: rename {name}, or give it a type that "
+                "the engine does not read, such as Natural"
+            )
 
 
 def _check_messages(scheme: Scheme) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from importlib import import_module
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -31,10 +32,23 @@ Graph = Annotated[str, lambda **given: _check_graph(*given.values())]
 """Name of a graph of workers, see `sync.topology`."""
 Natural = Annotated[int, functools.partial(at_least, 1)]
 """A whole number from one."""
-Period = Annotated[int, functools.partial(at_least, 1), "period"]
-"""The local steps of a round, from one: the type of `communication_period`, see `Scheme.period`."""
 Count = Annotated[int, functools.partial(at_least, 0)]
 """A whole number from zero."""
+
+# Types of hyperparameters that the engine reads, with the name of the field. A field of this name and another type is
+# the author's own: the engine does not read it.
+Period = Annotated[int, functools.partial(at_least, 1), "communication_period"]
+"""The local steps of a round, from one: see `Scheme.period`."""
+Delay = Annotated[int, functools.partial(at_least, 0), "delay"]
+"""The local steps that a worker makes between a message and its reply, from zero: see `Scheme.overlap`."""
+WarmStart = Annotated[int, functools.partial(at_least, 0), "warm_start"]
+"""The updates that worker 0 makes alone before the others start, from zero: see `Scheme.warmup_updates`."""
+CancelLate = Annotated[bool, lambda **given: check_flag(given), "cancel_late"]
+"""True if a worker stops a computation that can only come too late: see `Scheme.cancels_late`."""
+Fragments = Annotated[int, functools.partial(at_least, 1), "fragments"]
+"""The parts of the vector of which a round sends one, from one."""
+WeightDecay = Annotated[float, not_negative, "weight_decay"]
+"""The coefficient of the decoupled weight decay, from zero."""
 
 
 def unstable_above(limit: float, workers: int, **value: float) -> list[str]:
@@ -44,6 +58,37 @@ def unstable_above(limit: float, workers: int, **value: float) -> list[str]:
         return []
     above = f"above {name}={limit:.4g} {workers} workers are not stable, not even where the loss is flat"
     return [f"{above}: lower it. Received: {name}={received:g}"]
+
+
+def feature(kind: Any) -> str | None:
+    """Return the name that a field of this type must have for the engine to read it; None if the engine reads none."""
+    return next((own for own in getattr(kind, "__metadata__", ()) if isinstance(own, str)), None)
+
+
+def declared(owner: Any, name: str, default: Any) -> Any:
+    """Return the hyperparameter that the engine reads under a name; the default if no field declares it by its type."""
+    return getattr(owner, name) if feature(kinds_of(type(owner)).get(name)) == name else default
+
+
+def undeclared(owner: Any) -> list[str]:
+    """Return a line for each field that has the name of a hyperparameter of the engine, but not its type.
+
+    A number with a fraction is never one of the engine's.
+    """
+    kinds = kinds_of(type(owner))
+    types = {own: name for name, kind in globals().items() if (own := feature(kind))}
+    return [
+        f"{owner.name}: {name} is a number of your own rule, which the engine does not read: for its meaning in the "
+        f"engine give the field the type {types[name]}"
+        for name in types.keys() & {field.name for field in fields(owner)}
+        if feature(kinds.get(name)) != name and isinstance(getattr(owner, name), int)
+    ]
+
+
+def rates_of(owner: Any) -> dict[str, Any]:
+    """Return the learning rates of a scheme, its fields of the type `Rate`, without those that are None."""
+    rates = [name for name, kind in kinds_of(type(owner)).items() if Rate in (kind, *get_args(kind))]
+    return {name: value for name in rates if (value := getattr(owner, name)) is not None}
 
 
 def check_fields(checked: Any) -> None:
@@ -65,10 +110,13 @@ def check_values(kind: type, values: Mapping[str, Any]) -> None:
 @functools.cache
 def kinds_of(checked: type) -> dict[str, Any]:
     """Return the types of the fields of a dataclass, by name."""
-    try:
-        return get_type_hints(checked, include_extras=True)
-    except NameError:  # a class made inside a function may use types that are not visible here
-        return {}
+    names: dict[str, Any] = {}
+    while True:
+        try:
+            return get_type_hints(checked, localns=names or None, include_extras=True)
+        except NameError as unknown:  # a class made inside a function may use types that are not visible here
+            name = str(unknown.name)
+            names[name] = vars(import_module(str(__package__))).get(name, Any)
 
 
 def _check(name: str, kind: Any, value: Any) -> None:
@@ -80,6 +128,8 @@ def _check(name: str, kind: Any, value: Any) -> None:
         one_of(parts, **{name: value})
     elif kind is bool and not isinstance(value, bool):
         raise UserError(f"{name} must be True or False. Received: {name}={value!r}")
+    elif kind is float and callable(value):
+        raise UserError(f"{name} is a number: give the field the type Rate for a schedule. Received: {name}={value!r}")
     elif kind in (str, str | None) and not isinstance(value, str | None):
         raise UserError(f"{name} must be a text in quotes. Received: {name}={value!r}")
     elif origin in (Union, UnionType) and value is not None:
@@ -91,6 +141,12 @@ def _check(name: str, kind: Any, value: Any) -> None:
             raise UserError(f"{name} must be a tuple of numbers. Received: {value}")
         for element in value:
             _check(name, parts[0], element)
+
+
+def check_flag(given: Mapping[str, Any]) -> None:
+    """Raise `UserError` for a value that is neither True nor False."""
+    for name, value in given.items():
+        _check(name, bool, value)
 
 
 def _check_graph(value: Any) -> None:

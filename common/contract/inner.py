@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 from ..errors import UserError
 from ..lazy import tf
 from ..spec import parse
-from .hyperparameters import Decay, NotNegative, Positive, check_fields
+from .hyperparameters import Decay, Positive, WeightDecay, check_fields
 from .optimizers import adam, adamw, orthogonal, sgd
 from .views import Tensor, Worker
 
@@ -78,7 +78,7 @@ class InnerAdam(InnerSGD):
 class InnerAdamW(InnerAdam):
     """Apply AdamW, see `adamw`."""
 
-    weight_decay: NotNegative = 0.01
+    weight_decay: WeightDecay = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class InnerMuon(InnerAdamW):
     elementwise: ClassVar[bool] = False
 
     momentum: Decay = 0.95
-    weight_decay: NotNegative = 0.004
+    weight_decay: WeightDecay = 0.004
 
     def step(self, worker: Worker, gradient: Tensor, learning_rate: Any) -> None:
         """Make one local step, variable by variable."""
@@ -120,7 +120,7 @@ class InnerLion(InnerSGD):
 
     beta_1: Decay = 0.9
     beta_2: Decay = 0.99
-    weight_decay: NotNegative = 0.0
+    weight_decay: WeightDecay = 0.0
 
     def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
         """Return the momentum."""
@@ -156,5 +156,5 @@ def _refuse(**given: Any) -> None:
     inner(text)
 
 
-InnerOptimizer = Annotated[str, _refuse]
+InnerOptimizer = Annotated[str, _refuse, "inner_optimizer"]
 """The name of an inner optimizer, with options: `adamw:weight_decay=0.1`."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..sync.topology import Topology
+from .hyperparameters import declared
 from .scheme import Scheme
 
 Mix = Callable[[Any], Any]  # from a number of each worker to the weighted sum of what it hears
@@ -108,7 +109,7 @@ def largest_step(scheme: Any, workers: int) -> float | None:
 
     None if it is not known: for local steps of another optimizer than SGD, and a scheme without a `linear_round`.
     """
-    if not getattr(scheme, "linear_vectors", 0) or getattr(scheme, "inner_optimizer", "sgd") != "sgd":
+    if not scheme.linear_vectors or declared(scheme, "inner_optimizer", "sgd") != "sgd":
         return None
     return _step(_plain(scheme), workers, Topology(scheme.topology).written())
 
@@ -123,8 +124,8 @@ def check_growth(scheme: Any, workers: int) -> None:
     written = Topology(scheme.topology).written()
     if (factor := _factor(_plain(scheme), workers, written)) <= GROWS:
         return
-    most = largest_momentum(scheme, workers) if hasattr(scheme, "momentum") else 0.0
-    rates = {name: getattr(scheme, name) for name in ("momentum", "consensus_rate") if hasattr(scheme, name)}
+    most = largest_momentum(scheme, workers) if "momentum" in scheme.linear_rates else 0.0
+    rates = {name: getattr(scheme, name) for name in scheme.linear_rates}
     lower = f"lower momentum to at most {most:.2g}, or consensus_rate" if most else "lower consensus_rate"
     received = ", ".join(f"{name}={value}" for name, value in rates.items())
     raise UserError(
@@ -143,7 +144,7 @@ def limits(scheme: Any, workers: int) -> Iterable[str]:
     smallest = f" (smallest eigenvalue {modes.real.min():.3f})" if modes is not None and len(modes) == 1 else ""
     factor = _factor(_plain(scheme), workers, written)
     found = [f"{scheme.topology} of {workers} workers{smallest}: a round multiplies their distances by {factor:.3g}"]
-    if hasattr(scheme, "momentum"):
+    if "momentum" in scheme.linear_rates:
         found.append(f"{scheme.name} is stable up to momentum={largest_momentum(scheme, workers):.2g}")
     if step := largest_step(scheme, workers):
         found.append(f"{scheme.name} is stable up to a learning rate of {step:.3g}/L, L the curvature of the loss")

@@ -20,11 +20,13 @@ class OnGraph(Scheme):
     Attributes:
         rule: class of its synchronization rule, `Gossip` or `Pairs`.
         linear_vectors: number of vectors of a worker in `linear_round`; 0 if the scheme has none.
+        linear_rates: names of the hyperparameters, besides the learning rate, that `linear_round` reads.
     """
 
     rule: ClassVar[Any] = Gossip
     sends_params = True
     linear_vectors: ClassVar[int] = 0
+    linear_rates: ClassVar[tuple[str, ...]] = ()
 
     topology: Graph = "ring"
     """Graph of the workers: ring, torus, hypercube, exponential, one-peer, random-matching, complete, or file:PATH with

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import UserError
 from ..lazy import keras
+from .hyperparameters import rates_of
 from .scheme import Scheme
 
 Shape = Literal["constant", "linear", "cosine", "exponential"]
@@ -47,7 +48,7 @@ def shaped(scheme: Scheme, shape: Shape, steps: int) -> Scheme:
     """
     if shape == "constant":
         return scheme
-    rates = [f.name for f in fields(scheme) if f.name.endswith("learning_rate") and getattr(scheme, f.name) is not None]
+    rates = rates_of(scheme)
     if not rates:
         raise UserError(f"{scheme.name} has no learning_rate that a schedule could change: use --lr-schedule constant")
-    return scheme.but(**{name: Schedule(shape, getattr(scheme, name), steps) for name in rates})
+    return scheme.but(**{name: Schedule(shape, rate, steps) for name, rate in rates.items()})

@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from ..arguments import CheckedCall
@@ -28,7 +28,7 @@ from ..messages.codec import Codec
 from ..sources import docstring, headline
 from ..sync.asynchronous import Async
 from ..sync.synchronization import Synchronization
-from .hyperparameters import check_fields
+from .hyperparameters import check_fields, declared, rates_of
 from .rounds import Event, Rounds
 from .views import Server, Tensor, Worker
 
@@ -98,7 +98,7 @@ class Scheme(CheckedCall):
     @property
     def period(self) -> int:
         """Local steps of a round, or of the longest round if they differ."""
-        return getattr(self, "communication_period", 1)
+        return declared(self, "communication_period", 1)
 
     @property
     def overlap(self) -> int:
@@ -108,7 +108,7 @@ class Scheme(CheckedCall):
         steps while it travels and the others are awaited, and uses the reply after the last. Default: 0, or the
         hyperparameter `delay`.
         """
-        return getattr(self, "delay", 0)
+        return declared(self, "delay", 0)
 
     @property
     def events(self) -> frozenset[Event]:
@@ -191,7 +191,7 @@ class Scheme(CheckedCall):
         not run such a scheme: a round has one step, within which no worker could look. Default: False, or the
         hyperparameter `cancel_late`.
         """
-        return getattr(self, "cancel_late", False)
+        return declared(self, "cancel_late", False)
 
     def is_late(self, staleness: int) -> bool:
         """Return True if a message of this staleness is dropped."""
@@ -202,12 +202,12 @@ class Scheme(CheckedCall):
     @property
     def plain_inner_steps(self) -> bool:
         """True if a local step is one of `inner_optimizer` and no more: an optimizer of a script may make it."""
-        return hasattr(self, "inner_optimizer")
+        return declared(self, "inner_optimizer", None) is not None
 
     @property
     def warmup_updates(self) -> int:
         """Number of updates that worker 0 makes alone before the others start."""
-        return getattr(self, "warm_start", 0)
+        return declared(self, "warm_start", 0)
 
     def at(self, step: Tensor) -> Scheme:
         """Return this scheme with every learning-rate schedule replaced by its value after `step` local steps.
@@ -215,7 +215,7 @@ class Scheme(CheckedCall):
         With a schedule, `local_step` gets η(t), t = local steps that this worker has done. `message` and `on_reply` get
         η at the first step of the round. `server_update` gets η(version × period / updates per round).
         """
-        schedules = {f.name: value for f in fields(self) if callable(value := getattr(self, f.name))}
+        schedules = {name: rate for name, rate in rates_of(self).items() if callable(rate)}
         return self.but(**{name: schedule(step) for name, schedule in schedules.items()}) if schedules else self
 
     def but(self, **attributes: Any) -> Self:
@@ -228,7 +228,7 @@ class Scheme(CheckedCall):
     @property
     def scheduled(self) -> bool:
         """True if a learning rate is a schedule."""
-        return any(callable(getattr(self, f.name)) for f in fields(self))
+        return any(map(callable, rates_of(self).values()))
 
     def check(self, workers: int) -> None:
         """Raise `UserError` if the hyperparameters do not fit that number of workers, beside `contract.checks`."""

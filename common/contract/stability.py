@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from .hyperparameters import declared, rates_of
 from .mixing import largest_step
+from .on_graph import OnGraph
 from .scheme import Scheme
 
 # The step that a message makes, as a multiple of the rate: a function of the algorithm, W, and the staleness.
@@ -37,7 +39,7 @@ def largest_rate(scheme: Scheme, workers: int, staleness: float, curvature: floa
         return _limit(staleness) / (step * curvature)
     if scheme.name in ("aeasgd", "easgd"):
         return _elastic(scheme, workers) / curvature
-    step = largest_step(scheme, workers)
+    step = _largest_step(scheme, workers)
     return step and step / curvature
 
 
@@ -93,20 +95,25 @@ def diverging_rate(scheme: Any, workers: int, curvature: float) -> float | None:
         workers: W, which take turns.
         curvature: h.
     """
-    if step := largest_step(scheme, workers):
+    if step := _largest_step(scheme, workers):
         return step / curvature
     late = staleness_of(scheme, workers)
     limit = _limit(late)
-    if getattr(scheme, "inner_optimizer", "sgd") != "sgd" or getattr(scheme, "server_learning_rate", None) is not None:
+    if declared(scheme, "inner_optimizer", "sgd") != "sgd" or len(rates_of(scheme)) > 1:
         return None
     if scheme.name in AT_ONE_CENTER:
         return limit / curvature
     if scheme.name in AS_THEY_COME:
-        never_dropped = getattr(scheme, "delay_threshold", workers) >= workers
-        return limit * (workers if scheme.name == "ssp" else 1) / curvature if never_dropped else None
+        if scheme.is_late(workers - 1):
+            return None
+        return limit * (workers if scheme.name == "ssp" else 1) / curvature
     if scheme.name in SUMS:
         most, period = limit / SUMS[scheme.name](scheme, late), scheme.period
         if most < 1:
             return (1 - (1 - most) ** (1 / period)) / curvature
         return (1 + (most - 1) ** (1 / period) if period % 2 else 2.0) / curvature
     return None
+
+
+def _largest_step(scheme: Scheme, workers: int) -> float | None:
+    return largest_step(scheme, workers) if isinstance(scheme, OnGraph) else None

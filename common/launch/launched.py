@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from ..cluster.membership import Membership
 from ..cluster.task_spec import Addresses
+from ..contract.checks import warnings_of
 from ..errors import Interrupted, UserError
 from ..files import own_folder, replacing, writing
 from ..record import checkpoint
@@ -119,7 +120,7 @@ class Launched:
             if checkpoint.found(job.run_dir):
                 check_resumed(job.run_dir, config)
             report(event="joined", config=config)
-            for warning in job.scheme.warnings(job.cluster.workers):
+            for warning in warnings_of(job.scheme, job.cluster.workers):
                 report(event="warning", message=warning)
             for message in job.scheme.limits(job.cluster.workers):
                 report(event="limits", message=message)

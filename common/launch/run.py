@@ -12,6 +12,7 @@ from typing import Any
 
 from ..cards import ask, crowded
 from ..cluster.fingerprint import class_digest, data_digest, identity, model_digest
+from ..contract.checks import warnings_of
 from ..errors import CannotWrite, Diverged, Interrupted
 from ..files import Lock, in_one_line, replacing
 from ..kernels import VARIABLE, used_here
@@ -89,7 +90,7 @@ def _run(
     try:
         said = _resume(job, job.options.recovery.resume) if job.options.recovery.resume is not None else []
         said += checkpoint.tidy(job.run_dir)
-        said += [*job.warnings, *job.scheme.warnings(job.cluster.workers)]
+        said += [*job.warnings, *warnings_of(job.scheme, job.cluster.workers)]
         every, uses_ps = job.options.evaluate_every, job.ps > 0
         for hook in callbacks:
             said += hook.warnings(every is not None, uses_ps)

@@ -27,6 +27,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ..arguments import at_least, at_most, fraction, not_negative, one_of, positive
+from ..contract.hyperparameters import declared
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..server.traffic import Traffic, halves, square_layers
@@ -205,7 +206,7 @@ def exchange_of(scheme: Scheme, parameters: int, workers: int, layers: int) -> E
         raise UserError(
             f"workers of {scheme.name} share the links of their peers, which no formula covers: simulate it"
         )
-    fragments = getattr(scheme, "fragments", 1)  # a message and a round are those of one fragment
+    fragments = declared(scheme, "fragments", 1)  # a message and a round are those of one fragment
     traffic = Traffic(scheme, scheme.codec, workers, [parameters], shapes=square_layers(parameters, layers))
     up, down = (8 * fragments * moved / parameters for moved in (traffic.message, traffic.reply))
     found = Exchange(
