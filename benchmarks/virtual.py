@@ -272,7 +272,7 @@ class _Run:
 
     def _evaluate(self, curves: Sequence[LearningCurve], tally: Tally, seconds: float) -> None:
         snapshot = self.arithmetic.snapshot()
-        figures = self.figures.of(tally)
+        figures = self.figures.of(tally, int(snapshot["at"]))
         rounds = float(tally.rounds.sum() - tally.dropped) / len(tally.rounds)
         losses, accuracies = self.model.measure(snapshot["center"], self.test)
         for i, curve in enumerate(curves):

@@ -305,6 +305,8 @@ def test_a_run_that_makes_the_model_worse_advises_a_smaller_rate(probe, why, tmp
     first, last = (result.history["test_loss"][at] for at in (0, -1))
     told = f"test loss rose from {first:.4g} to {last:.4g}, training made the model worse: {why}"
     assert result.metrics["outcome"] == "completed"
+    assert result.history["version"] == [0, 1, 2, 3]  # also where the last was evaluated first
+    assert result.history["examples"] == [0, 8, 16, 24]
     assert told in result.metrics["advice"]
     assert "(docs/not-converging.md)" in result.metrics["advice"]
     assert told in json.loads((tmp_path / "run" / "result.json").read_text())["advice"]

@@ -60,14 +60,19 @@ def test_a_series_of_any_length_keeps_both_ends_and_its_order(late, tmp_path, mo
         metrics = Metrics(tmp_path / f"{number}.jsonl")
         for n in range(number):
             metrics.add({"kind": "worker", "worker": 1, "seconds": float(n)})
-            metrics.add({"kind": "center", "seconds": n - 2.5 * late * (n % 3)})
+            metrics.add({"kind": "center", "seconds": n - 2.5 * late * (n % 3), "version": n})
+            metrics.add({"kind": "center", "seconds": n, "version": n - 1})  # of the same call as the one before
         metrics.close()
         of_worker = [row["seconds"] for row in metrics.rows if row["kind"] == "worker"]
         assert (of_worker[0], of_worker[-1]) == (0, number - 1)
         assert min(number, 5) <= len(of_worker) <= 9
         every = of_worker[1] - of_worker[0] if number > 1 else 1
         assert of_worker[:-1] == [n * every for n in range(len(of_worker) - 1)]
-        assert rows_of(metrics.path) == metrics.rows == sorted(metrics.rows, key=lambda row: row["seconds"])
+        assert (
+            rows_of(metrics.path)
+            == metrics.rows
+            == sorted(metrics.rows, key=lambda row: (row["seconds"], row.get("version", 0)))
+        )
 
 
 def test_a_huge_metric_has_an_exponent():

@@ -17,7 +17,7 @@ from rich.text import Text
 from ...algorithms import SCHEMES, SyncSGD
 from ..arguments import at_most
 from ..contract.checks import fitted as for_tasks
-from ..contract.hyperparameters import Count, Natural, Positive, check_fields, declared
+from ..contract.hyperparameters import Count, Natural, Positive, check_fields, feature, kinds_of
 from ..contract.rounding import rounded
 from ..contract.scheme import Scheme
 from ..contract.stability import largest_rate, rate_of
@@ -119,8 +119,9 @@ class Question:
 
 
 def has_period(scheme: Any) -> bool:
-    """Return True if the algorithm has the hyperparameter `communication_period`."""
-    return declared(scheme, "communication_period", None) is not None
+    """Return True if the algorithm, or its class, has the hyperparameter `communication_period`."""
+    kind = scheme if isinstance(scheme, type) else type(scheme)
+    return feature(kinds_of(kind).get("communication_period")) is not None
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Series:
         self.kept: list[Numbered] = []
         self.last: list[Numbered] = []  # the last row, unless it is in `kept`
         self.every, self.seen = 1, 0
-        self.newest = 0.0  # latest time of a row, seconds
+        self.newest: tuple[float, int] = (0.0, 0)  # the latest place of a row, see `_place`
 
     def add(self, row: Numbered) -> bool:
         """Add a row; returns True if it is kept."""
@@ -97,7 +97,7 @@ class Metrics:
         self.path = path
         self.series: dict[tuple[str, Any], Series] = {}
         self.number = 0
-        self.ordered = True  # False if a row was appended after one with a later time
+        self.ordered = True  # False if a row was appended after one with a later place
         for row in filter(is_row, read_rows(path)) if resuming else ():  # the file may be foreign
             self._add(row)
         self.file = open_in_place(path, "a", buffering=1)  # line-buffered, so that other programs can follow it
@@ -139,8 +139,8 @@ class Metrics:
     def _add(self, row: Row) -> tuple[bool, bool]:
         self.number += 1
         series = self.series.setdefault((row["kind"], row.get("worker")), Series())
-        self.ordered &= row["seconds"] >= series.newest
-        series.newest = max(series.newest, row["seconds"])
+        self.ordered &= _place(row) >= series.newest
+        series.newest = max(series.newest, _place(row))
         return series.add((self.number, row)), series.thin()
 
     def _rewrite(self) -> None:
@@ -156,9 +156,14 @@ class Metrics:
             self.file = open_in_place(self.path, "a", buffering=1)
 
 
+def _place(row: Row) -> tuple[float, int]:
+    """Return time and version of a row: several versions that were made in one call have the same time."""
+    return row["seconds"], row.get("version", 0)
+
+
 def _in_order(rows: Iterable[Numbered]) -> list[Row]:
-    """Sort rows by their times; the order of arrival differs, since centers may be evaluated late."""
-    return [row for _, row in sorted(rows, key=lambda numbered: (numbered[1]["seconds"], numbered[0]))]
+    """Sort rows by their places; the order of arrival differs, since centers may be evaluated late."""
+    return [row for _, row in sorted(rows, key=lambda numbered: (*_place(numbered[1]), numbered[0]))]
 
 
 class Summaries:

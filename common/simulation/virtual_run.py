@@ -150,7 +150,8 @@ class SimulatedRun:
         """Evaluate the center, and report."""
         seen = self.log.tally
         steps = self.figures.steps(seen.rounds)
-        self.metrics = {"version": int(snapshot["at"]), **self.figures.of(seen), "steps": steps, **more}
+        version = int(snapshot["at"])
+        self.metrics = {"version": version, **self.figures.of(seen, version), "steps": steps, **more}
         self.metrics |= distance_of(snapshot) | self.evaluation(snapshot)
         event = {"event": "center", "virtual": seconds, **self.metrics}
         shown = self.job.run_dir if self.job.shows_centers else None

@@ -61,10 +61,12 @@ class Figures:
         plans = plan.all_rounds
         self.plans = plans[:1] if all(own is plans[0] for own in plans) else plans
 
-    def of(self, seen: Tally) -> dict[str, Any]:
-        """Return the figures of the run so far."""
+    def of(self, seen: Tally, version: int) -> dict[str, Any]:
+        """Return the figures of the run up to a version."""
+        # A worker that exchanges nothing makes a version with each step, many of them in a round.
+        steps = self.steps(seen.rounds) if self.plan.scheme.sync.exchanges else version
         return {
-            **({} if self.plan.is_endless else {"examples": self.plan.options.batch_size * self.steps(seen.rounds)}),
+            **({} if self.plan.is_endless else {"examples": self.plan.options.batch_size * steps}),
             **self._bytes(seen),
             "staleness_mean": seen.staleness_mean,
             "staleness_max": seen.staleness_max,
@@ -344,7 +346,8 @@ class Observer:
         return microseconds / 1e6 + self.ago if self.one_clock and microseconds != UNKNOWN else otherwise
 
     def _point(self, snapshot: Snapshot, seen: Tally, when: float) -> EvaluationPoint:
-        figures = {"version": int(snapshot["at"]), **self.figures.of(seen), **distance_of(snapshot)}
+        version = int(snapshot["at"])
+        figures = {"version": version, **self.figures.of(seen, version), **distance_of(snapshot)}
         if "center" not in snapshot:
             return EvaluationPoint(when, figures, {})
         center = snapshot.get("average", snapshot["center"])
@@ -414,7 +417,7 @@ class Observer:
             when = self._time_of(last, taken["passed"][row] + ago)
             when = max([when, *(when for other, when in known.items() if other < version)])
             when = min([when, *(when for other, when in known.items() if other > version)])
-            figures = {"version": version, **self.figures.of(tally), **distance_of(taken, row)}
+            figures = {"version": version, **self.figures.of(tally, version), **distance_of(taken, row)}
             vectors = {"center": taken["centers"][row], "state": taken["states"][row]}
             points.append(EvaluationPoint(float(when), figures, vectors))
         return points
