@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ from distsgd.common.cli.main import dispatch
 from runs import linear
 
 pytestmark = pytest.mark.packages
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 ROWS = np.random.default_rng(0)
 
@@ -188,3 +192,40 @@ def test_a_frame_in_fit_in_a_task_is_read_as_in_a_program():
     command = [sys.executable, "-P", "-c", textwrap.dedent(code)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# Without importorskip: where an example is tested, its package must be installed.
+@pytest.mark.parametrize(("example", "argument"), [("torch_classifier", "3"), ("torch_diloco_text", "20")])
+def test_the_examples_of_torch_run_on_two_workers(example, argument, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    with keep_warm():
+        assert dispatch(["launch", "--run-dir", "run", str(EXAMPLES / f"{example}.py"), argument]) == 0
+    said = capfd.readouterr()
+    assert re.search(r"test (accuracy 0\.[6-9]|loss [1-3]\.)", said.out + said.err)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["outcome"], result["workers"]) == ("completed", 2)
+    assert 0 < result["figures"]["loss"] < 5
+
+
+def test_the_example_of_jax_finds_the_line():
+    done = subprocess.run([sys.executable, EXAMPLES / "jax_group.py"], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "{'w': [1.0, -2.0, 3.0], 'b': 0.5}\n", done.stderr
+
+
+def test_statistics_of_torch_are_averaged_in_place(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(
+        textwrap.dedent("""
+        import distsgd, torch
+        model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+        with distsgd.join(distsgd.SyncSGD(), model) as worker:
+            model(torch.full([4, 2], 1.0 + worker.index)).sum().backward()
+            worker.step()
+        model[1].running_mean.fill_(worker.index)
+        worker.average(model.buffers())
+        print(model[1].running_mean.tolist(), int(model[1].num_batches_tracked))
+    """)
+    )
+    with keep_warm():
+        assert dispatch(["launch", "--run-dir", "run", "script.py"]) == 0
+    assert "[0.5, 0.5, 0.5] 1" in "".join(capfd.readouterr())
