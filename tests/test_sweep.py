@@ -235,3 +235,30 @@ def test_a_sweep_from_python_pairs_runs_by_seed_and_makes_each_once(monkeypatch)
     assert len(made) == 6  # other data
     with pytest.raises(UserError, match="model must be a function"):
         sweeping.sweep(build(), (x, x), [LocalSGD()])
+
+
+def test_a_run_whose_process_is_killed_stands_in_the_table(monkeypatch, capsys):
+    class Killed:
+        returncode = -9
+
+        def __init__(self, command, **_):
+            if "--seed=1" not in command:
+                folder = Path(next(word for word in command if word.startswith("--run-dir=")).partition("=")[2])
+                folder.mkdir(parents=True)
+                made = {"outcome": "completed", "exit_code": 0, "test_loss": 0.5, "test_accuracy": None, "updates": 1}
+                (folder / "result.json").write_text(json.dumps(made | {"seconds_training": 1.0}))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def communicate(self):
+            return None, ""
+
+    monkeypatch.setattr(sweep.subprocess, "Popen", Killed)
+    assert cli.dispatch(["sweep", "downpour", "--seeds", "2", "--parallel", "2", "--table", "md"]) == 0
+    shown = capsys.readouterr()
+    assert "| 1 of 2 | 0.5000 | 1 | 1.0 | failed |" in shown.out
+    assert "seed 1: no result" in shown.err

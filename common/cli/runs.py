@@ -173,8 +173,8 @@ def compare(arguments: list[str]) -> int:
     else:
         page = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
         page.print(sheet_of(groups).for_terminal() if options.group else _beside(runs))
-        if options.group:
-            page.print(sheet_of(groups).note)
+        if options.group and (note := sheet_of(groups).note):
+            page.print(note)
         print(_save(figure, runs, options))  # noqa: T201
     return 0
 

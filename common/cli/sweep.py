@@ -318,9 +318,14 @@ def _at_once(trials: Sequence[Trial], parallel: int) -> Iterator[Trial]:
             _, said = process.communicate()
             running.discard(process)
         path = trial.run_dir / "result.json"
-        if not path.is_file():
-            raise DistsgdError(f"{trial.in_words()}: {(said.splitlines() or ['no result'])[-1]}")
-        trial.result = dict(read_json(path))
+        if path.is_file():
+            trial.result = dict(read_json(path))
+            return trial
+        error = f"{trial.in_words()}: {(said.splitlines() or ['no result'])[-1]}"
+        if process.returncode != DistsgdError.exit_code and process.returncode >= 0:  # wrong options, an interruption
+            raise UserError(error)
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        trial.result = {"outcome": "failed", "exit_code": DistsgdError.exit_code}  # the other runs remain
         return trial
 
     with ThreadPoolExecutor(parallel) as pool:

@@ -112,7 +112,8 @@ def curves(trials: Sequence[Trial], x: Axis, band: Band, width: Width | None) ->
     if "algorithm" in trials[0].settings:
         rivals = alike(groups, lambda group: group[0].settings["algorithm"])
         groups = [min(mine, key=_rank) for mine in rivals]
-    runs = [[_saved(trial) for trial in group] for group in groups]
+    first = lambda trial: trial.result["outcome"] != COMPLETED  # noqa: E731  # a failed run may have no settings
+    runs = [[_saved(trial) for trial in sorted(group, key=first)] for group in groups]
     return picture_of_means(runs, x, band, width) if runs else None
 
 

@@ -27,6 +27,8 @@ FORMATS = (".png", ".svg", ".pdf")
 
 MOST_WORKERS = 10  # with curves of their own
 
+MOST_LOGGED = 3  # figures of scripts that have a panel where runs are compared
+
 # Told apart by colour-blind readers (Okabe and Ito, and two of Tol's).
 PALETTE = "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#882255", "#117733"
 FIRST_SUM = 25332  # of the checksums of names: with this one, algorithms that are often compared differ in colour
@@ -186,7 +188,11 @@ def _panels(runs: Sequence[Drawn]) -> list[Callable[[Any, Sequence[Drawn], str, 
     panels: list[Callable[[Any, Sequence[Drawn], str, Band], None]] = []
     panels += [_draw_losses] * any("loss" in row or "test_loss" in row for row in rows)
     panels += [_draw_consensus] * any("consensus" in row for row in rows)
-    panels += [_draw_figures] * (len(runs) == 1 and bool(_figures_of_script(runs[0])))
+    if len(runs) == 1 and not runs[0].repeats:
+        panels += [_draw_figures] * bool(_figures_of_script(runs[0]))
+    else:
+        logged = dict.fromkeys(name for run in runs for one in run.all for name, _ in _figures_of_script(one))
+        panels += [partial(_draw_logged, name=name) for name in [*logged][:MOST_LOGGED]]
     panels += [_draw_errors] * any(accuracy_of(row) is not None for row in rows)
     return panels or [_draw_losses]
 
@@ -253,9 +259,8 @@ def _draw_losses(axes: Any, runs: Sequence[Drawn], x: str, band: Band) -> None:
     for run, style in zip(runs, _styles(runs), strict=True):
         has_test = any("test_loss" in row for row in run.centers)
         if run.repeats and not has_test:
-            trained = [(one, rows) for one in run.all for rows in _training(one).values()]
-            curves = [_curve(one, rows, x, [row["loss"] for row in rows]) for one, rows in trained]
-            if curves:
+            curves = [_mean_of_workers(one, [*_training(one).values()], x, "loss") for one in run.all]
+            if curves := [curve for curve in curves if curve]:
                 _plot(axes, curves, band, run.label, style, ".4g")
         elif alone or not has_test:
             thin = {"lw": 1, "color": GREY} if has_test or alone else style
@@ -266,7 +271,8 @@ def _draw_losses(axes: Any, runs: Sequence[Drawn], x: str, band: Band) -> None:
             tested = [(one, [row for row in one.centers if "test_loss" in row]) for one in run.all]
             curves = [_curve(one, rows, x, [row["test_loss"] for row in rows]) for one, rows in tested if rows]
             _plot(axes, curves, band, run.label or "center, test", style, ".4g")
-    axes.set(ylabel="loss" if alone else "test loss of the center")
+    tested = any("test_loss" in row for run in runs for row in run.centers)
+    axes.set(ylabel="loss" if alone else "test loss of the center" if tested else "training loss of the workers")
     _show_differences(axes)
 
 
@@ -306,13 +312,27 @@ def _draw_consensus(axes: Any, runs: Sequence[Drawn], x: str, band: Band) -> Non
 
 
 def _draw_figures(axes: Any, runs: Sequence[Drawn], x: str, band: Band) -> None:
-    """Draw the numbers that the scripts of a run and its repeats have logged, a curve for each name and worker."""
-    for one in runs[0].all:
-        for (name, worker), rows in _figures_of_script(one).items():
-            values, again = [row[name] for row in rows], one is not runs[0]
-            label = "_" * again + f"{name}, worker {worker}"
-            axes.plot(_positions(one, rows, x), values, lw=1, alpha=0.6, label=label)
+    """Draw the numbers that the script of a run has logged, a curve for each name and worker."""
+    for (name, worker), rows in _figures_of_script(runs[0]).items():
+        values = [row[name] for row in rows]
+        axes.plot(_positions(runs[0], rows, x), values, lw=1, alpha=0.6, label=f"{name}, worker {worker}")
     axes.set(ylabel="figures of the script")
+
+
+def _draw_logged(axes: Any, runs: Sequence[Drawn], x: str, band: Band, name: str) -> None:
+    """Draw a number that the scripts of several runs have logged: its mean over the workers."""
+    for run, style in zip(runs, _styles(runs), strict=True):
+        found = [(one, [rows for key, rows in _figures_of_script(one).items() if key[0] == name]) for one in run.all]
+        curves = [_mean_of_workers(one, series, x, name) for one, series in found]
+        if curves := [curve for curve in curves if curve]:
+            _plot(axes, curves, band, run.label, style, ".4g")
+    axes.set(ylabel=f"{name}, mean of the workers")
+
+
+def _mean_of_workers(run: Drawn, series: Sequence[Sequence[Row]], x: str, name: str) -> Curve | None:
+    """Return the mean curve of a figure over the workers of a run; None if no worker has it."""
+    curves = [_curve(run, rows, x, [row[name] for row in rows]) for rows in series if rows]
+    return Curve(*mean_and_band(curves, "range")[:2]) if curves else None
 
 
 def _training(run: Drawn) -> dict[str, list[Row]]:

@@ -92,5 +92,8 @@ def sheet(names: Sequence[str], rows: Sequence[tuple[Sequence[str], Sequence[Res
         found["failed"] = [row[""] for row in cells]
     titles = list(found)
     several = any(len(results) > 1 for _, results in rows)
-    note = f"Mean {SPREAD}; the best mean is bold." if several else "The best figure is bold."
+    notes = [f"mean {SPREAD}"] * several
+    if any(isinstance(cell, Figure) and cell.best for column in found.values() for cell in column):
+        notes.append(f"the best {'mean' if several else 'figure'} is bold")
+    note = f"{'; '.join(notes)}.".capitalize() if notes else ""
     return Sheet(titles, [list(row) for row in zip(*found.values(), strict=True)], note, caption)
