@@ -91,6 +91,17 @@ def test_a_computation_is_stopped_at_the_update_however_far_its_worker_is():
     assert rows(found, "microseconds", "worker", "event") == expected[:-1]  # the run ends with its last update
 
 
+def test_a_center_that_is_too_old_when_it_arrives_is_not_computed_on():
+    """Workers 0 and 2 make an update every 10 ms; what worker 1 sends and gets is on its link for 62 ms.
+
+    Its first message arrives at 72 ms, and its reply at 134 ms: there it asks for the newest center, which takes as long.
+    """
+    machines = {"step_ms": 10, "regions": "0ms/unlimited,0ms/1Gbit"}
+    found = happens(KSync(workers_per_update=2, cancel_late=True), 3, 30, size=7.75e6, **machines).trace
+    pulls = found["microseconds"][(found["worker"] == 1) & (found["event"] == PULL)]
+    assert pulls.tolist() == [134_000, 196_000, 258_000]
+
+
 @each(OF_EACH)
 @pytest.mark.parametrize("latency", ["0ms", "3ms"])
 def test_links_and_locks_that_take_no_time_change_nothing(scheme, latency):
