@@ -94,7 +94,7 @@ def test_a_computation_is_stopped_at_the_update_however_far_its_worker_is():
 def test_a_center_that_is_too_old_when_it_arrives_is_not_computed_on():
     """Workers 0 and 2 make an update every 10 ms; what worker 1 sends and gets is on its link for 62 ms.
 
-    Its first message arrives at 72 ms, and its reply at 134 ms: there it asks for the newest center, which takes as long.
+    Its first message arrives at 72 ms, and its reply at 134 ms: there it asks for the newest center, for 62 ms more.
     """
     machines = {"step_ms": 10, "regions": "0ms/unlimited,0ms/1Gbit"}
     found = happens(KSync(workers_per_update=2, cancel_late=True), 3, 30, size=7.75e6, **machines).trace
