@@ -35,7 +35,7 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("--import file.py ...", "use an algorithm or a codec of your own with any command"),
         ("launch my_script.py", "train in a script's own loop, with distsgd.join: --workers 4"),
         ("train --config <file>", "train with the settings of a file: config.json of a run, or TOML"),
-        ("sweep <algorithm>", "train with several values: --learning-rate 0.05,0.1 --seeds 3"),
+        ("sweep <a>,<b>", "train with several algorithms, values and seeds: --seeds 3 --table latex"),
         ("pip install <package>", "install a package of your own into the environment that runs use"),
     ),
     "Choose": (

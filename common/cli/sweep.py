@@ -43,6 +43,8 @@ from .simulate import scheme_of
 from .sweep_report import Trial, best_of, curves, picture, report, table
 from .train import perform, with_data
 
+WIDTH = 200  # columns of a table that is not for a terminal
+
 FINISHED = ("completed", "diverged")  # outcomes of a run that is not made again
 
 DISPLAY: dict[str, Any] = {"output": OUTPUT, "log": None, "dry_run": False}  # options that change no result
@@ -126,7 +128,7 @@ def _show(name: str, trials: Sequence[Trial], how: SweepOptions, options: Option
         print(found.in_format(how.table))  # noqa: T201
         print("\n".join([*report(trials), *plotted]), file=sys.stderr)  # noqa: T201
     elif not options.output.quiet:
-        page = Console(highlight=False)
+        page = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
         page.print(found.for_terminal(padding=(0, 1, 0, 0)))
         print("\n".join([*[found.note] * (how.seeds > 1), *report(trials), *plotted]))  # noqa: T201
     if options.output.json:
