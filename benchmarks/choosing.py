@@ -30,6 +30,7 @@ from rich.console import Console
 from ..common.arguments import check_known
 from ..common.cli import flags
 from ..common.errors import UserError
+from . import stamps
 from .plots import bare, colour
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,12 +94,35 @@ def _renewed(block: re.Match[str], text: str, names: Sequence[str]) -> str:
         found = [(command, _output(command, Path(folder))) for command, _ in commands(block["text"])]
         if block["axis"]:
             labels = [label for command, _ in found for label in compared(command)]
-            title = re.findall(r"^## (.*)", text[: block.start()], re.MULTILINE)[-1]
+            title = _title(block)
             picture = _drawn(curves(Path(folder), labels, block["axis"]), title, AXES[block["axis"]])
             PICTURES.mkdir(exist_ok=True)
-            picture.savefig(PICTURES / f"{block['name']}.png", dpi=100)
+            shows = _shown(title, block["axis"], found)
+            stamps.save(picture, PICTURES / f"{block['name']}.png", dpi=100, shows=shows)
     shown = "".join(f"$ {command}\n{output}" for command, output in found)
     return f"{block['mark']}```console\n{shown}```"
+
+
+def _title(block: re.Match[str]) -> str:
+    """Return the title of a block's picture, the heading of its section."""
+    return re.findall(r"^## (.*)", block.string[: block.start()], re.MULTILINE)[-1]
+
+
+def _shown(title: str, axis: str, found: Sequence[tuple[str, str]]) -> str:
+    """Return the stamp of a block's picture: of title, axis, commands with their outputs, and colours and styles."""
+    labels = [label for command, _ in found for label in compared(command)]
+    colours = [colour(re.split(r"\W", label)[0]) for label in labels]
+    return stamps.of([title, AXES[axis], list(found), colours, STYLES, HIGHEST, WIDE])
+
+
+def outdated() -> list[str]:
+    """Return the names of the blocks whose picture shows other runs, or in another way, than the page says now."""
+    return [
+        name
+        for name, block in blocks().items()
+        if block["axis"]
+        and stamps.read(PICTURES / f"{name}.png") != _shown(_title(block), block["axis"], commands(block["text"]))
+    ]
 
 
 def _output(command: str, folder: Path) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from ..common.arguments import check_known
 from ..common.cli import flags
-from . import reproduced
+from . import reproduced, stamps
 from .claims_catalogue import CLAIMS
 from .claims_page import update_page
 from .claims_study import Found
@@ -34,6 +35,13 @@ class Options:
 
     def __post_init__(self):
         check_known("claim", *self.names, known=[each.name for each in (*CLAIMS, *EXPERIMENTS)])
+
+
+def figure_of(claim: Any, found: Found) -> Any:
+    """Return the figure of a claim with a picture, with its sentence above."""
+    figure = claim.draw(found)
+    title_of(figure, f"{claim.paper}: {claim.sentence}")
+    return figure
 
 
 def main(arguments: list[str]) -> int:
@@ -58,9 +66,7 @@ def main(arguments: list[str]) -> int:
         verdict = claim.judge(found)
         console.print(f"[bold]{claim.name}[/]: {verdict.word}: {verdict.why}")
         if claim.draw:
-            figure = claim.draw(found)
-            title_of(figure, f"{claim.paper}: {claim.sentence}")
-            figure.savefig(RESULTS / f"claims-{claim.name}.png", dpi=110)
+            stamps.save(figure_of(claim, found), RESULTS / f"claims-{claim.name}.png")
         keep(file, {claim.name: found.as_json()}, [each.name for each in CLAIMS])
     update_page()
     return 0

@@ -32,6 +32,7 @@ from ..common.launch.run import run
 from ..common.system import usable_cores
 from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import RunOptions
+from . import stamps
 
 RESULTS = Path(__file__).resolve().parent / "results" / "hogwild.json"
 PROBLEMS = {
@@ -89,7 +90,7 @@ def main(arguments: list[str]) -> int:
         "problems": problems,
     }
     RESULTS.write_text(json.dumps(content, indent=2) + "\n")
-    plot(content, RESULTS.with_suffix(".png"))
+    stamps.save(figure_of(content), RESULTS.with_suffix(".png"))
     console.print(table(content))
     return 0
 
@@ -135,14 +136,12 @@ def table(content: dict[str, Any]) -> Table:
     return made
 
 
-def plot(content: dict[str, Any], path: Path) -> None:
+def figure_of(content: dict[str, Any]) -> Any:
     """Plot throughput and loss against workers, for both collision rates."""
-    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(2, 2, figsize=(9, 6), sharex=True, layout="constrained")
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    axes = figure.subplots(2, 2, sharex=True)
     for column, (name, problem) in zip(axes.T, content["problems"].items(), strict=True):
         for scheme, style in zip(SCHEMES, ("o-", "s--"), strict=True):
             for axis, key in zip(column, ("rate", "loss"), strict=True):
@@ -157,4 +156,4 @@ def plot(content: dict[str, Any], path: Path) -> None:
     axes[0, 0].set_ylabel("examples per second")
     axes[1, 0].set_ylabel(f"training loss after {content['epochs']} epochs")
     axes[0, 0].legend()
-    figure.savefig(path, dpi=110)
+    return figure

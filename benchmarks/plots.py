@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..common.record.plot import GREY, bare, colour, lines_of
+from . import stamps
 
 Outcome = dict[str, Any]
 
@@ -53,7 +54,7 @@ def draw(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
         figure = make(outcomes)
         if figure is not None:
             written.append(folder / f"{name}.png")
-            figure.savefig(written[-1], dpi=100)
+            stamps.save(figure, written[-1], dpi=100)
     return written
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -27,6 +28,7 @@ from . import (
     reproduced_messages,
     reproduced_regions,
     reproduced_waiting,
+    stamps,
 )
 from .outcome_files import keep, locked
 from .plots import title_of
@@ -68,6 +70,13 @@ def with_table(text: str, results: Mapping[str, Numbers]) -> str:
     return re.sub(pattern, lambda place: f"{place[1]}{table}\n{place[2]}", text, flags=re.DOTALL)
 
 
+def figure_of(each: Any, numbers: Numbers) -> Any:
+    """Return the figure of an experiment with a picture, with what is expected above."""
+    figure = each.draw(numbers)
+    title_of(figure, f"{each.schemes}: {each.expected}".replace("`", ""))
+    return figure
+
+
 def main(arguments: list[str]) -> int:
     """Measure, save and show; return the exit code."""
     options: Options = flags.read(
@@ -86,9 +95,7 @@ def main(arguments: list[str]) -> int:
             verdict = "reproduced" if each.agrees(numbers) else "not reproduced"
             console.print(f"[bold]{each.name}[/]: {verdict}: {each.ours.format(**numbers)} (expected: {each.expected})")
             if each.draw:
-                figure = each.draw(numbers)
-                title_of(figure, f"{each.schemes}: {each.expected}".replace("`", ""))
-                figure.savefig(RESULTS.parent / f"reproduced-{each.name}.png", dpi=110)
+                stamps.save(figure_of(each, numbers), RESULTS.parent / f"reproduced-{each.name}.png")
             keep(RESULTS, {each.name: numbers}, names)
     if PAGE.exists():
         with locked(PAGE):  # and with what another command has measured meanwhile

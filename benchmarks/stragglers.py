@@ -39,6 +39,7 @@ from ..common.tasks.job import make_job
 from ..common.tasks.options import RunOptions
 from ..common.virtual_time.platform import Machines
 from ..common.virtual_time.schedule import EventLoop
+from . import stamps
 from .complete import completed
 from .outcome_files import write
 from .plots import bare, colour
@@ -113,7 +114,7 @@ def main(arguments: list[str]) -> int:
     about = {"cores": usable_cores(), "tensorflow": version("tensorflow"), "batch_size": BATCH}
     content = about | {"options": asked, "runs": runs}
     write(RESULTS, content)
-    plot(content, RESULTS.with_suffix(".png"))
+    stamps.save(figure_of(content), RESULTS.with_suffix(".png"))
     update_page()
     return 0
 
@@ -206,7 +207,7 @@ def slow_batches(
     return make
 
 
-def plot(content: dict[str, Any], path: Path) -> None:
+def figure_of(content: dict[str, Any]) -> Any:
     """Plot the time of an update against backup workers, and test loss against time."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
@@ -236,4 +237,4 @@ def plot(content: dict[str, Any], path: Path) -> None:
     losses.legend(fontsize=8)
     for axes in (times, losses):
         bare(axes)
-    figure.savefig(path, dpi=110)
+    return figure

@@ -69,6 +69,7 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("docs", "build the site in build/site: a page for each algorithm, tutorials, reference"),
         ("outputs [<name> ...]", "train each algorithm with its defaults, and keep the output for its page"),
         ("choosing [<name> ...]", "execute the commands of docs/choosing.md and draw its pictures"),
+        ("pictures [<name> ...]", "draw the measured pictures again that show something else than their results"),
         (
             "check-devices",
             "run the catalogue on the GPUs (or CPUs) of this machine: a table to send (a quarter of an hour)",
@@ -113,6 +114,7 @@ COMMANDS = {
     "docs": "commands:docs",
     "outputs": "outputs",
     "choosing": "choosing",
+    "pictures": "pictures",
     "check-devices": "check_devices",
     "verdicts": "verdicts",
     "soak": "soak",
