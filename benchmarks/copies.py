@@ -48,7 +48,7 @@ def with_values(settings: Sequence[Scheme], size: int) -> Scheme:
             changed[name] = _vector(values, size)
         else:
             raise UserError(f"copies differ in numbers alone. Received: {name}={values}")
-    return first.but(**changed)
+    return first.but(**changed, _varied=tuple(changed))
 
 
 def _vector(values: Sequence[float], size: int) -> Callable[[Any], Any]:
