@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,10 +21,19 @@ from ..common.launch.launcher import launch
 from .many_workers import ROUNDS, WORKERS, digits_job, measure_workers, private_bytes
 from .systems import told_by
 
+QUICK = ("--help", "--version", "list", "runs", "explain downpour")  # commands that should answer at once
+
+LINES = ("distsgd ", "distsgd downpour --")  # that a shell completes
+
+TRIES = 5
+
 
 def measure_startup(console: Console) -> dict[str, Any]:
     """Measure all of it; show it, and return it as a dictionary."""
-    found: dict[str, Any] = first_update() | {"import_to_first_update_seconds": after_import()}
+    found: dict[str, Any] = {"times_of_numpy": quick_commands()}
+    for command, times in found["times_of_numpy"].items():
+        console.print(f"{command}: {times:.1f} times the CPU time of python -c 'import numpy'")
+    found |= first_update() | {"import_to_first_update_seconds": after_import()}
     console.print(
         f"\n[bold]start[/]\ncold `downpour`: first update {found['first_update_seconds']:.2f} s after the "
         f"run began, "
@@ -48,6 +59,30 @@ def measure_startup(console: Console) -> dict[str, Any]:
 def bare(workers: int) -> dict[str, float]:
     """Return seconds, and CPU seconds, of as many processes with an idle server of TensorFlow."""
     return told_by([sys.executable, "-m", "distsgd.benchmarks.bare", str(workers)], "bare TensorFlow", 0)
+
+
+def quick_commands() -> dict[str, float]:
+    """Return the CPU time of each command that trains nothing, as a multiple of that of importing NumPy."""
+    program = [sys.executable, "-m", "distsgd"]
+    numpy = _least_seconds([sys.executable, "-c", "import numpy"])
+    found = {name: _least_seconds([*program, *name.split()]) for name in QUICK}
+    for line in LINES:
+        variables = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
+        found[f"{line}<Tab>"] = _least_seconds(program, **variables)
+    return {name: round(seconds / numpy, 2) for name, seconds in found.items()}
+
+
+def _least_seconds(command: Sequence[str], **environment: str) -> float:
+    """Return the least CPU time of a process in several tries, which other programs disturb least."""
+    tries = []
+    for _ in range(TRIES):
+        before = os.times()
+        with tempfile.TemporaryDirectory(prefix="distsgd-benchmark-") as folder:
+            Path(folder, "runs").mkdir()
+            subprocess.run(command, cwd=folder, env=os.environ | environment, capture_output=True, check=False)
+        after = os.times()
+        tries.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    return min(tries)
 
 
 def first_update() -> dict[str, float]:

@@ -10,7 +10,6 @@ import numbers
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +64,8 @@ def free_in(folder: Path, more: int = 0) -> str:
 
 def temporary_folder() -> Path:
     """Return the folder for temporary files, by TMPDIR; raises `CannotWrite` if none can be written."""
+    import tempfile
+
     try:
         return Path(tempfile.gettempdir()).absolute()
     except FileNotFoundError as error:

@@ -8,12 +8,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib import invalidate_caches
-from importlib.metadata import requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -63,6 +61,8 @@ def pip(arguments: Sequence[str]) -> int:
     An installation keeps to the versions that this package is tested with: one that needs others is refused, and the
     conflict is named.
     """
+    import subprocess
+
     command, *rest = arguments or ["--help"]
     kept = _kept() if command == "install" else []
     code = subprocess.call([*_program(command), *kept, *rest], env=_environment())
@@ -75,6 +75,8 @@ def _kept() -> list[str]:
     """Return the arguments of an installation that keep what this package needs: its versions in a checkout."""
     if CONSTRAINTS.is_file():
         return ["--constraint", str(CONSTRAINTS)]
+    from importlib.metadata import requires
+
     return [line for line in requires("distsgd") or () if "extra ==" not in line]
 
 
@@ -82,6 +84,9 @@ def _program(command: str) -> list[str]:
     """Return the words that run a command of uv, or of pip, which uv leaves out of environments that it makes."""
     if uv := shutil.which("uv"):
         return [uv, "pip", command, *(["--python", sys.executable] if not command.startswith("-") else [])]
+    import subprocess
+    from importlib.metadata import version
+
     here = [sys.executable, "-m"]
     run = partial(subprocess.run, check=True, stdout=subprocess.DEVNULL, env=_environment())
     if find_spec("pip") is None:

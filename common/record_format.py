@@ -17,8 +17,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .errors import UserError, first_line
 
 # One event on the ps: a row of trace.npz, which has a column for each name.
@@ -38,8 +36,9 @@ MOST_TASKS, MOST_STEPS = 2**20, 10**12  # of a run: a table of its tasks still f
 MOST_CHARACTERS = 4096  # long enough for the path of a file
 MOST_TEXT, MOST_LINE = 1 << 26, 1 << 20  # bytes of a text that is read as a whole, and of a line in other texts
 
+Array = Any  # of NumPy, which functions import: most commands read none, and it takes half of their time
+
 NUMBERS = "iuf"  # kinds of NumPy types
-HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 Kind = tuple[str, Callable[[Any], bool]]  # description for errors, and a predicate on a value
 
@@ -162,7 +161,7 @@ def read_result(run_dir: Path, more: Mapping[str, Kind] = {}) -> dict[str, Any]:
     return checked(path, read_json(path), {**RESULT, **more})
 
 
-def read_trace(run_dir: Path, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def read_trace(run_dir: Path, config: Mapping[str, Any]) -> dict[str, Array]:
     """Return the events of a run that has ended, by column; raise `UserError` if they are missing or damaged."""
     if config["record"] == "off":
         raise UserError(f"the run in {run_dir} was recorded with record=off: there is no trace.npz")
@@ -175,15 +174,15 @@ def read_trace(run_dir: Path, config: Mapping[str, Any]) -> dict[str, np.ndarray
     return trace
 
 
-def read_center(run_dir: Path, name: str) -> np.ndarray:
+def read_center(run_dir: Path, name: str) -> Array:
     """Return the `center` [P] in a file of arrays; raise `UserError` if the file is missing or damaged."""
     center = read_arrays(run_dir, name)["center"]
-    if center.dtype != np.float32 or center.ndim != 1:
+    if center.dtype != "float32" or center.ndim != 1:
         raise UserError(f"{name} is damaged: center must be a vector of float32. Received: {center.dtype}")
     return center
 
 
-def read_arrays(run_dir: Path, name: str) -> dict[str, np.ndarray]:
+def read_arrays(run_dir: Path, name: str) -> dict[str, Array]:
     """Return the arrays in a file of a run that has ended; raise `UserError` if it is missing or damaged."""
     if not (run_dir / name).is_file():  # reading a device would not end
         raise UserError(f"the run in {run_dir} has no {name}: it ended without a result, or is of another version")
@@ -194,7 +193,7 @@ def read_arrays(run_dir: Path, name: str) -> dict[str, np.ndarray]:
         raise UserError(f"cannot read {run_dir / name}, which is damaged: {first_line(error)}") from None
 
 
-def stored_arrays(file: Any, kinds: str = NUMBERS, names: Collection[str] = ()) -> dict[str, np.ndarray]:
+def stored_arrays(file: Any, kinds: str = NUMBERS, names: Collection[str] = ()) -> dict[str, Array]:
     """Read arrays from an open file, without allocating more memory than the file has bytes, whatever its headers say.
 
     Args:
@@ -210,14 +209,17 @@ def stored_arrays(file: Any, kinds: str = NUMBERS, names: Collection[str] = ()) 
         return {name: _array(archive, entries[name], kinds) for name in names or entries}
 
 
-def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, kinds: str) -> np.ndarray:
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, kinds: str) -> Array:
+    import numpy as np
+
+    headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if entry.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{entry.filename} is compressed: it may be of any size")
     with archive.open(entry) as file:
         version = np.lib.format.read_magic(file)
-        if version not in HEADERS:
+        if version not in headers:
             raise ValueError(f"no array of format {version} is read here")
-        shape, fortran_order, dtype = HEADERS[version](file)
+        shape, fortran_order, dtype = headers[version](file)
         if dtype.kind not in kinds or dtype.hasobject or fortran_order:
             raise ValueError(f"{entry.filename} holds {first_line(dtype)[:40]}, no numbers")
         content = file.read()
@@ -227,7 +229,7 @@ def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, kinds: str) -> np.n
     return np.frombuffer(content, dtype).reshape(shape)
 
 
-def whole_columns(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> bool:
+def whole_columns(columns: Mapping[str, Array], names: Sequence[str]) -> bool:
     """Return True if these arrays are exactly the columns of one table of integers, [n] each."""
     shapes = {column.shape for column in columns.values()}
     kinds = {column.dtype.kind for column in columns.values()}

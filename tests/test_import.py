@@ -168,7 +168,7 @@ def test_the_examples_of_own_schemes_import_public_names_alone(name):
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_every_algorithm_is_explained(name, capsys):
-    explain(SCHEMES[name])
+    explain(name)
     shown = capsys.readouterr().out
     assert "←" in shown
     assert "Reference: " in shown
@@ -344,3 +344,9 @@ def test_a_wrong_file_of_a_model_or_data_is_refused_in_one_line(flags, message, 
     assert re.search(message, errors), errors
     assert len(errors.strip().splitlines()) == 1
     assert not (files / "runs").exists()
+
+
+@pytest.mark.parametrize("flags", ["--model none.py:build", "--model my_model.py:bild", "--data digits"])
+def test_files_and_functions_are_looked_for_before_tensorflow_is_imported(flags, files, run_main, monkeypatch):
+    monkeypatch.setattr("distsgd.common.cli.own.import_tensorflow", lambda: pytest.fail("it was imported"))
+    assert run_main("downpour", *flags.split())[0] == 2

@@ -1,5 +1,6 @@
 """What the installed package is called, what it offers at its top, and how little it imports."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -82,16 +83,46 @@ def test_importing_the_package_imports_nothing_heavy(tmp_path):
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_the_catalogue_and_the_overview_are_printed_without_an_algorithm_or_numpy(tmp_path):
-    code = f"""
-import sys
-from distsgd.common.cli.main import dispatch
-for word in ("list", "--help", "--version"):
-    assert dispatch([word]) == 0
-print(*[name for name in sys.modules if name in {("numpy", *HEAVY)} or name.startswith("distsgd.algorithms.")])
+# The modules that each quick command may import besides those of the command line itself; none imports NumPy.
+MAY_IMPORT = {
+    "--version": "",
+    "--help": "",
+    "list": "",
+    "explain downpour": "",
+    "runs": "cli.runs record.latest record.metrics record.plot record.saved_runs record.summary",
+    "Tab": "cli.completion",
+}
+COMMAND_LINE = (
+    "arguments cli cli.catalogue cli.flags cli.main errors files lazy packages record record.tables record_format "
+    "signals sources system"
+)
+
+
+def test_a_quick_command_imports_the_modules_that_it_needs(tmp_path):
+    code = """
+import io, json, os, sys
+from distsgd.common.cli.main import COMMANDS, dispatch
+os.environ |= {"_ARGCOMPLETE": "1", "COMP_LINE": "distsgd downp", "COMP_POINT": "13"}
+for text in sys.argv[1:]:
+    if os.fork() == 0:
+        if text == "Tab":
+            from distsgd.common.cli.completion import complete
+            complete([*COMMANDS], output_stream=io.StringIO(), exit_method=lambda code: None)
+        else:
+            dispatch(text.split())
+        print(json.dumps([text, sorted(sys.modules)]), file=sys.stderr, flush=True)
+        os._exit(0)
+    os.wait()
 """
-    done = python("-c", code, cwd=tmp_path)
-    assert done.stdout.endswith(f"distsgd {version('distsgd')}\n\n"), done.stdout + done.stderr
+    (tmp_path / "runs").mkdir()
+    done = python("-c", code, *MAY_IMPORT, cwd=tmp_path)
+    found = dict(json.loads(line) for line in done.stderr.splitlines() if line.startswith("["))
+    assert found.keys() == MAY_IMPORT.keys(), done.stdout + done.stderr
+    for text, more in MAY_IMPORT.items():
+        ours = {name.removeprefix("distsgd.common.") for name in found[text] if name.startswith("distsgd.")}
+        assert ours - {"distsgd.common", "distsgd.algorithms"} <= {*COMMAND_LINE.split(), *more.split()}, text
+        assert not {"numpy", *HEAVY} & set(found[text]), text
+    assert f"distsgd {version('distsgd')}\n" in done.stdout
 
 
 def test_help_and_ideas_do_not_need_the_docstrings_of_a_running_program(tmp_path):

@@ -154,8 +154,8 @@ def test_the_cuda_libraries_of_tensorflow_are_pinned():
 def called(monkeypatch):
     """The commands that would have run."""
     commands = []
-    monkeypatch.setattr(packages.subprocess, "call", lambda command, **_: commands.append(command) or 0)
-    monkeypatch.setattr(packages.subprocess, "run", lambda command, **_: commands.append(command))
+    monkeypatch.setattr("subprocess.call", lambda command, **_: commands.append(command) or 0)
+    monkeypatch.setattr("subprocess.run", lambda command, **_: commands.append(command))
     return commands
 
 
@@ -175,7 +175,7 @@ def test_packages_are_installed_by_uv_or_by_pip_which_may_have_to_come_first(cal
     called.clear()
     monkeypatch.setattr(packages.shutil, "which", lambda name: None)
     monkeypatch.setattr(packages, "find_spec", lambda name: None)
-    monkeypatch.setattr(packages, "version", lambda name: "23.2.1")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "23.2.1")
     packages.pip(["install", "pandas"])
     assert [command[2:4] for command in called] == [["ensurepip"], ["pip", "install"], ["pip", "install"]]
     assert called[-1] == [*HERE, "pip", "install", *KEPT, "pandas"]

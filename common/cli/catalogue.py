@@ -5,6 +5,7 @@ The table needs no algorithm to be imported: it is read from their source.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import functools
@@ -21,7 +22,7 @@ from ...algorithms import SCHEMES
 from ..arguments import nearest, spelt
 from ..errors import UserError
 from ..record.tables import columns
-from ..sources import ClassSource, docstring, meanings
+from ..sources import ClassSource, docstring, meanings, tree
 from . import flags
 from .flags import Parser, shown
 
@@ -130,36 +131,46 @@ def explanation(arguments: list[str]) -> int:
     if given.json:
         from ..files import dumps
 
-        scheme = SCHEMES[name]
-        found = {
-            k: {"default": default, "meaning": meaning} for k, (default, meaning) in hyperparameters(scheme).items()
-        }
-        text = docstring(sys.modules[scheme.__module__]) or docstring(scheme)
+        text, fields = _explained(name)
+        found = {field: {"default": default, "meaning": meaning} for field, (default, meaning) in fields.items()}
         print(dumps({"algorithm": name, **dataclasses.asdict(card(name)), "text": text, "hyperparameters": found}))  # noqa: T201
         return 0
-    explain(SCHEMES[name], "" if name == spelt(word, SCHEMES) else spelt(word, aliases()) or "")
+    explain(name, "" if name == spelt(word, SCHEMES) else spelt(word, aliases()) or "")
     return 0
 
 
-def explain(scheme: type[Any], alias: str = "") -> None:
+def explain(name: str, alias: str = "") -> None:
     """Print the docstring of the algorithm's module (or of its class), its hyperparameters, and the command."""
     console = Console(highlight=False)
-    text = Text(docstring(sys.modules[scheme.__module__]) or docstring(scheme) or scheme.idea)
+    words, found = _explained(name)
+    text = Text(words)
     text.highlight_regex(r"\A[^\n]*", "bold")
     text.highlight_regex(r"(?m)^(Use|Reference|Departures|Limits|Defaults|Memory):", "bold")
     text.highlight_regex(r"(?m)^    .*$", "cyan")
     console.print(text, soft_wrap=True)
 
-    found = hyperparameters(scheme)
     if found:
         table = columns("hyperparameter", "default", "meaning")
-        for name, (default, meaning) in found.items():
-            table.add_row(flags.flag_of(name), Text(default), Text(meaning))
+        for field, (default, meaning) in found.items():
+            table.add_row(flags.flag_of(field), Text(default), Text(meaning))
         console.print()
         console.print(table)
-    imported = not scheme.__module__.startswith("distsgd.")
-    imports = f"--import {shlex.quote(os.path.relpath(inspect.getfile(scheme)))} " if imported else ""
-    console.print(f"\nTo run it: {flags.PROGRAM} {imports}{alias or scheme.name}", soft_wrap=True)
+    imports, scheme = "", SCHEMES.imported(name)
+    if scheme is not None and not scheme.__module__.startswith("distsgd."):
+        imports = f"--import {shlex.quote(os.path.relpath(inspect.getfile(scheme)))} "
+    console.print(f"\nTo run it: {flags.PROGRAM} {imports}{alias or name}", soft_wrap=True)
+
+
+def _explained(name: str) -> tuple[str, dict[str, tuple[str, str]]]:
+    """Return docstring and hyperparameters of an algorithm; as in `card` from its source, in a third of the time."""
+    if SCHEMES.imported(name) is None:
+        with contextlib.suppress(LookupError):
+            module = f"{SCHEMES.package}.{name}"
+            fields = ClassSource.find(module, SCHEMES.names[name]).fields()
+            words = ast.get_docstring(tree(module)) or ""
+            return words, {field: (shown(default), meaning) for field, (default, meaning) in fields.items()}
+    scheme = SCHEMES[name]
+    return docstring(sys.modules[scheme.__module__]) or docstring(scheme) or scheme.idea, hyperparameters(scheme)
 
 
 def hyperparameters(scheme: type[Any]) -> dict[str, tuple[str, str]]:

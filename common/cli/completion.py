@@ -14,7 +14,6 @@ from argcomplete.shell_integration import shellcode
 from ...algorithms import SCHEMES
 from ..arguments import spelt
 from .catalogue import known_names, meant_by
-from .flag_groups import flag_parser
 from .flags import Parser, plain
 
 ACTIVE = "_ARGCOMPLETE"  # set by the shell's function; its value is the position of the program's name, from 1
@@ -62,6 +61,8 @@ def complete(commands: Sequence[str], **options: Any) -> None:
         int(os.environ[ACTIVE]) + behind_bash + (place or len(words) - 1)
     )  # a parser reads the words after it
     if place:
+        from .flag_groups import flag_parser  # with NumPy, which the names of algorithms and commands do without
+
         name, *_ = meant_by(words[place])
         parser = flag_parser(f"run.sh {name}", SCHEMES[name])
     else:

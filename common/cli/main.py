@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -167,6 +166,8 @@ def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         return overview()
     if arguments[0] in ("-V", "--version", "version"):
+        from importlib.metadata import version
+
         print(f"distsgd {version('distsgd')}")  # noqa: T201
         return 0
     word, *rest = name_first(arguments)

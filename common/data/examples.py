@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import UserError
 from ..lazy import keras
 from ..system import memory_bytes
+from . import USUAL_BATCH
 from .dataset import leaves, num_examples
 from .mapped import size_of
 from .models import plain
@@ -23,7 +24,6 @@ KINDS = (
     "keras.utils.PyDataset, a generator), or a function that returns a tf.data.Dataset"
 )
 
-USUAL_BATCH = 32  # examples of a step, where neither the user nor the data say it
 
 MOST_BATCHES = 1_000_000  # read of data whose end is not known
 

@@ -6,12 +6,10 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ..cluster.fingerprint import flat
 from ..errors import UserError
 from ..files import finite
 from ..packages import INSTALL
 from .callbacks import Callback
-from .metrics import numbers
 
 LogTarget = Literal["wandb", "mlflow"]
 
@@ -72,6 +70,8 @@ class MLflowLogger(Callback):
     def on_train_begin(self, logs: dict[str, Any]) -> None:
         """Start a run of MLflow, and log the configuration as parameters."""
         self.run = self.mlflow.start_run(**self.settings).info.run_id
+        from ..cluster.fingerprint import flat
+
         self.mlflow.log_params(flat(logs), run_id=self.run)
 
     def on_test_end(self, logs: dict[str, Any]) -> None:
@@ -100,4 +100,6 @@ def _library(name: str) -> Any:
 
 def _metrics(logs: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers among the figures of an event by name, those of vectors as `name/0`, ...; without its time."""
+    from .metrics import numbers
+
     return dict(numbers({name: value for name, value in logs.items() if name != "when"}))

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..errors import CannotWrite
 from ..files import dumps, open_in_place, own_folder, replacing, writing
 from ..lazy import tf
@@ -206,13 +204,15 @@ def logged(rows: Iterable[Row]) -> dict[str, float]:
             for name in row.keys() - OF_EVERY_ROW:
                 if isinstance(row[name], int | float) and math.isfinite(row[name]):
                     last.setdefault(name, {})[row["worker"]] = row[name]
-    return {name: float(np.mean(list(values.values()))) for name, values in sorted(last.items())}
+    return {name: sum(values.values()) / len(values) for name, values in sorted(last.items())}
 
 
 def shown(value: Any) -> str:
     """Format a metric: a number, or the numbers of a vector, or mean and range of a long one."""
     if not isinstance(value, list):
         return "-" if value is None else f"{value:{'.4f' if abs(value) < HUGE else '.2e'}}"
+    import numpy as np
+
     numbers = np.ravel(np.array(value, np.float64))  # None, which JSON has for NaN, becomes NaN again
     if numbers.size <= MANY:
         return " ".join(f"{number:.3f}" for number in numbers)

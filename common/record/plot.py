@@ -14,8 +14,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from ..errors import UserError
 from ..files import replacing
 from .bands import IN_WORDS, Band, Curve, mean_and_band, spread
@@ -361,6 +359,8 @@ def _positions(run: Drawn, rows: Sequence[Row], x: str) -> list[float]:
     if x == "seconds":
         begun = _first_update(run)
         return [max(0.0, row["seconds"] - begun) for row in rows]
+    import numpy as np
+
     counts = [_count(run, row, x) for row in run.centers]
     seconds = [row["seconds"] for row in run.centers]
     return [_count(run, row, x) if row["kind"] == "center" else np.interp(row["seconds"], seconds, counts)
@@ -399,6 +399,8 @@ def _styles(runs: Sequence[Drawn]) -> list[dict[str, Any]]:
 
 def _show_differences(axes: Any) -> None:
     """Make the vertical axis logarithmic, with plain numbers; linear below the smallest value if some are zero."""
+    import numpy as np
+
     values = np.array([value for line in axes.lines for value in line.get_ydata()], np.float64)
     values = values[np.isfinite(values)]
     positive = values[values > 0]

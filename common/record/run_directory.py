@@ -26,7 +26,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ..cluster.task_spec import TaskSpec
 from ..errors import CannotWrite, DistsgdError, Interrupted, UserError
@@ -43,8 +43,6 @@ from .latest import ROOT, make_latest
 from .metrics import Metrics, Row, logged, others, worsened
 from .plot import Drawn, accuracy_of, draw, save
 from .round_log import Shares
-
-RecordMode = Literal["full", "off"]
 
 NOT_FIGURES = {"event", "task", "when", "virtual", "join", "its"}  # fields of an event that are no metrics
 

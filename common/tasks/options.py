@@ -12,12 +12,11 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 from ..arguments import CheckedCall, at_least, at_most, close_to, nearest, positive
 from ..contract.hyperparameters import Count, Fraction, Natural, NotNegative, Positive, check_fields
 from ..contract.rounding import codec_of
-from ..data.examples import USUAL_BATCH
+from ..data import USUAL_BATCH
 from ..data.skew import parsed
 from ..errors import UserError
 from ..kernels import Kernels
 from ..record.latest import named, newest
-from ..record.run_directory import RecordMode
 from ..signals import FURTHER, numbers_of
 from ..sources import meanings
 from ..spec import hostile_workers
@@ -31,6 +30,8 @@ MAX_STEPS = 10**12  # of a worker: more than any run does, and within the range 
 Seed = Annotated[int, partial(at_least, 0), partial(at_most, MAX_SEED)]
 
 Share = Annotated[float, positive, partial(at_most, 1)]
+
+RecordMode = Literal["full", "off"]
 
 OnNan = Literal["stop", "drop"]
 
