@@ -117,7 +117,12 @@ def test_a_checkpoint_deleted_meanwhile_is_skipped_without_a_warning(run_dir):
     assert told == []
 
 
-def test_evaluate_names_the_folder_that_it_waits_for(tmp_path, capsys):
+def test_evaluate_waits_only_if_asked_for_a_folder_that_is_not_there(tmp_path, capsys):
+    (tmp_path / "my_run").mkdir()
+    with pytest.raises(UserError, match=r"no run directory .*my_rnu. Did you mean my_run\?"):
+        evaluate([str(tmp_path / "my_rnu")])
+    with pytest.raises(UserError, match="To wait until a run makes it, give --wait-seconds"):
+        evaluate([str(tmp_path / "nothing")])
     with pytest.raises(WaitTimeout):
         evaluate([str(tmp_path / "nothing"), "--wait-seconds", "0.1"])
     assert f"{tmp_path}/nothing does not exist yet; waits up to 0.1 s" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from ...algorithms import SCHEMES
-from ..arguments import not_negative, positive
+from ..arguments import nearest, not_negative, positive
 from ..errors import UserError
 from ..files import replacing
 from ..lazy import require_tensorflow
@@ -35,11 +35,13 @@ from ..timeline.trace_export import write_trace
 from . import flags
 from .flags import Parser, plain
 from .imports import import_tensorflow, use_tensorflow_here
-from .own import problem_of_run
+from .own import check_files, problem_of_run
 
 INSTEAD = "replay a shorter run, or one of a smaller model"  # of one that cannot be decided
 
 VIEWERS = "Open it in Perfetto (https://ui.perfetto.dev; the file stays on your machine) or in chrome://tracing."
+
+NEXT_SECONDS = 600.0  # limit of `evaluate` for the next checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +50,8 @@ class Evaluate:
 
     run_dir: Path
     """Run directory of the chief, or latest; the run may be in progress."""
-    wait_seconds: float = 600.0
-    """Seconds to wait for the next checkpoint."""
+    wait_seconds: float | None = None
+    """Seconds to wait for the next checkpoint; the default is 600. If given, also for a folder that is missing."""
     model: str | None = None
     """The model, as file.py:function, if the run has it from a file."""
     data: str | None = None
@@ -60,9 +62,16 @@ def evaluate(arguments: list[str]) -> int:
     """Evaluate the checkpoints of a run as they appear; return the exit code."""
     about = "Measure the checkpoints of a run as they appear."
     (options,) = flags.read("run.sh evaluate", about, arguments, {"options": Evaluate}, positional="run_dir")
-    positive(wait_seconds=options.wait_seconds)
-
+    seconds = NEXT_SECONDS if options.wait_seconds is None else options.wait_seconds
+    positive(wait_seconds=seconds)
     run_dir = named(options.run_dir)
+    if run_dir.is_file():
+        raise UserError(f"{run_dir} is a file: give the run directory")
+    if options.wait_seconds is None and not run_dir.is_dir():
+        there = [path.name for path in run_dir.parent.iterdir()] if run_dir.parent.is_dir() else []
+        otherwise = "To wait until a run makes it, give --wait-seconds 600"
+        raise UserError(f"there is no run directory {run_dir}. {nearest(run_dir.name, there, otherwise)}")
+    check_files(options.model, options.data)
     import_tensorflow()
 
     def show(line: dict[str, Any]) -> None:
@@ -71,12 +80,10 @@ def evaluate(arguments: list[str]) -> int:
     def warn(message: str) -> None:
         print(f"warning: {message}", file=sys.stderr, flush=True)  # noqa: T201
 
-    if run_dir.is_file():
-        raise UserError(f"{run_dir} is a file: give the run directory")
     if not run_dir.is_dir():
-        print(f"{run_dir} does not exist yet; waits up to {options.wait_seconds:g} s for it", file=sys.stderr)  # noqa: T201
+        print(f"{run_dir} does not exist yet; waits up to {seconds:g} s for it", file=sys.stderr)  # noqa: T201
     find = partial(problem_of_run, run_dir, options.model, options.data)
-    follow(run_dir, options.wait_seconds, find, show, warn)
+    follow(run_dir, seconds, find, show, warn)
     return 0
 
 

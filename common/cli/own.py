@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,8 @@ from .flag_groups import Options
 from .flags import in_file
 from .imports import execute, import_tensorflow, where
 
+USUAL = {"--model": "build", "--data": "load"}  # the function of each flag in the documentation
+
 
 def find_problem(options: Options, only_tries: bool = False) -> tuple[Dataset, str, ModelRecipe, Any]:
     """Return data, the name of the model, its recipe, and the Keras model, None if data and model have names.
@@ -45,6 +49,7 @@ def find_problem(options: Options, only_tries: bool = False) -> tuple[Dataset, s
         dataset = named.load(options.dataset or "")
         name = models.name_for(options.model, dataset.kind, dataset.model)
         return dataset, name, ModelRecipe.named(name, dataset.shape, dataset.classes, options.run.seed), None
+    check_files(options.model, options.data)
     set_here(options.run.kernels)
     import_tensorflow()
     if only_tries:
@@ -108,7 +113,7 @@ def problem_of_run(
 
 def own_model(text: str, seed: int) -> Any:
     """Return the compiled Keras model that a function of the user's file returns."""
-    model = _called("--model", text, "build", seed)
+    model = _called("--model", text, seed)
     if not isinstance(model, keras.Model):
         raise UserError(f"--model: {text} must return a compiled Keras model. Received: {type(model).__name__}")
     return model
@@ -119,7 +124,7 @@ def own_data(options: Options, model: Any) -> Dataset:
 
     A pair of tuples, of data sets or of functions is (train, validation).
     """
-    found = _called("--data", options.data or "", "load", options.run.seed)
+    found = _called("--data", options.data or "", options.run.seed)
     steps = options.run.steps and options.run.steps * options.workers
     several = lambda part: isinstance(part, tuple) or callable(part) or yields_batches(part)  # noqa: E731
     pair = isinstance(found, tuple | list) and len(found) == 2 and several(found[0])
@@ -134,21 +139,52 @@ def own_data(options: Options, model: Any) -> Dataset:
     return Dataset(train, test, classes)
 
 
-def _called(flag: str, text: str, usual: str, seed: int) -> Any:
+def check_files(model: str | None, data: str | None) -> None:
+    """Check the names of files and functions, before TensorFlow is imported.
+
+    Raises:
+        UserError: there is no such file, or the function's name is nowhere in it.
+    """
+    for flag, text in (("--model", model if model and in_file(model) else None), ("--data", data)):
+        if text is None:
+            continue
+        path, name = _place(flag, text)
+        if not path.is_file():
+            raise UserError(f"{flag}: there is no file {path}")
+        try:
+            words = path.read_text()
+            tree = ast.parse(words)
+        except (OSError, ValueError, SyntaxError):
+            continue  # `execute` names the line
+        if "import *" not in words and not re.search(rf"\b{re.escape(name)}\b", words):
+            own = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+            raise _no_function(flag, text, own)
+
+
+def _place(flag: str, text: str) -> tuple[Path, str]:
+    """Return file and function of `my_file.py:name`."""
+    file, _, name = text.rpartition(":")
+    if not name or not file.endswith(".py"):
+        raise UserError(f"{flag} needs a file and a function in it, as in my_file.py:{USUAL[flag]}. Received: {text}")
+    return Path(file).resolve(), name
+
+
+def _no_function(flag: str, text: str, own: list[str]) -> UserError:
+    file, _, name = text.rpartition(":")
+    return UserError(f"{flag}: {file} has no function {name!r}. {nearest(name, own, 'Define it')}")
+
+
+def _called(flag: str, text: str, seed: int) -> Any:
     """Return what the function `my_file.py:name` returns, called without arguments; PyTorch, if imported, has the seed.
 
     Raises:
         UserError: there is no such file or function, or it raises.
     """
-    file, _, name = text.rpartition(":")
-    if not name or not file.endswith(".py"):
-        raise UserError(f"{flag} needs a file and a function in it, as in my_file.py:{usual}. Received: {text}")
-    path = Path(file).resolve()
+    path, name = _place(flag, text)
     module = execute(path, flag)
     function = getattr(module, name, None)
     if not callable(function):
-        own = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        raise UserError(f"{flag}: {file} has no function {name!r}. {nearest(name, own, 'Define it')}")
+        raise _no_function(flag, text, [key for key, value in vars(module).items() if inspect.isfunction(value)])
     seed_torch(seed)
     try:
         return function()

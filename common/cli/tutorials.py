@@ -39,10 +39,11 @@ def main(arguments: list[str]) -> int:
     (options,) = flags.read("run.sh tutorials", description, arguments, {"options": Tutorials}, positional="notebooks")
     if not FOLDER.is_dir():
         raise UserError("the tutorials are part of the source checkout, which this installation is not")
+    notebooks = found(options.notebooks)
     install_what_is_missing("nbclient" if options.execute else "jupyterlab")
     if not options.execute:
         return subprocess.call(lab(has_screen=bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))))
-    for path in found(options.notebooks):
+    for path in notebooks:
         print(path.name, flush=True)  # noqa: T201
         save(path, execute(path, times=2))  # a saved notebook runs twice in one kernel
     return 0

@@ -22,15 +22,17 @@ RHO_SAMPLE = 256  # examples whose collisions with all others are counted
 
 def libsvm(*, path: str = "", test: str = "") -> Dataset:
     """Read a file in LIBSVM's format with two labels; without a `test` file, every fifth row is a test example."""
-    from scipy.sparse import vstack
-    from sklearn.datasets import load_svmlight_files
-
     if not path:
         raise UserError("data set libsvm needs a file: --dataset libsvm:path=train.svm or libsvm:path=a.svm,test=b.svm")
     files = [path, test] if test else [path]
     for file in files:
         if Path(file).exists() and not Path(file).is_file():  # reading a device or a pipe may not end
             raise UserError(f"cannot read {file} as LIBSVM: it is no regular file")
+        if not Path(file).exists():
+            raise UserError(f"cannot read {file} as LIBSVM: there is no such file")
+    from scipy.sparse import vstack
+    from sklearn.datasets import load_svmlight_files
+
     try:
         loaded = load_svmlight_files(files, dtype=np.float32)  # pyright: ignore[reportArgumentType]
     except (OSError, ValueError) as error:
