@@ -36,9 +36,8 @@ MOST_TASKS, MOST_STEPS = 2**20, 10**12  # of a run: a table of its tasks still f
 MOST_CHARACTERS = 4096  # long enough for the path of a file
 MOST_TEXT, MOST_LINE = 1 << 26, 1 << 20  # bytes of a text that is read as a whole, and of a line in other texts
 
-Array = Any  # of NumPy, which functions import: most commands read none, and it takes half of their time
-
 NUMBERS = "iuf"  # kinds of NumPy types
+Array = Any  # of NumPy, which functions import: most commands read none, and it takes half of their time
 
 Kind = tuple[str, Callable[[Any], bool]]  # description for errors, and a predicate on a value
 

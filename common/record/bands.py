@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
-
-import numpy as np
 
 from .sheet import Figure
 
@@ -24,12 +23,14 @@ class Curve(NamedTuple):
     values: Any
 
 
-def mean_and_band(curves: Sequence[Curve], band: Band) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def mean_and_band(curves: Sequence[Curve], band: Band) -> tuple[Any, Any, Any, Any]:
     """Return places, and for each the mean of the curves and the two ends of the band, each [N].
 
     The places are those of all curves, from where the last of them begins to where the first one ends. Between its
     own places, a curve is interpolated; the standard deviation is that of a sample.
     """
+    import numpy as np
+
     known = [_finite(curve) for curve in curves]
     known = [curve for curve in known if len(curve.places)] or [Curve([0.0], [np.nan])]
     first, last = max(curve.places[0] for curve in known), min(curve.places[-1] for curve in known)
@@ -46,6 +47,8 @@ def mean_and_band(curves: Sequence[Curve], band: Band) -> tuple[np.ndarray, np.n
 
 
 def _finite(curve: Curve) -> Curve:
+    import numpy as np
+
     places, values = np.asarray(curve.places, float), np.asarray(curve.values, float)
     kept = np.isfinite(values)
     return Curve(places[kept], values[kept])
@@ -53,5 +56,5 @@ def _finite(curve: Curve) -> Curve:
 
 def spread(values: Sequence[float]) -> Figure:
     """Return mean and sample standard deviation of numbers."""
-    known = [value for value in values if np.isfinite(value)]
-    return Figure(fmean(known) if known else np.nan, stdev(known) if len(known) > 1 else None)
+    known = [value for value in values if math.isfinite(value)]
+    return Figure(fmean(known) if known else math.nan, stdev(known) if len(known) > 1 else None)
