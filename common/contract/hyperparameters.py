@@ -91,7 +91,7 @@ def rates_of(owner: Any) -> dict[str, Any]:
     Copies of a model side by side have schedules of other numbers, too, see `benchmarks/copies.py`.
     """
     rates = [name for name, kind in kinds_of(type(owner)).items() if Rate in (kind, *get_args(kind))]
-    rates += getattr(owner, "_varied", ())
+    rates += vars(owner).get("_varied", ())
     return {name: value for name in rates if (value := getattr(owner, name)) is not None}
 
 
