@@ -92,10 +92,11 @@ class Transactions:
         """
 
         def begin() -> Any:
-            entered = enter() if enter else None
-            with tf.control_dependencies([entered]):
+            # All that is built inside waits for the time, too. A branch of a `tf.cond` waits for what it uses alone, so
+            # that the reply to a dropped message could be on its way before the event had its time.
+            with tf.control_dependencies([enter() if enter else None]):
                 self.now = clock()
-            return entered
+            return self.now
 
         with holding(self.mutex, self.device, after, begin if enter else None, leave) as held:
             yield held
