@@ -27,19 +27,8 @@ Defaults: a = 3 and b = 6, as the paper recommends; a moment should not be older
 import math
 from dataclasses import dataclass
 
-from ..common.contract import (
-    Barrier,
-    Decay,
-    Natural,
-    Period,
-    Rate,
-    Rounds,
-    Scheme,
-    UserError,
-    WeightDecay,
-    adamw,
-    tf,
-)
+from ..common.contract import Barrier, Rounds, Scheme, UserError, adamw, tf
+from ..common.contract.hyperparameters import Decay, Natural, Period, Rate, WeightDecay
 
 
 @dataclass(frozen=True, kw_only=True)

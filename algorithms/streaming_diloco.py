@@ -30,20 +30,8 @@ outer rate ε is 0.4, for DiLoCo, too, tuned at a small scale; here it is the 0.
 
 from dataclasses import dataclass
 
-from ..common.contract import (
-    Barrier,
-    Delay,
-    Fraction,
-    Fragments,
-    InnerOptimizer,
-    Period,
-    Rate,
-    Scheme,
-    Span,
-    UserError,
-    inner,
-    tf,
-)
+from ..common.contract import Barrier, InnerOptimizer, Scheme, Span, UserError, inner, tf
+from ..common.contract.hyperparameters import Delay, Fraction, Fragments, Period, Rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +62,7 @@ class StreamingDiLoCo(Scheme):
     def __post_init__(self):
         super().__post_init__()
         if self.fragments > 1:
-            part = Span(1 / self.fragments)
-            vars(self).update(codec=part, reply_codec=part, scalars=("fragment",))
+            vars(self).update(dict.fromkeys(("codec", "reply_codec"), Span(1 / self.fragments)), scalars=("fragment",))
 
     @property
     def period(self):

@@ -102,8 +102,18 @@ def sweep(
         {options}
 
     Example:
-        >>> found = sweep(build, (x, y), [SyncSGD(), DiLoCo()], seeds=3, epochs=5)  # doctest: +SKIP
-        >>> print(found.table("latex"))  # doctest: +SKIP
+        >>> from distsgd import AsyncSGD, SyncSGD, sweep
+        >>> def build():
+        ...     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        ...     model.compile(loss="mse")
+        ...     return model
+        >>> cluster = Cluster.local(workers=2, backend="threads")
+        >>> how = {"cluster": cluster, "validation_split": 0.2, "epochs": 1, "verbose": False}
+        >>> found = sweep(build, (x, y), [SyncSGD(), AsyncSGD()], seeds=2, **how)
+        >>> print(found.table("csv"))
+        algorithm,...
+        sync_sgd,2,...
+        async_sgd,2,...
 
     Raises:
         UserError: the input is invalid.

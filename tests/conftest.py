@@ -15,6 +15,7 @@ import pytest
 
 import selection
 import times
+from distsgd.common.signals import USUAL
 
 COLLECTED = pytest.StashKey[list[pytest.Item]]()
 
@@ -101,6 +102,14 @@ def user_errors_of_one_line(monkeypatch):
     monkeypatch.setattr(UserError, "__init__", noted)
     yield
     assert not [message for message in said if "\n" in message]
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before():
+    """Check that the test leaves the handlers of signals as they were: later processes would inherit ignored ones."""
+    before = [signal.getsignal(number) for number in USUAL]
+    yield
+    assert [signal.getsignal(number) for number in USUAL] == before
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from distsgd.common import (
     join,
     keep_warm,
     problem,
+    sweep,
     train,
 )
 
@@ -35,7 +36,7 @@ SLURM = {
 HOW = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 # In this order: the others use the model, the data and the result of the first.
 OFFERED = (
-    train, Result, Result.plot, Recovery, Callback, Platform, keep_warm, Group, Optimizer,
+    train, sweep, Result, Result.plot, Recovery, Callback, Platform, keep_warm, Group, Optimizer,
     Cluster.local, Cluster.at, Cluster.from_tf_config, Cluster.from_slurm, problem, forecast,
 )  # fmt: skip
 

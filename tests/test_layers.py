@@ -240,7 +240,7 @@ def test_the_command_draws_the_curves_and_names_what_is_out_of_reach(tmp_path, c
         ("diloco --bits 1,2,3", "two for messages and replies"),
         ("diloco:communication_period=100 --fragments 99", "at most the number of layers"),
         ("all_reduce --fragments 3", "at most 1, the period"),
-        ("diloco --plot a.pdf", "ends in"),
+        ("diloco --plot a.txt", "ends in"),
         ("diloco --parameters 0", "takes a number, as in 25M or 7e9"),
     ],
 )

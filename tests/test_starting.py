@@ -164,8 +164,9 @@ def test_keras_and_tensorflow_hold_nothing_else_in_a_task_than_in_a_program():
 
 
 @pytest.fixture
-def server():
+def server(monkeypatch):
     """A fork server that starts nothing: the events that it sends, and the tasks that it forks and spawns."""
+    monkeypatch.setattr(forkserver, "ignore", lambda further: None)  # this process is to end by its signals
     events: list[dict] = []
     made = forkserver.TaskForker(SimpleNamespace(send=lambda **event: events.append(event)), ["tracer"])
     made.events, made.spawned = events, []
