@@ -18,6 +18,7 @@ import numpy as np
 from ..algorithms import Scheme
 from ..common.cluster.fingerprint import class_digest
 from ..common.contract import Codec, Signs
+from ..common.contract.weighed import extended
 from ..common.errors import UserError
 from ..common.lazy import tf
 from ..common.worker.flat_model import FlatModel, unpack
@@ -48,7 +49,19 @@ def with_values(settings: Sequence[Scheme], size: int) -> Scheme:
             changed[name] = _vector(values, size)
         else:
             raise UserError(f"copies differ in numbers alone. Received: {name}={values}")
-    return first.but(**changed, _varied=tuple(changed))
+    return extended(first, _Varying).but(**changed)
+
+
+class _Varying:
+    """A scheme of which some numbers, not rates alone, are functions of the step, see `_vector`."""
+
+    @property
+    def scheduled(self) -> bool:
+        return any(map(callable, vars(self).values()))
+
+    def at(self, step: Any) -> Any:
+        values = {name: value(step) for name, value in vars(self).items() if callable(value)}
+        return self.but(**values)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _vector(values: Sequence[float], size: int) -> Callable[[Any], Any]:

@@ -86,12 +86,8 @@ def undeclared(owner: Any) -> list[str]:
 
 
 def rates_of(owner: Any) -> dict[str, Any]:
-    """Return the learning rates of a scheme, its fields of the type `Rate`, without those that are None.
-
-    Copies of a model side by side have schedules of other numbers, too, see `benchmarks/copies.py`.
-    """
+    """Return the learning rates of a scheme, its fields of the type `Rate`, without those that are None."""
     rates = [name for name, kind in kinds_of(type(owner)).items() if Rate in (kind, *get_args(kind))]
-    rates += vars(owner).get("_varied", ())
     return {name: value for name in rates if (value := getattr(owner, name)) is not None}
 
 

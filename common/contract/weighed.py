@@ -20,11 +20,18 @@ LEAST_COUNT = 1e-30  # in place of zero: batches without a valid value have no g
 
 def weighed(scheme: Scheme) -> Scheme:
     """Return a scheme of mean gradients (`Scheme.means_gradients`) that weighs them; its workers have a `count`."""
+    at_server = scheme.sync.uses_ps
+    elementwise = scheme.elementwise and at_server
+    return extended(
+        scheme, _AtServer if at_server else _AmongWorkers, weighs=True, in_place=False, elementwise=elementwise
+    )
+
+
+def extended(scheme: Scheme, base: type, **attributes: Any) -> Scheme:
+    """Return a scheme whose class has the methods of `base` before its own, and these attributes."""
     kind = type(scheme)
-    parts = (_AtServer if scheme.sync.uses_ps else _AmongWorkers, kind)
-    own = {"__module__": kind.__module__, "name": kind.name, "idea": kind.idea, "weighs": True, "in_place": False}
-    own["elementwise"] = kind.elementwise and scheme.sync.uses_ps
-    found = object.__new__(type(kind.__name__, parts, own))
+    own = {"__module__": kind.__module__, "name": kind.name, "idea": kind.idea, "elementwise": kind.elementwise}
+    found = object.__new__(type(kind.__name__, (base, kind), own | attributes))
     vars(found).update(vars(scheme))
     return found
 
