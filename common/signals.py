@@ -118,10 +118,13 @@ def held() -> Iterator[None]:
     Outside of a run it is raised there.
     """
     noted: list[int] = []
-    before = handle(lambda number, frame: noted.append(number), USUAL)
-    of_run = _handled_by_run()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+
+    before, of_run = handle(note, USUAL), _handled_by_run()
     for number in of_run:
-        signal.signal(number, lambda number, frame: noted.append(number))
+        signal.signal(number, note)
     try:
         yield
     finally:
@@ -159,8 +162,8 @@ def ignore(further: Collection[int] = ()) -> None:
 def report_terminations(report: Callable[[], None]) -> None:
     """Call `report()` in a thread at each SIGTERM of this task, which continues; at `LEAVE` set `leaving`.
 
-    The thread is told by C code, also while the main thread is in a long call. A process that the task forks ends by
-    SIGTERM, as is usual.
+    Python's handler in C writes the number of a signal into a pipe, which wakes the thread also while the main thread
+    is in a long call. SIGTERM ends a process that the task forks, as usual.
     """
     read, write = os.pipe()
     os.set_blocking(write, False)

@@ -22,12 +22,11 @@ from .messages.torch_tensors import seed_torch
 from .record.bands import Band
 from .record.latest import ROOT
 from .record.plot import Axis, Width
+from .record.repeats import FINISHED, completed
 from .record.saved_runs import SavedRun, by_seed, picture_of_means, read_run, sheet_of
 from .record.sheet import TableFormat
 from .tasks.options import Keywords, takes_options
 from .training import train
-
-FINISHED = ("completed", "diverged")  # outcomes of a run that is not made again
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Sweep:
             UserError: there is no such axis, or no curves.
         """
         groups = by_seed(self.runs)
-        drawn = [group for group in groups if any(run.result.get("outcome") == "completed" for run in group)]
+        drawn = [group for group in groups if completed(run.result for run in group)]
         return picture_of_means(drawn or groups, x, band, width)
 
     def __repr__(self) -> str:

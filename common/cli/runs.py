@@ -34,14 +34,12 @@ from ..record.saved_runs import (
 )
 from ..record.sheet import Cell, Figure, Sheet, TableFormat
 from ..record.summary import summary_rows
-from ..record.tables import columns
+from ..record.tables import WIDTH, columns, page
 from . import flags
 
 Grouping = Literal["seed"]
 
 Kind = TypeVar("Kind", bound="Curves")
-
-WIDTH = 200  # columns of a table that is not as wide as the terminal
 
 NOT_COMPARED = {"advice", "run", "plot"}  # rows of a summary
 
@@ -164,17 +162,18 @@ def compare(arguments: list[str]) -> int:
         figure = picture_of_means(groups, options.x, options.band, options.width)
     else:
         figure = picture(runs, options.x, options.width)
+    sheet = sheet_of(groups)
     if options.json:
         path = _save(figure, runs, options)
-        print(dumps({"rows": sheet_of(groups).records(), "plot": str(path)}))  # noqa: T201
+        print(dumps({"rows": sheet.records(), "plot": str(path)}))  # noqa: T201
     elif options.table:
-        print(sheet_of(groups).in_format(options.table))  # noqa: T201
+        print(sheet.in_format(options.table))  # noqa: T201
         print(_save(figure, runs, options), file=sys.stderr)  # noqa: T201
     else:
-        page = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-        page.print(sheet_of(groups).for_terminal() if options.group else _beside(runs))
-        if options.group and (note := sheet_of(groups).note):
-            page.print(note)
+        wide = page()
+        wide.print(sheet.for_terminal() if options.group else _beside(runs))
+        if options.group and sheet.note:
+            wide.print(sheet.note)
         print(_save(figure, runs, options))  # noqa: T201
     return 0
 

@@ -28,7 +28,9 @@ from ..record import checkpoint
 from ..record.bands import Band
 from ..record.latest import ROOT
 from ..record.plot import FINE, Axis, Width, check_format, save
+from ..record.repeats import FINISHED
 from ..record.sheet import TableFormat
+from ..record.tables import page
 from ..record_format import read_json
 from ..system import usable_cores
 from ..tasks.job import checked
@@ -42,10 +44,6 @@ from .machines import with_machines
 from .simulate import scheme_of
 from .sweep_report import Trial, best_of, curves, picture, report, table
 from .train import perform, with_data
-
-WIDTH = 200  # columns of a table that is not for a terminal
-
-FINISHED = ("completed", "diverged")  # outcomes of a run that is not made again
 
 DISPLAY: dict[str, Any] = {"output": OUTPUT, "log": None, "dry_run": False}  # options that change no result
 
@@ -128,8 +126,7 @@ def _show(name: str, trials: Sequence[Trial], how: SweepOptions, options: Option
         print(found.in_format(how.table))  # noqa: T201
         print("\n".join([*report(trials), *plotted]), file=sys.stderr)  # noqa: T201
     elif not options.output.quiet:
-        page = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-        page.print(found.for_terminal(padding=(0, 1, 0, 0)))
+        page().print(found.for_terminal(padding=(0, 1, 0, 0)))
         print("\n".join([*[found.note] * (how.seeds > 1), *report(trials), *plotted]))  # noqa: T201
     if options.output.json:
         best, runs = best_of(trials), [{"settings": t.settings, "seed": t.seed, "result": t.result} for t in trials]

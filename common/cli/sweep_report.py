@@ -36,7 +36,7 @@ class Trial:
     @property
     def loss(self) -> float | None:
         """Test loss at the end; None if the run did not complete, or has no finite loss."""
-        return self.result["test_loss"] if self.result["outcome"] == "completed" else None
+        return self.result["test_loss"] if self.result["outcome"] == COMPLETED else None
 
     def in_words(self) -> str:
         """Return the settings and the seed in words."""

@@ -16,6 +16,8 @@ Result = Mapping[str, Any]
 
 COMPLETED = "completed"
 
+FINISHED = (COMPLETED, "diverged")  # outcomes of a run of a sweep that is not made again
+
 # Figures of result.json, by their heading: how to format one, and whether the largest or the smallest is the best.
 COLUMNS: dict[str, tuple[str, str, bool | None]] = {
     "test loss": ("test_loss", ",.4f", False),

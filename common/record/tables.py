@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Container, Mapping
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
+
+WIDTH = 200  # columns of a table that is not as wide as the terminal
 
 
 def columns(*names: str, right: Container[str] = (), **style: Any) -> Table:
@@ -21,6 +25,11 @@ def columns(*names: str, right: Container[str] = (), **style: Any) -> Table:
         number = name in right
         table.add_column(name, justify="right" if number else "left", no_wrap=number, overflow="fold")
     return table
+
+
+def page() -> Console:
+    """Return the console for a wide table: as wide as the terminal, or as `WIDTH` where the output is no terminal."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
 
 
 def figures(title: str, rows: Mapping[str, str]) -> Table:
