@@ -107,6 +107,15 @@ def test_a_version_is_told_once_however_often_it_is_looked_at(monkeypatch, harne
     assert watching.versions("center") == [watching.start]
 
 
+def test_an_event_before_a_resumed_run_has_no_time_in_it(monkeypatch, harness):
+    """The version with which it begins would be before its first one: by the hours between both starts."""
+    monkeypatch.setattr(observer.checkpoint, "found", lambda run_dir: [run_dir])
+    watching = Watching(monkeypatch, harness)
+    an_hour_ago, soon = (int(1e6 * (time.time() + seconds)) for seconds in (-3600, 1))
+    assert watching.observer._time_of(an_hour_ago, 5.0) == 5.0
+    assert watching.observer._time_of(soon, 5.0) > watching.observer.began
+
+
 def test_evaluations_fit_into_the_time_of_the_training_and_leave_room_for_the_last():
     took = observer.Expense(seconds=4.0)
     assert [took.allows_another(trained) for trained in (0.0, 7.9, 8.0)] == [False, False, True]

@@ -13,6 +13,7 @@ from ..data.models import batched
 from ..errors import UserError
 from ..files import finite
 from ..lazy import keras
+from ..record import checkpoint
 from ..record.callbacks import STOP
 from ..record.event_log import Tally
 from ..record.plot import accuracy_of
@@ -247,6 +248,8 @@ class Observer:
         self.shown = job.run_dir if job.shows_centers else None  # folder in which Keras' callbacks find the centers
         self.figures = Figures(job.plan, job.traffic(model))
         self.one_clock, self.gossips = job.cluster.task is None, job.scheme.sync.gossips
+        # Earlier events of a run that is resumed are of another start, whose time ended before this one's.
+        self.since = time.time() if checkpoint.found(job.run_dir) else 0.0
         self.seen = Tally(job.cluster.workers)
         self.metrics: dict[str, Any] = {}
         self.reported: dict[str, Any] = {}  # the last reported metrics of a center during the run
@@ -342,8 +345,10 @@ class Observer:
         return tally, self._time_of(last, seen if version else self.began)
 
     def _time_of(self, microseconds: int, otherwise: float) -> float:
-        """Return the time of an event here; `otherwise` if it is not known, or is on the clock of another machine."""
-        return microseconds / 1e6 + self.ago if self.one_clock and microseconds != UNKNOWN else otherwise
+        """Return the time of an event here; `otherwise` if it is not known, of another start, or of another machine."""
+        seconds = microseconds / 1e6
+        known = self.one_clock and microseconds != UNKNOWN and seconds >= self.since
+        return seconds + self.ago if known else otherwise
 
     def _point(self, snapshot: Snapshot, seen: Tally, when: float) -> EvaluationPoint:
         version = int(snapshot["at"])
