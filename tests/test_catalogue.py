@@ -206,7 +206,7 @@ def test_the_readme_has_the_table_of_algorithms():
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == "sync_sgd" else pytest.param(name, marks=pytest.mark.thorough) for name in SCHEMES]
+    "name", [name if name == "sync_sgd" else pytest.param(name, marks=pytest.mark.rotating) for name in SCHEMES]
 )
 def test_an_algorithm_trains_digits_and_keeps_shapes_and_type(name, tmp_path):
     scheme = SCHEMES[name]()
@@ -214,7 +214,7 @@ def test_an_algorithm_trains_digits_and_keeps_shapes_and_type(name, tmp_path):
     shapes = [w.shape for w in model.get_weights()]
     result = train(
         model, DIGITS.train, scheme,
-        cluster=Cluster.local(workers=2 if scheme.sync.exchanges else 1, backend="threads"), epochs=20,
+        cluster=Cluster.local(workers=2 if scheme.sync.exchanges else 1, backend="simulation"), epochs=20,
         validation_data=DIGITS.test, run_dir=tmp_path / "run", verbose=False,
     )  # fmt: skip
     assert [w.shape for w in model.get_weights()] == shapes
