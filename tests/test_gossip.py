@@ -187,8 +187,8 @@ def test_the_links_of_a_worker_are_its_row_and_its_column_of_each_matrix(topolog
         (DSGDTracking, "ring", "threads", 4, 12),
         (DSGDTracking, "one-peer", "simulation", 5, 12),
         pytest.param(DPSGD, "one-peer", "processes", 4, 40, marks=pytest.mark.slow),
-        pytest.param(DPSGD, "random-matching", "processes", 3, 40, marks=pytest.mark.thorough),
-        pytest.param(DSGDTracking, "ring", "processes", 4, 40, marks=pytest.mark.thorough),
+        pytest.param(DPSGD, "random-matching", "processes", 3, 40, marks=pytest.mark.rotating),
+        pytest.param(DSGDTracking, "ring", "processes", 4, 40, marks=pytest.mark.rotating),
     ],
 )
 def test_a_run_is_that_of_the_equations(kind, topology, backend, workers, steps, tmp_path):
@@ -277,7 +277,7 @@ def test_the_mean_of_the_averages_of_all_workers_is_the_average_of_their_mean(sc
     assert np.linalg.norm(average - run.center) > 1e-3
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_a_resumed_run_continues_the_averages_of_its_workers(tmp_path):
     how = {"recovery": Recovery(checkpoint_steps=40), "workers": 3, "backend": "threads", "ema_decay": 0.99, **FEW}
     record(DPSGD(), tmp_path, steps=80, **how)
@@ -306,10 +306,10 @@ def test_a_run_is_not_resumed_with_another_matrix(tmp_path):
         write_graph(tmp_path, f"file:{graph}", 2)
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 @pytest.mark.parametrize("topology", GRAPHS)
-def test_sixteen_workers_never_wait_for_each_other_in_a_circle(topology, tmp_path):
-    run = record(DPSGD(topology=topology), tmp_path, workers=16, backend="threads", steps=9, **FEW)
+def test_eight_workers_never_wait_for_each_other_in_a_circle(topology, tmp_path):
+    run = record(DPSGD(topology=topology), tmp_path, workers=8, backend="threads", steps=9, **FEW)
     assert run.error() < 1e-5
 
 
@@ -388,7 +388,7 @@ def test_a_checkpoint_has_the_parameters_of_each_worker(kind):
         assert "params" in harness.worker(1).calls.local_places
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 @pytest.mark.parametrize("kind", [DPSGD, DSGDTracking, SGP])
 def test_a_resumed_run_is_that_of_the_equations(kind, tmp_path):
     """Each worker has its own parameters in the checkpoint, taken in a round after which their mean was collected."""
