@@ -106,7 +106,7 @@ def declares(scheme: Scheme) -> set[str]:
     return found | ({"local steps"} if scheme.period > 1 else set())
 
 
-def in_rotation(*executors: str, names: Iterable[str] = CATALOGUE, always: Iterable[str] = ()) -> list[Any]:
-    """Return the names as parameters of a test of these executors: all but those of `COVER` and `always` rotate."""
-    rotating, each = pytest.mark.rotating(*executors), {*COVER, *always}
-    return [pytest.param(name, marks=() if name in each else rotating) for name in names]
+def in_rotation(names: Iterable[str] = CATALOGUE, always: Iterable[str] = ()) -> list[Any]:
+    """Return the names as parameters of a test of an executor: all but those of `COVER` and `always` rotate."""
+    each = {*COVER, *always}
+    return [pytest.param(name, marks=() if name in each else pytest.mark.rotating) for name in names]

@@ -19,18 +19,8 @@ from mutants import MUTATIONS, named_tests
 ROOT = Path(__file__).resolve().parent.parent
 LANDING = "tests/landing.txt"  # the number of landings, which each advances by one
 EIGHTHS = 8
+BASE = re.compile(r"^from \.(\w+) import", re.MULTILINE)  # a scheme imports no other one but that which it extends
 SECONDS = 25.0  # `--changed` starts no test later; with the start of pytest these are about 30
-
-# The part of common/ that is an executor: a change there runs its rotating tests.
-ENGINE = "contract", "messages", "server", "sync", "tasks", "worker"
-EXECUTORS = {
-    "threads": (*ENGINE, "launch/threads.py"),
-    "processes": (*ENGINE, "cluster", "launch"),
-    "simulation": ("contract", "messages", "server", "simulation", "virtual_time", "worker"),
-    "group": ("contract", "messages", "group.py", "group_variables.py", "server", "turns.py"),
-    "optimizer": ("contract", "messages", "group.py", "group_variables.py", "optimizer.py", "server", "turns.py"),
-    "replay": ("replay",),
-}
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -69,14 +59,12 @@ class Git:
 
 
 def schemes_of(files: Iterable[str]) -> set[str]:
-    """Return the schemes that these files define."""
-    return {Path(file).stem for file in files if file.startswith("algorithms/")}
-
-
-def executors_of(files: Iterable[str]) -> set[str]:
-    """Return the executors of which these files are a part."""
-    parts = {name: tuple(f"common/{part}" for part in own) for name, own in EXECUTORS.items()}
-    return {name for name, own in parts.items() if any(file.startswith(own) for file in files)}
+    """Return the schemes that these files define, and those that derive from them."""
+    found = {Path(file).stem for file in files if file.startswith("algorithms/")}
+    bases = {path.stem: {*BASE.findall(path.read_text())} for path in (ROOT / "algorithms").glob("*.py")}
+    while derived := {name for name, named in bases.items() if named & found} - found - {"__init__"}:
+        found |= derived
+    return found
 
 
 def is_rotating(item: pytest.Item) -> bool:
@@ -103,7 +91,8 @@ def words_of(item: pytest.Item) -> set[str]:
 class Rotation:
     """The rotating tests of a gate.
 
-    These are those of its eighth, those of what has changed since the last landing, and those that mutations name.
+    These are those of its eighth, those of algorithms and files that have changed since the last landing, and those
+    that mutations name. A changed executor adds none: the schemes of `COVER`, which never rotate, prove it.
     """
 
     def __init__(self, eighth: int | None, git: Git):
@@ -113,19 +102,19 @@ class Rotation:
             number = 0
         self.eighth = (number if eighth is None else eighth) % EIGHTHS
         self.landed = git.landed
-        files = git.changed_since(self.landed) if self.landed else set()
-        self.files, self.schemes, self.executors = files, schemes_of(files), executors_of(files)
+        self.files = git.changed_since(self.landed) if self.landed else set()
+        self.schemes = schemes_of(self.files)
+        self.notebooks = {Path(file).stem for file in self.files if file.endswith(".ipynb")}
         self.named = {test for diff in MUTATIONS for test in named_tests(diff)}
 
     def has(self, item: pytest.Item) -> bool:
         """Return True if this gate runs a rotating test."""
-        executors = {name for mark in item.iter_markers("rotating") for name in mark.args}
         return bool(
             zlib.crc32(item.nodeid.encode()) % EIGHTHS == self.eighth
             or item.nodeid in self.named
             or item.nodeid.partition("::")[0] in self.files
             or words_of(item) & self.schemes
-            or executors & self.executors
+            or any(notebook in item.name for notebook in self.notebooks)
         )
 
     @property
@@ -134,9 +123,8 @@ class Rotation:
         return f"eighth {self.eighth} of {EIGHTHS}"
 
     def __str__(self) -> str:
-        changed = sorted(self.schemes) + sorted(self.executors)
         since = f"since the landing {self.landed[:9]}" if self.landed else "as git knows no landing here"
-        return f"rotating tests: {self.share}; changed {since}: {', '.join(changed) or 'none'}"
+        return f"rotating tests: {self.share}; changed {since}: {', '.join(sorted(self.schemes)) or 'none'}"
 
 
 class Near:
@@ -170,7 +158,7 @@ class Near:
         name = item.nodeid.partition("[")[0]
         if name in self.named or name.partition("::")[0] in self.files:
             return 0
-        far = is_rotating(item) or is_of_gate(item) or any(item.iter_markers("thorough"))
+        far = is_rotating(item) or is_of_gate(item)
         if not far and words_of(item) & self.schemes:
             return 1
         return 2 if not far and self._is_near(item.path) else None
@@ -215,8 +203,6 @@ class Selection:
             return False
         if self.options.all:
             return True
-        if any(item.iter_markers("thorough")):
-            return False
         if is_rotating(item):
             return self.options.gate and self.rotation.has(item)
         return self.options.gate or not is_of_gate(item)

@@ -84,7 +84,7 @@ def replayed(job, trace, hidden=8):
     return judge(run)
 
 
-@pytest.mark.parametrize("name", in_rotation("simulation"))
+@pytest.mark.parametrize("name", in_rotation())
 def test_an_order_of_virtual_time_replays(name):
     """Every scheme of the catalogue, as it is, against the papers' equations."""
     scheme = CATALOGUE[name]
@@ -115,7 +115,7 @@ def test_how_many_rounds_are_computed_together_does_not_matter(repeated):
 
 @pytest.mark.parametrize(
     "name",
-    ["sync_sgd", *(pytest.param(n, marks=pytest.mark.thorough) for n in ("async_sgd", "ssp", "aeamsgd", "all_reduce"))],
+    ["sync_sgd", *(pytest.param(n, marks=pytest.mark.rotating) for n in ("async_sgd", "ssp", "aeamsgd", "all_reduce"))],
 )
 def test_a_real_run_executed_again_comes_to_the_same_center(name, tmp_path):
     """Repeatable asynchrony: whatever the threads did, it can be done again."""
@@ -147,7 +147,7 @@ def agree(scheme, recipe, tmp_path, **options):
         np.testing.assert_allclose(found[name], value, rtol=2e-4, atol=2e-5, err_msg=name)
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_running_statistics_dropout_and_every_option_are_as_on_threads(tmp_path):
     """Each worker has statistics and seeds of its own; rates fall with its clock and the center's."""
     layers = keras.layers
@@ -158,12 +158,12 @@ def test_running_statistics_dropout_and_every_option_are_as_on_threads(tmp_path)
     agree(scheme, recipe_of(model), tmp_path, l2=0.01, clip_norm=0.5, ema_decay=0.9, schedule=(0, 1, 1, 0, 0, 1))
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_a_convolution_of_each_worker_is_none_that_is_vectorised(tmp_path):
     agree(SyncSGD(), ModelRecipe.named("cnn:filters=2", (64,), 10, 0), tmp_path)
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_running_statistics_where_workers_exchange_first(tmp_path):
     layers = keras.layers
     model = keras.Sequential([keras.Input((64,)), layers.Dense(6), layers.BatchNormalization(), layers.Dense(10)])

@@ -335,7 +335,7 @@ def test_a_step_of_the_plain_cnn_is_one_of_serial_sgd():
     np.testing.assert_allclose(found, before - peers.LEARNING_RATE * gradient, atol=1e-6)
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_bare_processes_of_tensorflow_report_their_seconds():
     found = startup.bare(2)
     assert found.keys() == {"seconds", "cpu_seconds"}
@@ -352,7 +352,7 @@ def test_steps_per_second_are_the_slope_of_events_while_all_workers_work():
     assert systems.cpu_of_a_step(used, moments, 5) == pytest.approx({"ps-0": 2, "worker-0": 5}, rel=0.02)
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_a_joined_system_trains_in_a_loop_of_its_own(warm):
     measured = systems.Ours(systems.SYNC, joined=True)("small", 0.1, 10, kernels.choose())
     assert measured.rate > 0
@@ -438,7 +438,7 @@ raise SystemExit(stragglers.main([*command.split(), "--repetitions", "1"]))
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_stragglers_measures_backup_workers_and_tensorflow_prints_nothing(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     command = [sys.executable, "-c", STRAGGLERS]
@@ -470,7 +470,7 @@ def test_verdicts_of_honest_runs_are_counted_and_an_accusation_fails(monkeypatch
         verdicts.main(["--workers", "0"])
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 @pytest.mark.parametrize("where", [[], ["--machines"]], ids=["here", "over machines"])
 def test_the_soak_counts_survived_faults_and_replays_the_run(where, capsys):
     """With this seed a worker is killed, early in a long run."""
@@ -500,7 +500,7 @@ def test_endurance_finds_growing_tasks_by_a_line_through_the_second_half(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "record", [pytest.param("full", marks=pytest.mark.thorough), pytest.param("off", marks=pytest.mark.slow)]
+    "record", [pytest.param("full", marks=pytest.mark.rotating), pytest.param("off", marks=pytest.mark.slow)]
 )
 def test_endurance_runs_for_some_seconds(record, tmp_path, capfd):
     arguments = ["--minutes", "0.03", "--record", record, "--run-dir", str(tmp_path / "run"), "--workers", "1"]

@@ -141,11 +141,29 @@ CASES = {
 }
 
 
+# In each gate: an exchange before the steps, overlap with and without a ps, sets of some messages, dropped ones.
+ALWAYS = {
+    *(
+        ("exchange_first", "threads"),
+        ("overlap", "threads"),
+        ("without_a_ps", "threads"),
+        ("dropped_messages", "threads"),
+    ),
+    *(
+        ("exchange_first", "simulation"),
+        ("overlap_with_a_quorum", "simulation"),
+        ("overlap_without_a_ps", "simulation"),
+    ),
+}
+
+
 @pytest.mark.parametrize(
     ("case", "backend"),
     [
-        *((case, "threads") for case in CASES),
-        *((case, "simulation") for case in CASES if case == "exchange_first" or "overlap" in case),
+        pytest.param(case, backend, marks=() if (case, backend) in ALWAYS else pytest.mark.rotating)
+        for backend in ("threads", "simulation")
+        for case in CASES
+        if backend == "threads" or case == "exchange_first" or "overlap" in case
     ],
 )
 def test_each_message_has_the_counts_and_the_draws_of_its_round(case, backend, tmp_path):
@@ -182,7 +200,7 @@ def test_a_simulated_worker_that_comes_back_after_a_crash_counts_on(sync, tmp_pa
         (Telling(sync=Collective(), communication_period=3), "threads"),
         (Telling(sync=Barrier(), communication_period=3, delay=2), "threads"),
         (Telling(sync=Collective(), communication_period=3, delay=2), "threads"),
-        pytest.param(Telling(sync=Barrier(), communication_period=3), "processes", marks=pytest.mark.thorough),
+        pytest.param(Telling(sync=Barrier(), communication_period=3), "processes", marks=pytest.mark.rotating),
     ],
     ids=["without_a_ps", "overlap", "overlap_without_a_ps", "on_processes"],
 )
@@ -192,7 +210,7 @@ def test_a_resumed_run_counts_on(scheme, backend, warm, tmp_path):
     agree(center, told(scheme, trace, [3, 3, 1, 3, 2]))
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_a_process_that_was_killed_counts_on(warm, tmp_path):
     def kill():
         wait_until(lambda: updates_logged(tmp_path / "run") > 60)

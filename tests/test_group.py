@@ -66,7 +66,7 @@ def engine_options(scheme):
     return SETS if sync.waits else TURNS
 
 
-@pytest.mark.parametrize("name", in_rotation("threads", "simulation", "group"))
+@pytest.mark.parametrize("name", in_rotation())
 def test_center_is_that_of_the_engine_on_the_same_order(name, tmp_path):
     scheme = CATALOGUE[name]
     servers = 2 if scheme.sync.uses_ps and not scheme.whole_center else 1
@@ -80,7 +80,7 @@ def test_center_is_that_of_the_engine_on_the_same_order(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "shape", [pytest.param("cosine", marks=pytest.mark.slow), pytest.param("linear", marks=pytest.mark.thorough)]
+    "shape", [pytest.param("cosine", marks=pytest.mark.slow), pytest.param("linear", marks=pytest.mark.rotating)]
 )
 def test_learning_rates_fall_as_in_the_engine(shape, tmp_path):
     for name, scheme in {"async": AGN(communication_period=2), "sets": LocalSGD(communication_period=2)}.items():

@@ -201,7 +201,7 @@ def exchanges(run_dir):
     return times
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_workers_wait_for_no_link_between_regions(machines, tmp_path):
     """Each task has a machine of its own, and that of the first ps is far away."""
     if not machines.real:
@@ -223,7 +223,7 @@ def test_workers_wait_for_no_link_between_regions(machines, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "victim",
-    [("ps", 1), *(pytest.param(task, marks=pytest.mark.thorough) for task in [("ps", 0), ("worker", 1)])],
+    [("ps", 1), *(pytest.param(task, marks=pytest.mark.rotating) for task in [("ps", 0), ("worker", 1)])],
     ids=lambda task: "{}-{}".format(*task),
 )
 def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(victim, machines, tmp_path):

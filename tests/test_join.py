@@ -244,7 +244,7 @@ def center_of(run_dir):
         return saved["center"]
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("text", "options", "flags"),
     [
@@ -312,7 +312,7 @@ def test_a_script_without_launch_is_one_worker_with_a_record(tmp_path, monkeypat
     assert "local_sgd: completed" in shown
 
 
-@pytest.mark.parametrize(("beta", "inner"), [("0.9", "momentum"), pytest.param("0", "sgd", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(("beta", "inner"), [("0.9", "momentum"), pytest.param("0", "sgd", marks=pytest.mark.rotating)])
 def test_stepped_follows_the_steps_of_an_optimizer_of_the_script(launch, tmp_path, capsys, beta, inner):
     code, result = launch(STEPPED, beta)
     assert (code, result["steps"]) == (0, 20), result
@@ -377,15 +377,15 @@ def test_a_script_that_ends_in_a_round_exchanges_its_steps_and_leaves_a_record(l
 @pytest.mark.parametrize(
     ("scheme", "words"),
     [
-        pytest.param("Downpour(communication_period=3, warm_start=0)", (), marks=pytest.mark.thorough),
+        pytest.param("Downpour(communication_period=3, warm_start=0)", (), marks=pytest.mark.rotating),
         ("DiLoCo(communication_period=5)", ("stepped",)),
-        pytest.param("SyncSGD()", (), marks=pytest.mark.thorough),
-        pytest.param("EASGD(communication_period=4)", (), marks=pytest.mark.thorough),
-        pytest.param("EFSGD()", (), marks=pytest.mark.thorough),
-        pytest.param("DiLoCo(communication_period=5)", (), marks=pytest.mark.thorough),
-        pytest.param("AEASGD(communication_period=4)", (), marks=pytest.mark.thorough),
+        pytest.param("SyncSGD()", (), marks=pytest.mark.rotating),
+        pytest.param("EASGD(communication_period=4)", (), marks=pytest.mark.rotating),
+        pytest.param("EFSGD()", (), marks=pytest.mark.rotating),
+        pytest.param("DiLoCo(communication_period=5)", (), marks=pytest.mark.rotating),
+        pytest.param("AEASGD(communication_period=4)", (), marks=pytest.mark.rotating),
         ("DPSGD()", ()),
-        pytest.param("NoLoCo(communication_period=5)", (), marks=pytest.mark.thorough),
+        pytest.param("NoLoCo(communication_period=5)", (), marks=pytest.mark.rotating),
         pytest.param("ADPSGD()", (), marks=pytest.mark.slow),
     ],
 )
@@ -413,7 +413,7 @@ def test_replay_executes_the_recorded_gradients_of_a_script(launch, tmp_path, ca
     ("steps", "said"),
     [
         (("14", "13", "14"), "for worker 1, which has left its loop"),
-        pytest.param(("13", "14", "14"), "for worker 1, worker 2", marks=pytest.mark.thorough),
+        pytest.param(("13", "14", "14"), "for worker 1, worker 2", marks=pytest.mark.rotating),
     ],
 )
 def test_gossip_with_unequal_numbers_of_steps_ends_in_one_line(launch, steps, said):
@@ -456,28 +456,28 @@ def test_gossip_of_a_script_is_resumed_after_its_last_round(launch, tmp_path):
             "shapes",
             2,
             "all workers must join with the same shapes of variables. Received: [(6,), ()], and [(5,), ()]",
-            marks=pytest.mark.thorough,
+            marks=pytest.mark.rotating,
         ),
         ("schemes", 2, "all workers must join with the same algorithm. Received: DiLoCo(communication_period=3"),
         ("none", 2, "worker-1: gradient 1 of 2 is None"),
         pytest.param(
-            "shape", 2, "worker-1: gradient 0 of 2 must have shape (5,). Received: (4,)", marks=pytest.mark.thorough
+            "shape", 2, "worker-1: gradient 0 of 2 must have shape (5,). Received: (4,)", marks=pytest.mark.rotating
         ),
         ("exception", 1, '\n    {}["missing"]\n'),
         pytest.param(
             "ends early",
             1,
             "ended by sys.exit(None) before the end of the block of distsgd.join",
-            marks=pytest.mark.thorough,
+            marks=pytest.mark.rotating,
         ),
         pytest.param(
             "exit",
             1,
             "worker-1: the process of its script ended before the end of the block",
-            marks=pytest.mark.thorough,
+            marks=pytest.mark.rotating,
         ),
-        pytest.param("later", 1, "RuntimeError: after the block", marks=pytest.mark.thorough),
-        pytest.param("message", 1, "script.py: no such file", marks=pytest.mark.thorough),
+        pytest.param("later", 1, "RuntimeError: after the block", marks=pytest.mark.rotating),
+        pytest.param("message", 1, "script.py: no such file", marks=pytest.mark.rotating),
         (
             "argument",
             1,
@@ -564,7 +564,7 @@ def test_a_restarted_script_continues_its_steps(launch, tmp_path):
     assert dispatch(["replay", str(tmp_path / "run")]) == 0
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_a_script_that_was_killed_resumes_from_its_checkpoint(launch, tmp_path):
     often = ["--checkpoint-steps", "2"]
     code, result = launch(RESUME, "1000000", flags=often)

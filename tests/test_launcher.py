@@ -73,7 +73,7 @@ def killed(warm, tmp_path_factory):
     [
         "worker-1",
         pytest.param("ps-0", marks=pytest.mark.slow),
-        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("worker-0", "evaluator-0")),
+        *(pytest.param(name, marks=pytest.mark.rotating) for name in ("worker-0", "evaluator-0")),
     ],
 )
 def test_a_killed_task_ends_the_run_with_its_name(victim, killed):

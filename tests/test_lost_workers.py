@@ -270,10 +270,10 @@ def test_gossip_continues_without_a_killed_worker_and_each_part_of_its_record_co
     ("scheme", "how", "lost"),
     [
         (RestingSGP(), {"workers": 5}, (2, 3)),
-        pytest.param(RestingNoLoCo(communication_period=2), {"steps": 240}, (3,), marks=pytest.mark.thorough),
+        pytest.param(RestingNoLoCo(communication_period=2), {"steps": 240}, (3,), marks=pytest.mark.rotating),
         (RestingTracking(), {}, (2,)),
-        pytest.param(DPSGD(), {"steps": 1500, "workers": 3}, (1,), marks=pytest.mark.thorough),  # rounds share a call
-        pytest.param(RestingDPSGD(), {"workers": 3, "hidden": (1024, 256)}, (1,), marks=pytest.mark.thorough),
+        pytest.param(DPSGD(), {"steps": 1500, "workers": 3}, (1,), marks=pytest.mark.rotating),  # rounds share a call
+        pytest.param(RestingDPSGD(), {"workers": 3, "hidden": (1024, 256)}, (1,), marks=pytest.mark.rotating),
     ],
     ids=["sgp", "noloco", "dsgd_tracking", "several-rounds-in-a-call", "shared-memory"],
 )
@@ -287,7 +287,7 @@ def test_other_gossip_continues_too(scheme, how, lost, going, monkeypatch):
         assert outcome.error() > 100 * TOLERANCE
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_a_stopped_worker_is_killed_and_left_out(going):
     run = going(RestingDPSGD(), steps=60, workers=3, wait_seconds=patience(8))
     run.send("worker-1", signal.SIGSTOP)
@@ -295,7 +295,7 @@ def test_a_stopped_worker_is_killed_and_left_out(going):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [RestingDPSGD, pytest.param(RestingTracking, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kind", [RestingDPSGD, pytest.param(RestingTracking, marks=pytest.mark.rotating)])
 def test_a_lost_worker_takes_part_again_when_the_run_is_resumed(kind, going, tmp_path):
     keep, scheme = Recovery(min_workers=2, checkpoint_steps=20), kind(milliseconds=40)
     run = going(scheme, steps=480, recovery=keep)  # a graph of several rounds in a call takes seconds to build

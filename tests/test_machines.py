@@ -53,8 +53,8 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-def thorough(*values):
-    return pytest.param(*values, marks=pytest.mark.thorough)
+def rotating(*values):
+    return pytest.param(*values, marks=pytest.mark.rotating)
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_a_run_continues_after_bad_input_and_foreign_tasks(machines, tmp_path):
     assert good[1].result["steps"] == 2 * steps
 
 
-@pytest.mark.parametrize("how", [thorough("killed"), slow("stopped"), slow("unplugged")])
+@pytest.mark.parametrize("how", [rotating("killed"), slow("stopped"), slow("unplugged")])
 def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(how, machines, tmp_path):
     """A barrier is the harder case: the others are blocked in it."""
     if how == "unplugged" and not machines.real:
@@ -207,7 +207,7 @@ def test_a_nan_loss_on_one_machine_ends_the_run_on_all_as_diverged(machines, tmp
         assert (task.result["outcome"], task.result["exit_code"]) == ("diverged", 3)
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda s: s.name)
 def test_a_slow_and_lossy_network_changes_nothing_but_the_time(scheme, machines, tmp_path):
     if not machines.real:
@@ -282,7 +282,7 @@ def test_a_taken_port_in_a_slurm_step_adds_how_to_get_others(monkeypatch):
         assert ("Submit the Slurm job again, or reserve ports: srun --resv-ports" in str(refused.value)) == advice
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 @pytest.mark.parametrize("others", [0, 1])
 def test_the_command_line_needs_no_more_than_flags_or_tf_config(others, tmp_path):
     result, ps = by_flags_and_tf_config(tmp_path, "downpour", "--epochs=3", others=others)
@@ -293,7 +293,7 @@ def test_the_command_line_needs_no_more_than_flags_or_tf_config(others, tmp_path
     assert replay(tmp_path / "chief", SCHEMES).agrees
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_a_script_needs_no_more_than_flags_or_tf_config(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -343,12 +343,12 @@ def survived(chief, workers=2):
 @pytest.mark.parametrize(
     ("scheme", "victim"),
     [
-        thorough(AsyncSGD(), ("worker", 1)),
-        thorough(AsyncSGD(), ("ps", 0)),
-        thorough(AsyncSGD(), ("ps", 1)),
+        rotating(AsyncSGD(), ("worker", 1)),
+        rotating(AsyncSGD(), ("ps", 0)),
+        rotating(AsyncSGD(), ("ps", 1)),
         slow(AsyncSGD(), ("worker", 0)),
-        thorough(SyncSGD(), ("ps", 0)),
-        thorough(SyncSGD(), ("worker", 1)),
+        rotating(SyncSGD(), ("ps", 0)),
+        rotating(SyncSGD(), ("worker", 1)),
     ],
     ids=lambda value: getattr(value, "name", None) or "-".join(map(str, value)),
 )
@@ -371,12 +371,12 @@ def test_a_killed_task_is_started_again_by_its_program_and_takes_its_place(schem
 @pytest.mark.parametrize(
     ("how", "victim"),
     [
-        thorough("crashed", ("worker", 1)),
+        rotating("crashed", ("worker", 1)),
         slow("crashed", ("ps", 0)),
-        thorough("crashed", ("worker", 0)),
-        thorough("stopped", ("worker", 1)),
-        thorough("stopped", ("ps", 0)),
-        thorough("stopped", ("worker", 0)),
+        rotating("crashed", ("worker", 0)),
+        rotating("stopped", ("worker", 1)),
+        rotating("stopped", ("ps", 0)),
+        rotating("stopped", ("worker", 0)),
     ],
     ids=str,
 )
@@ -401,7 +401,7 @@ def test_a_machine_that_was_lost_is_back_in_the_run_with_the_same_command(how, v
         assert recovery["restarts"] == {"-".join(map(str, victim)): 1}
 
 
-@pytest.mark.parametrize("scheme", [slow(Resting()), thorough(RestingTogether())], ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize("scheme", [slow(Resting()), rotating(RestingTogether())], ids=lambda scheme: scheme.name)
 def test_a_run_continues_without_a_lost_machine_if_that_is_allowed(scheme, machines, tmp_path):
     cluster = Run(machines, tmp_path)
     tasks = cluster.start_all(scheme, steps=300, recovery={"min_workers": 1}, wait_seconds=patience(4))
@@ -414,7 +414,7 @@ def test_a_run_continues_without_a_lost_machine_if_that_is_allowed(scheme, machi
     assert chief.result["recovery"]["evicted"] == [1]
 
 
-@pytest.mark.parametrize("how", [thorough("killed"), thorough("crashed"), slow("unplugged")])
+@pytest.mark.parametrize("how", [rotating("killed"), rotating("crashed"), slow("unplugged")])
 def test_gossip_continues_without_a_lost_machine(how, machines, tmp_path):
     if how == "unplugged" and not machines.real:
         pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
@@ -492,7 +492,7 @@ def test_a_worker_that_hangs_is_ended_and_restarted(machines, tmp_path):
     assert survived(tasks["worker", 0])["restarts"] == {"worker-1": 1}
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_a_machine_that_does_not_come_back_ends_the_run_everywhere(machines, tmp_path):
     """The chief's machine is gone, and the first ps has been started again: its tables name no missing task."""
     cluster = Run(machines, tmp_path)
@@ -510,7 +510,7 @@ def test_a_machine_that_does_not_come_back_ends_the_run_everywhere(machines, tmp
         assert re.search("nothing heard from worker 0|the chief, worker 0, to restore", str(error)), error
 
 
-@pytest.mark.parametrize("number", [slow(0), thorough(2)], ids=["ps 0", "worker 1"])
+@pytest.mark.parametrize("number", [slow(0), rotating(2)], ids=["ps 0", "worker 1"])
 def test_a_run_gets_over_a_network_that_was_cut(number, machines, tmp_path):
     if not machines.real:
         pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
@@ -532,7 +532,7 @@ def test_a_run_gets_over_a_network_that_was_cut(number, machines, tmp_path):
 
 @pytest.mark.parametrize(
     ("elsewhere", "separate_evaluator"),
-    [thorough(False, False), thorough(False, True), thorough(True, False), slow(True, True)],
+    [rotating(False, False), rotating(False, True), rotating(True, False), slow(True, True)],
     ids=["again, with the chief", "again, of its own", "resume, with the chief", "resume, of its own"],
 )
 def test_a_run_over_several_machines_resumes_from_its_checkpoint(elsewhere, separate_evaluator, machines, tmp_path):

@@ -38,7 +38,7 @@ IN_CALLS = Normalised(communication_period=1), normalised, 504  # so long that s
     [
         pytest.param("threads", *VECTORS, id="vectors on threads"),
         pytest.param("simulation", *VECTORS, id="vectors in a simulation"),
-        pytest.param("processes", *IN_CALLS, id="long on processes", marks=pytest.mark.thorough),
+        pytest.param("processes", *IN_CALLS, id="long on processes", marks=pytest.mark.rotating),
     ],
 )
 def test_means_are_those_of_the_equations(backend, scheme, replay, steps, tmp_path):

@@ -116,7 +116,7 @@ def test_the_first_rounds_take_the_time_of_floats_on_a_link():
     assert happens(SyncSGD(), 1, 10, float_bytes=(1e6, 5e5), **how).seconds == pytest.approx(10 * 0.2, rel=1e-4)
 
 
-@pytest.mark.thorough  # the gate has that of 0/1 Adam, which keeps the same memories by the same code, and more
+@pytest.mark.rotating  # the gate has that of 0/1 Adam, which keeps the same memories by the same code, and more
 def test_a_run_that_is_resumed_equals_one_that_was_not(tmp_path):
     asked = {"workers": 2, "backend": "threads", "batch_size": 4, "hidden": (4,)}
     asked |= {"recovery": Recovery(checkpoint_steps=1000)}

@@ -10,7 +10,7 @@ from means import Normalised, PowerSGD
 from tensorflow.python.eager import context
 from test_group import distance, fails, workers_of
 
-from covering import CATALOGUE, COVER
+from covering import CATALOGUE, in_rotation
 from distsgd import Group, Optimizer
 from distsgd.algorithms import DCASGD, EASGD, SSP, AsyncSGD, Downpour, LocalSGD, Serial, SyncSGD, SyncSGDLR
 from distsgd.common.group import Operations
@@ -19,21 +19,6 @@ from doubles import PerWorker, RandomPart, Weighed
 TOLERANCE = 1e-5
 BATCH = 4
 SCHEMES = CATALOGUE | {"dc_asgd": DCASGD(compensation=2.0)}  # here a larger one diverges
-# One of each kind of variables and operations; the others have the same.
-KINDS = {
-    "ad_psgd", "adag", "all_reduce", "async_diloco", "d_psgd", "dc_asgd, adaptive", "decoupled_diloco", "des_loc",
-    "diloco", "downpour", "easgd", "ef_sgd", "ef_sgd with signs", "fedbuff", "fedopt with yogi", "halos",
-    "one_bit_adam", "powersgd", "scaffold", "signsgd_mv", "ssp", "streaming_diloco in fragments",
-    "sync_sgd with a backup worker", "trimmed_mean",
-}  # fmt: skip
-
-
-def marked(fast, slow):
-    """Return the names of all schemes; those in neither set are for the thorough tests."""
-    rotating = pytest.mark.rotating("optimizer")
-    of_slow = {name: pytest.mark.slow if name in COVER else rotating for name in slow}
-    marks = {name: of_slow.get(name, pytest.mark.thorough) for name in SCHEMES if name not in fast}
-    return [pytest.param(name, marks=marks.get(name, ())) for name in SCHEMES]
 
 
 def data(steps):
@@ -88,7 +73,7 @@ def grouped(scheme, steps, *, workers, order=None, **how: Any):
 FAST = {"downpour", "easgd", "all_reduce", "ssp", "sync_sgd with a backup worker", "downpour with a warm start"}
 
 
-@pytest.mark.parametrize("name", marked(FAST, KINDS))
+@pytest.mark.parametrize("name", in_rotation(SCHEMES))
 def test_center_is_that_of_a_group_on_the_same_order(name):
     scheme = SCHEMES[name]
     workers, steps = workers_of(scheme), 126 if scheme.period >= 10 else 31
@@ -232,7 +217,11 @@ def changed_after(model, steps):
     return model, other
 
 
-@pytest.mark.parametrize("name", marked({"local_sgd", "downpour with a warm start", "all_reduce"}, {"ef_sgd"}))
+BEGUN = ("local_sgd", "downpour with a warm start", "all_reduce")
+ROTATING = [pytest.param(name, marks=pytest.mark.rotating) for name in SCHEMES if name not in BEGUN]
+
+
+@pytest.mark.parametrize("name", [*BEGUN, *ROTATING])
 def test_weights_that_were_changed_begin_a_new_run(name):
     scheme = SCHEMES[name]
     workers = workers_of(scheme)

@@ -21,7 +21,7 @@ SLACK = 2
 STEPS = 300
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_a_custom_rule_survives_a_killed_process_and_keeps_its_bound(warm, tmp_path):
     scheme = import_schemes(FILE, {})["bounded_sgd"](slack=SLACK)
     options = {"workers": 3, "ps": 2, "steps": STEPS, "recovery": Recovery(max_restarts=1), "test": DIGITS.test}

@@ -73,7 +73,7 @@ def test_an_interrupted_run_resumes_in_another_folder_from_its_checkpoint(warm, 
     assert again.error() < TOLERANCE
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_a_run_with_several_rounds_per_call_resumes_past_its_old_end(warm, tmp_path):
     """There a round is shorter than the others, in the middle of a call that would hold it."""
     asked = {"workers": 2, "recovery": Recovery(checkpoint_steps=200), **SMALL}
@@ -103,9 +103,9 @@ def test_a_checkpoint_of_another_run_is_refused(warm, tmp_path):
 @pytest.mark.parametrize(
     ("scheme", "moment", "victim"),
     [
-        pytest.param(PausingAsyncSGD, "lock", "worker-1", marks=pytest.mark.thorough),
+        pytest.param(PausingAsyncSGD, "lock", "worker-1", marks=pytest.mark.rotating),
         (PausingAsyncSGD, "lock", "ps-0"),
-        pytest.param(PausingSyncSGD, "push", "worker-1", marks=pytest.mark.thorough),
+        pytest.param(PausingSyncSGD, "push", "worker-1", marks=pytest.mark.rotating),
         (PausingSyncSGD, "lock", "worker-0"),
         pytest.param(PausingSyncSGD, "reply", "ps-0", marks=pytest.mark.slow),
         (PausingAEAMSGD, "reply", "worker-1"),  # which begins without momentum, in the run as in the equations
@@ -129,7 +129,7 @@ def test_a_task_killed_at_that_moment_is_restarted_and_the_run_replays(scheme, m
         assert recovery["lost_rounds"] == 0
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_a_run_in_shared_memory_survives_the_loss_of_its_ps_and_a_worker(going):
     run = going(SyncSGD(), steps=60, updates=10, workers=2, hidden=(1024, 256), recovery=OFTEN)
     run.send("worker-1", signal.SIGKILL)
@@ -162,7 +162,7 @@ def test_a_stopped_ps_is_started_again_and_its_state_restored(going):
     assert len(recovery["restored"]) == 1
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 @pytest.mark.parametrize("steps", [480, 504], ids=["a round in a call", "several rounds in a call"])
 def test_a_ps_lost_beside_a_stopped_worker_is_restored_and_both_restarted(steps, going):
     """Found by the soak: the others came back into a set that waits for the stopped one, and no message said so."""
@@ -284,7 +284,7 @@ def test_losses_are_counted_once_in_any_order_of_events(events, resumed_from, re
     assert [(entry["version"], entry["lost_updates"]) for entry in summary["restored"]] == restored
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_a_chief_and_a_ps_killed_together_rejoin_the_other_workers(going):
     """To them it looks like a run that is resumed, and a worker that stayed may be in the middle of it."""
     # There is no checkpoint but that of the beginning: what has been done is lost, and counted.

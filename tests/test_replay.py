@@ -265,7 +265,7 @@ def test_once_the_references_have_diverged_a_run_may_be_as_far_as_chaos_takes_it
     assert apart == pytest.approx([2, 10], rel=1e-4)
 
 
-@pytest.mark.parametrize("name", in_rotation("processes", names=WAYS, always=("async_sgd", "ef_sgd")))
+@pytest.mark.parametrize("name", in_rotation(WAYS, always=("async_sgd", "ef_sgd", "k_async")))
 def test_a_run_on_three_workers_and_two_ps_replays(name, warm, tmp_path):
     """With one ps: the long runs below, those that survive a fault, and rules that need the whole center."""
     ps = 2 if RUNS[name].sync.uses_ps and not RUNS[name].whole_center else 1
@@ -293,7 +293,7 @@ def test_a_group_follows_equations_that_notice_a_slightly_wrong_number(name):
     assert types_of(run, np.float32) == {"float32"}, "NumPy has promoted what a type is computed from"
 
 
-@pytest.mark.parametrize("name", ["async_sgd", pytest.param("all_reduce", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("name", ["async_sgd", pytest.param("all_reduce", marks=pytest.mark.rotating)])
 def test_a_long_run_with_several_rounds_in_a_call_replays(name, warm, tmp_path):
     run = record(RUNS[name], tmp_path / "run", workers=3, steps=504, hidden=(16,), batch_size=8, jit="on")
     assert run.result["arithmetic"]["xla"]

@@ -131,7 +131,7 @@ def scheme_of(name):
 # One of each kind of state: of workers, with early exchanges, or none; of the ps, with pulled centers; without a ps.
 FAST, OTHERS = ("ef_sgd", "aeamsgd", "easgd"), ("downpour", "async_diloco", "bmuf", "adag", "all_reduce", "serial")
 OTHERS += ("gasloc", "trimmed_mean", "demo over its senders")
-ROTATING = pytest.mark.rotating("threads")
+ROTATING = pytest.mark.rotating
 
 
 @pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=ROTATING) for name in OTHERS)])
@@ -345,8 +345,8 @@ def test_a_meeting_that_is_asked_for_again_after_a_restoration_is_kept(halfway, 
     ("scheme", "steps"),
     [
         pytest.param(RestingEFSGD(), 300, marks=pytest.mark.slow),
-        pytest.param(EFSGD(), 900, marks=pytest.mark.thorough),  # several rounds in a call
-        pytest.param(HeavyAllReduce(), 900, marks=pytest.mark.thorough),
+        pytest.param(EFSGD(), 900, marks=pytest.mark.rotating),  # several rounds in a call
+        pytest.param(HeavyAllReduce(), 900, marks=pytest.mark.rotating),
     ],
     ids=["ef_sgd", "several rounds in a call", "all_reduce"],
 )

@@ -162,7 +162,7 @@ def metrics(folder):
         (TrimmedMean(), "threads", 1),
         pytest.param(TrimmedMean(), "processes", 2, marks=pytest.mark.slow),
         pytest.param(Krum(), "simulation", 1, marks=pytest.mark.slow),
-        pytest.param(Krum(), "processes", 1, marks=pytest.mark.thorough),
+        pytest.param(Krum(), "processes", 1, marks=pytest.mark.rotating),
     ],
 )
 def test_a_run_with_a_worker_that_sends_nan_is_that_of_the_equations(scheme, backend, ps, tmp_path):

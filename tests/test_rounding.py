@@ -30,16 +30,6 @@ BOTH = pytest.mark.parametrize(
 )
 
 
-def rotating(name):
-    """Mark a parameter of a test that only an eighth of the gates runs."""
-    return pytest.param(name, marks=pytest.mark.rotating("simulation"))
-
-
-def thorough(name):
-    """Mark a parameter of a thorough test."""
-    return pytest.param(name, marks=pytest.mark.thorough)
-
-
 def numbers(size):
     """Of all sizes, with halves of steps and zeros among them."""
     rng = np.random.default_rng(size)
@@ -163,16 +153,12 @@ def close(run_dir):
     [
         ("bf16", AsyncSGD(), {"backend": "threads"}),
         ("topk:fraction=0.1", SyncSGD(), {"backend": "threads"}),
-        pytest.param(
-            "randomk:fraction=0.2,memory=no", SyncSGD(), {"backend": "threads"}, marks=pytest.mark.rotating("threads")
-        ),
+        pytest.param("randomk:fraction=0.2,memory=no", SyncSGD(), {"backend": "threads"}, marks=pytest.mark.rotating),
         ("int8", AsyncSGD(), {"backend": "simulation"}),  # each slice begins new blocks
-        pytest.param(
-            "qsgd:bits=4,block=64", AsyncSGD(), {"backend": "simulation"}, marks=pytest.mark.rotating("simulation")
-        ),
-        pytest.param("dct:block=16", SyncSGD(), {"backend": "simulation"}, marks=pytest.mark.rotating("simulation")),
-        pytest.param("fp4", AsyncSGD(), {"backend": "threads"}, marks=pytest.mark.rotating("threads")),
-        pytest.param("int8", SyncSGD(), {"backend": "threads"}, marks=pytest.mark.rotating("threads")),
+        pytest.param("qsgd:bits=4,block=64", AsyncSGD(), {"backend": "simulation"}, marks=pytest.mark.rotating),
+        pytest.param("dct:block=16", SyncSGD(), {"backend": "simulation"}, marks=pytest.mark.rotating),
+        pytest.param("fp4", AsyncSGD(), {"backend": "threads"}, marks=pytest.mark.rotating),
+        pytest.param("int8", SyncSGD(), {"backend": "threads"}, marks=pytest.mark.rotating),
         pytest.param("int8", AsyncSGD(), {"backend": "processes"}, marks=pytest.mark.slow),
     ],
 )
@@ -191,7 +177,7 @@ KINDS = {"aeasgd", "cocod_sgd", "co2", "eager_diloco", "fednova", "slowmo", "str
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in FAST else rotating(name) if name in KINDS else thorough(name) for name in SENDING]
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.rotating) for name in SENDING]
 )
 def test_messages_that_are_no_gradients_follow_the_equations_with_their_codec(name, tmp_path):
     scheme = CATALOGUE[name] if SCHEMES[name]().regions else SCHEMES[name]()  # whose regions send in so few steps

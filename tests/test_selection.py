@@ -9,12 +9,12 @@ import pytest
 import selection
 import times
 from mutants import MUTATIONS, named_tests
-from selection import EIGHTHS, EXECUTORS, LANDING, ROOT, Git, Near, Rotation
+from selection import EIGHTHS, LANDING, ROOT, Git, Near, Rotation, schemes_of
 
 
-def item(nodeid, *executors):
+def item(nodeid):
     file, _, name = nodeid.partition("::")
-    marks = {"rotating": [SimpleNamespace(args=executors)]}
+    marks = {"rotating": [SimpleNamespace(args=())]}
     return SimpleNamespace(nodeid=nodeid, name=name, path=ROOT / file, iter_markers=lambda mark: marks.get(mark, []))
 
 
@@ -23,7 +23,7 @@ def history(*files):
     return SimpleNamespace(landed="1a2b3c4d5e", changed_since=lambda commit: set(files))
 
 
-CASES = [item(f"tests/test_group.py::test_it[{name}]", "threads") for name in ("ssp", "easgd", "diloco, late")]
+CASES = [item(f"tests/test_group.py::test_it[{name}]") for name in ("ssp", "easgd", "diloco, late")]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -35,11 +35,9 @@ def test_a_rotating_test_is_in_one_of_the_gates_of_eight_landings(case):
     ("file", "cases"),
     [
         ("algorithms/diloco.py", "diloco, late"),
-        ("common/server/center.py", "ssp easgd diloco, late"),
-        ("common/launch/threads.py", "ssp easgd diloco, late"),
-        ("common/optimizer.py", ""),
-        ("common/launch/display.py", ""),
+        ("common/server/center.py", ""),  # an executor is proven with the schemes that do not rotate
         ("tests/test_group.py", "ssp easgd diloco, late"),
+        ("tutorials/diloco, late.ipynb", "diloco, late"),
         ("docs/proof.md", ""),
     ],
 )
@@ -55,9 +53,13 @@ def test_the_number_of_landings_advances_the_eighth(monkeypatch, tmp_path):
         (tmp_path / LANDING).parent.mkdir(exist_ok=True)
         (tmp_path / LANDING).write_text(text)
         assert Rotation(None, history()).eighth == eighth
-    assert str(Rotation(None, history("common/optimizer.py"))) == (
-        "rotating tests: eighth 0 of 8; changed since the landing 1a2b3c4d5: optimizer"
-    )
+    changed = history("common/optimizer.py", "algorithms/ssp.py")
+    assert str(Rotation(None, changed)) == "rotating tests: eighth 0 of 8; changed since the landing 1a2b3c4d5: ssp"
+
+
+def test_a_scheme_changes_with_the_one_that_it_extends():
+    assert schemes_of(["algorithms/one_bit_adam.py", "common/server/center.py"]) == {"one_bit_adam", "zero_one_adam"}
+    assert schemes_of(["algorithms/zero_one_adam.py"]) == {"zero_one_adam"}
 
 
 def test_git_knows_the_last_landing_and_the_changes_since(monkeypatch, tmp_path):
@@ -84,17 +86,6 @@ def test_git_knows_the_last_landing_and_the_changes_since(monkeypatch, tmp_path)
     write("common/b.py", "")
     assert Git().changed_since(landed) == {"algorithms/a.py", "common/b.py"}
     assert Git().last_changes() == {"common/b.py"}
-
-
-def test_each_part_of_an_executor_exists():
-    for parts in EXECUTORS.values():
-        assert all((ROOT / "common" / part).exists() for part in parts)
-
-
-def test_rotating_tests_name_executors(collected):
-    for test in collected:
-        for mark in test.iter_markers("rotating"):
-            assert {*mark.args} <= EXECUTORS.keys(), test.nodeid
 
 
 def test_each_gate_runs_the_rotating_tests_that_mutations_name():

@@ -83,7 +83,7 @@ def wait_for(condition):
     wait_until(condition, seconds=PATIENCE)
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_two_jobs_on_the_same_nodes_train_with_the_readmes_command(slurm, start, tmp_path):
     """They have two nodes in common; the other one has no ps."""
     command = re.search(r"`srun -N3 (bash run.sh .*?)`", (ROOT / "docs" / "several-machines.md").read_text())[1]
@@ -102,7 +102,7 @@ def test_two_jobs_on_the_same_nodes_train_with_the_readmes_command(slurm, start,
     assert ", step 0: tasks 0 to 1 on n1 to n2 are workers 0 to 1.\n" in (tmp_path / "narrow").read_text()
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_a_script_finds_its_roles(slurm, start, tmp_path):
     script, run_dir = tmp_path / "script.py", tmp_path / "run"
     script.write_text(SCRIPT)
@@ -137,7 +137,7 @@ def test_a_cancelled_job_ends_as_interrupted_and_leaves_no_process(slurm, start,
     assert [slurm.programs(node) for node in own.NODES] == [[], [], []]
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_a_node_that_dies_ends_the_run_with_the_name_of_its_task(slurm, start, tmp_path):
     run_dir = tmp_path / "run"
     srun = start("output", "srun", "-N3", *train(run_dir), *FOREVER)

@@ -8,7 +8,7 @@ from distsgd.algorithms import AGN, SCHEMES, AllReduce, AsyncSGD, LocalSGD, Ring
 from distsgd.common.contract.stability import AS_THEY_COME, AT_ONE_CENTER, SUMS, diverging_rate
 
 CURVATURES = np.array([2.5, 0.4], np.float32)
-ROTATING = pytest.mark.rotating("group")
+ROTATING = pytest.mark.rotating
 BELOW, ABOVE, FAR = 60, 160, 10  # rounds to see a distance fall below a limit, or rise above it; one far enough
 
 

@@ -383,7 +383,7 @@ def test_a_run_of_new_interpreters_survives_a_killed_worker(environment, tmp_pat
     assert going.survived()["restarts"] == {"worker-1": 1}
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_no_new_interpreter_survives_its_fork_server(environment, tmp_path):
     environment(sitecustomize=STARTS_A_THREAD)
     going = Lasting(AsyncSGD(), tmp_path / "run")

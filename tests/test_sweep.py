@@ -153,7 +153,7 @@ def test_a_setting_of_which_a_run_diverged_is_not_the_best():
         picture("downpour", some).savefig(io.BytesIO())
 
 
-@pytest.mark.thorough
+@pytest.mark.rotating
 def test_a_sweep_of_real_runs_at_the_same_time(capsys):
     arguments = ["sweep", "downpour", "--learning-rate", "0.05,0.1", "--epochs", "1", "--parallel", "2", "--json"]
     assert cli.dispatch(arguments) == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.rotating
 
 ROOT = Path(__file__).resolve().parent.parent
 LIGHT = ("numpy", "rich", "cloudpickle", "argcomplete")  # all that the commands without TensorFlow need
