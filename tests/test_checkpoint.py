@@ -252,6 +252,16 @@ def test_a_run_that_neither_restores_nor_saves_its_state_has_no_thread_for_it(ch
     assert not manager._thread.is_alive()
 
 
+@pytest.mark.parametrize(("endless", "signal"), [(True, "SIGTERM"), (True, ""), (False, "SIGTERM")])
+def test_a_script_that_leaves_its_loop_after_a_signal_has_a_checkpoint(chief, endless, signal):
+    saver, _ = chief
+    manager, read = manager_of(saver), []
+    manager.endless, manager.interrupted = endless, lambda: signal
+    saver._begin_last = read.append
+    manager.end()
+    assert bool(read) == (endless and bool(signal))
+
+
 def test_a_state_that_cannot_be_read_ends_no_training(chief):
     saver, said = chief
 

@@ -211,14 +211,22 @@ with distsgd.join(eval(words[0]), w) as worker:
         worker.step(w - worker.index)
 np.savez(folder / f"{worker.index}.npz", w=w)
 """
+# Worker 0 makes steps of `other` alone until the signal has ended that join; worker 1 may wait in one of the first.
 ENDLESS = """
-with distsgd.join(eval(words[0]), np.ones(3, np.float32)) as worker:
-    with distsgd.join(AsyncSGD(), np.ones(2, np.float32), name="other") as other:
+schemes = [eval(word) for word in words[:2]]
+with distsgd.join(schemes[0], np.ones(3, np.float32)) as worker:
+    with distsgd.join(schemes[1], np.ones(2, np.float32), name="other") as other:
         try:
-            while len(words) == 1:
+            while len(words) == 2:
                 worker.step(np.ones(3))
                 other.step(np.ones(2))
-                (folder / f"{worker.index}").touch()
+                before, alone = -1, worker.index == 0 and not schemes[1].sync.waits
+                while alone and other.steps_done > max(before, 3):
+                    before = other.steps_done
+                    (folder / "going").touch()
+                    other.step(np.ones(2))
+                if other.steps_done > 3:
+                    (folder / "going").touch()
         except KeyboardInterrupt:
             (folder / "after").touch()
             raise
@@ -586,25 +594,34 @@ def test_a_script_that_was_killed_resumes_from_its_checkpoint(launch, tmp_path):
         dispatch(["async_sgd", "--resume", str(tmp_path / "run"), "--run-dir", str(tmp_path / "other")])
 
 
-@pytest.mark.parametrize("scheme", ["AsyncSGD()", pytest.param("AllReduce()", marks=pytest.mark.slow)])
-def test_ctrl_c_ends_all_scripts_and_writes_the_centers_and_checkpoints(launch, tmp_path, scheme):
+@pytest.mark.parametrize(
+    "schemes",
+    [
+        ("AsyncSGD()", "AsyncSGD()"),
+        *(
+            pytest.param(pair, marks=pytest.mark.slow)
+            for pair in [("AllReduce()", "AsyncSGD()"), ("AEASGD()", "AllReduce()"), ("DPSGD()", "SyncSGD()")]
+        ),
+    ],
+)
+def test_ctrl_c_ends_all_scripts_and_writes_the_centers_and_checkpoints(launch, tmp_path, schemes):
     def interrupt():
-        wait_until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
+        wait_until((tmp_path / "going").exists)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    code, result = launch(ENDLESS, scheme)
+    code, result = launch(ENDLESS, *schemes)
     thread.join()
     assert (code, result["outcome"], result["stopped_by"]) == (130, "interrupted", "SIGINT")
     assert result["updates"] > 0
     assert np.ptp(center_of(tmp_path / "run")) == 0
     assert center_of(tmp_path / "run" / "other").shape == (2,)
     assert checkpoint.newest(tmp_path / "run").version == result["updates"]
-    if "Async" in scheme:  # without a parameter server the launcher ends the scripts
-        assert (tmp_path / "after").exists()
+    assert checkpoint.newest(tmp_path / "run" / "other") is not None
+    assert (tmp_path / "after").exists()
     center = center_of(tmp_path / "run" / "other")
-    code, again = launch(ENDLESS, scheme, "end")
+    code, again = launch(ENDLESS, *schemes, "end")
     assert (code, again["updates"], again["stopped_by"]) == (0, result["updates"], None), again
     np.testing.assert_array_equal(center_of(tmp_path / "run" / "other"), center)
 

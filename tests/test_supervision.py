@@ -264,6 +264,7 @@ CALLS = {
     "saving": {"event": "saving", "task": "worker-1", "version": 7, "seconds": 1000.0},
     "checkpoint": {"event": "checkpoint", "task": "worker-1", "version": 7},
     "warning": {"event": "warning", "task": "worker-1", "message": "the disk is full", "unsaved": 7},
+    "joined": {"event": "joined", "task": "worker-1"},
     "result": RESULT,
 }
 EFFECTS = {  # of an event in the states REPAIRABLE, TRAINING, FAILING, DONE
@@ -279,6 +280,7 @@ EFFECTS = {  # of an event in the states REPAIRABLE, TRAINING, FAILING, DONE
     "saving": ["saves", "saves", "Diverged saves", "saves"],
     "checkpoint": ["", "", "Diverged", ""],
     "warning": ["", "", "Diverged", ""],
+    "joined": ["", "", "Diverged", ""],
     "result": ["done", "done", "Diverged done", ""],
 }
 
@@ -310,7 +312,7 @@ def test_each_event_has_its_effect_in_each_state(kind, number):
         "awaits": bool(run.awaiting_restart),
         "kill": asked == ["worker-1"],
         "ends": bool(run.terminated),
-        "saves": run.saving is not None,
+        "saves": bool(run.saving),
         "done": run.done and number != 3,
     }
     assert " ".join(name for name, is_there in effects.items() if is_there) == EFFECTS[kind][number]
@@ -321,9 +323,9 @@ def test_a_last_checkpoint_is_awaited_until_it_is_written_or_cannot_be(kind):
     run = run_state_of(restarts(0))
     run.handle(saving(1000))
     run.handle(CALLS[kind] | {"version" if kind == "checkpoint" else "unsaved": 6})
-    assert run.saving is not None
+    assert run.saving
     run.handle(CALLS[kind])
-    assert run.saving is None
+    assert not run.saving
 
 
 @pytest.mark.parametrize(("far", "how"), [(False, "kill"), (True, "stop")])
@@ -368,6 +370,27 @@ def test_a_script_that_ends_in_its_block_ends_the_run():
     run.handle(RESULT)  # of the first block
     run.handle(ended("worker-1"))
     assert "worker-1: the process of its script ended before the end of the block" in str(run.root_cause.failure)
+
+
+def test_an_interrupted_script_has_time_for_the_result_and_the_checkpoint_of_each_join():
+    """Of two joins the one with the result first has ended the other, which was still on its way to a common round."""
+    run, began = run_state_of(RestartRule(uses_ps=True, wait_seconds=10.0, awaits_workers=True)), awake.now()
+
+    def of_critic(event):
+        run.handle(event | {"event": "of_later_join", "its": event["event"], "join": "critic"})
+
+    run.handle(CALLS["joined"])
+    of_critic(CALLS["joined"])
+    run.stop(seconds=25.0)
+    run.handle(RESULT)
+    assert run.deadline >= began + 25.0
+    of_critic(saving(500))
+    of_critic(RESULT)
+    assert began + 500 <= run.deadline <= awake.now() + 500
+    run.handle(CALLS["checkpoint"])  # that of the first join, with the same number
+    assert run.saving
+    of_critic(CALLS["checkpoint"])
+    assert run.deadline <= awake.now() + run_state.LEAVE_SECONDS
 
 
 def test_every_kind_of_event_of_the_table_is_tested():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import signal
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -20,7 +21,7 @@ import numpy as np
 
 from ..contract.decay import check_positions
 from ..contract.scheme import Scheme
-from ..errors import UserError
+from ..errors import Interrupted, UserError
 from ..files import no_link, writing
 from ..lazy import tf
 from ..messages.structure import Structure, arrays_of, check_eager, scalar
@@ -203,6 +204,9 @@ class JoinedWorker:
         Afterwards the variables hold the point of the next gradient. If the state was restored after a fault, the
         gradient is dropped, and they hold the point from which this worker continues.
 
+        After a signal the joins of a script end one by one, each after a round of all workers. A step of one that has
+        ended does nothing, and once all have ended a step raises `KeyboardInterrupt`.
+
         Args:
             gradient: the gradient at the values of the variables, with their structure; None for that in `.grad` of
                 PyTorch's parameters.
@@ -243,13 +247,16 @@ class JoinedWorker:
             raise UserError("this worker has left the run: call step in the block of distsgd.join")
         if (loss := scalar(loss)) is not None:
             self.log(loss=loss)
-        if self._log is not None:
+        if self._log is not None and not self._handoff.stands:
             self._log.write(self.steps_done, self._point - vector if is_point else vector, is_point)
         self._handoff.give(vector, 0.0 if loss is None else float(loss), is_point)
         self._await_point()
 
     def _await_point(self) -> None:
-        point = self._handoff.point()
+        if (point := self._handoff.point()) is None:
+            if self._launched.all_stand():
+                raise Interrupted(signal.SIGINT)
+            return
         self._arrays.write(point)
         if self._log is not None:
             self._point = point.copy()

@@ -41,6 +41,7 @@ class Launched:
         mine: the membership of the task in a run on several machines.
         current: that of this process, if it has one.
         states: "joined" by the name of each join, and "left" after the end of its block.
+        handoffs: the place of the gradients of each join, by its name.
     """
 
     current: ClassVar[Launched | None] = None
@@ -52,6 +53,7 @@ class Launched:
     report: Report
     mine: Membership | None = None
     states: dict[str, str] = field(default_factory=dict)
+    handoffs: dict[str, Handoff] = field(default_factory=dict)
 
     def loop(self, terms: Terms, name: str, handoff: Handoff) -> ScriptLoop:
         """Agree with worker 0, build graph and session, and wait for the other workers."""
@@ -64,7 +66,12 @@ class Launched:
         loop.join()
         report(event="ready")
         loop.await_others()
+        self.handoffs[name] = handoff
         return loop
+
+    def all_stand(self) -> bool:
+        """Return True if a signal has interrupted the run, and no join makes a further step here."""
+        return all(own.stands for name, own in self.handoffs.items() if self.states.get(name) != "left")
 
     def exchange(self, name: str, numbers: Sequence[float]) -> dict[int, Sequence[float]]:
         """Leave numbers under a name, and return those that other workers have left there so far, by worker.

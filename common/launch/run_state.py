@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from ..cluster.restart_rule import RestartRule
 from ..cluster.task_spec import CHIEF_TASK
 from ..errors import KINDS, DistsgdError, TaskFailed, TaskLost, WaitTimeout, first_line
+from ..reports import OF_LATER_JOIN
 from ..waiting import awake
 
 LEAVE_SECONDS = 2.0  # for a ps to end by itself after the result has arrived
@@ -19,6 +20,8 @@ LEAVE_SECONDS = 2.0  # for a ps to end by itself after the result has arrived
 LEAVE_FAR_SECONDS = 20.0  # the same if other machines must be notified
 
 TERMINATED_SECONDS = 3.0  # for the launcher to receive a signal that a task has received, too
+
+OF_EACH_JOIN = ("joined", "saving", "checkpoint", "warning", "result")  # events that count for each join of a script
 
 Event = dict[str, Any]
 
@@ -136,6 +139,11 @@ def kind_of(event: Event) -> str:
     return event["event"]
 
 
+def _join_of(event: Event) -> str:
+    """Return the name of the later join of a script whose event this is; empty for the first one."""
+    return event.get("join", "")
+
+
 class RunState:
     """The state machine of a run: it keeps the state, and acts on each event.
 
@@ -152,7 +160,9 @@ class RunState:
         alive: tasks that have not ended, or will be started again.
         silenced: tasks that were killed because they were silent, with the seconds of their silence.
         terminated: tasks that were sent SIGTERM, with the time on the clock `awake` at which that ends them.
-        saving: the task that writes a checkpoint, its version, and its deadline on the clock `awake`.
+        saving: the task that writes a checkpoint, its version, and its deadline on the clock `awake`, by the join of a
+            script; of the first join, and of a run without a script, the name is empty.
+        open_joins: joins of a script that have no result yet.
         awaiting_restart: tasks that lost a peer which is being restarted, and will end; with their message.
         left_block: workers whose script has left the block of each `join` that it has entered.
         reported_failure: tasks that have reported a failure.
@@ -178,7 +188,8 @@ class RunState:
         self.alive = set(tasks)
         self.done = self.has_result = False
         self.leave_by = math.inf
-        self.saving: tuple[str, str, float] | None = None
+        self.saving: dict[str, tuple[str, str, float]] = {}
+        self.open_joins: set[str] = set()
         self.silenced: dict[str, float] = {}
         self.terminated: dict[str, float] = {}
         self.awaiting_restart: dict[str, str] = {}
@@ -201,15 +212,16 @@ class RunState:
     def deadline(self) -> float:
         """The time at which to stop waiting for events; a run that ended well waits for its last checkpoint."""
         deadline = min(self.root_cause.deadline, self.leave_by)
-        if self.done and self.saving and self.saving[0] in self.alive:
-            return max(deadline, self.saving[2])
-        return deadline
+        saving = [until for task, _, until in self.saving.values() if task in self.alive]
+        return max([deadline, *saving]) if self.done else deadline
 
     def handle(self, event: Event) -> None:
         """Apply the rule for an event in the present state."""
         phase = self.phase
         if event["event"] == "exit":
             self.alive.discard(event["task"])
+        if event["event"] == OF_LATER_JOIN and event["its"] in OF_EACH_JOIN:
+            event = event | {"event": event["its"]}
         if rule := self.RULES.get(kind_of(event)):
             rule[list(Phase).index(phase)](self, event)
 
@@ -217,13 +229,14 @@ class RunState:
         pass
 
     def _note_saving(self, event: Event) -> None:
-        self.saving = event["task"], f"version {event['version']}", awake.now() + event["seconds"]
+        until = awake.now() + event["seconds"]
+        self.saving[_join_of(event)] = event["task"], f"version {event['version']}", until
 
     def _note_saved(self, event: Event) -> None:
         """Note that the last checkpoint was written, or cannot be: the run of its task need not end for that."""
-        version = event.get("version", event.get("unsaved"))
-        if self.saving and version is not None and self.saving[1] == f"version {version}":
-            self.saving = None
+        version, join = event.get("version", event.get("unsaved")), _join_of(event)
+        if version is not None and join in self.saving and self.saving[join][1] == f"version {version}":
+            del self.saving[join]
 
     def _note_ready(self, event: Event) -> None:
         self.ready.add(event["task"])
@@ -246,8 +259,7 @@ class RunState:
     def _note_end(self, event: Event) -> None:
         """Note that a task ended well: if it wrote a checkpoint, it has reported the outcome."""
         task, may_end = event["task"], self.done or event["task"] in self.left_block
-        if self.saving and task == self.saving[0]:
-            self.saving = None
+        self.saving = {join: own for join, own in self.saving.items() if own[0] != task}
         if not self.rule.awaits_workers:
             return
         if self.tasks[task][0] == "worker" and not may_end:
@@ -257,11 +269,16 @@ class RunState:
         elif self.has_result:
             self._finish(event)
 
+    def _note_joined(self, event: Event) -> None:
+        self.open_joins.add(_join_of(event))
+
     def _finish(self, event: Event) -> None:
-        """Note that the result is safe, and cancel all restarts that are due."""
-        self.has_result = True
+        """Note that the result is safe, and cancel all restarts that are due; each join of a script has a result."""
+        if event["event"] == "result":
+            self.open_joins.discard(_join_of(event))
+        self.has_result = self.has_result or not _join_of(event)
         scripts = self.rule.awaits_workers and any(self.tasks[task][0] == "worker" for task in self.alive)
-        if scripts and not self.done:
+        if self.open_joins or (scripts and not self.done):
             return
         self.done = True
         self.alive -= self.restarts.due.keys()
@@ -369,5 +386,6 @@ class RunState:
         "saving":      (_note_saving,        _note_saving,         _note_saving,    _note_saving),
         "checkpoint":  (_note_saved,         _note_saved,          _note_saved,     _note_saved),
         "warning":     (_note_saved,         _note_saved,          _note_saved,     _note_saved),
+        "joined":      (_note_joined,        _note_joined,         _note_joined,    _note_joined),
         "result":      (_finish,             _finish,              _finish,         _finish),
     }  # fmt: skip

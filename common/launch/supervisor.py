@@ -90,8 +90,8 @@ class Supervision:
             self.restart_and_kill()
         if run_state.root_cause.failure:
             raise self._name_silent_workers(run_state.root_cause.failure)
-        if run_state.saving:
-            message = f"no checkpoint of {run_state.saving[1]}: it could not be written to its end"
+        for _, version, _ in run_state.saving.values():
+            message = f"no checkpoint of {version}: it could not be written to its end"
             self.on_event({"event": "warning", "message": message})
 
     def _hear(self, event: Event) -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 # Values of the chief's request for copies of local states: the index of a meeting, from 0, or one of these.
 NONE = -1  # no copy is requested
 NEVER = -2  # no copy is requested, and the run has no checkpoint yet
+LAST = 1 << 62  # added to a request after which the run ends, as a signal has interrupted it
 
 
 class WorkerFlags(NamedTuple):

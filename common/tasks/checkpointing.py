@@ -113,12 +113,15 @@ class Saver:
         if self.writer is not None:
             self.writer.join(self.wait_seconds / 2)
 
-    def save_last(self, connect: Callable[[], StateCalls]) -> Callable[[], None]:
-        """Read the last state, if a checkpoint of it is requested; return a function that writes it without the ps."""
+    def save_last(self, connect: Callable[[], StateCalls], wanted: bool = False) -> Callable[[], None]:
+        """Read the last state, if a checkpoint of it is requested; return a function that writes it without the ps.
+
+        It is also `wanted` of a script that has left its loop after a signal.
+        """
         if self.interrupted and self.writer is not None:
             return self.writer.join
         asked = self.recovery.checkpoint_seconds is not None or self.recovery.checkpoint_steps is not None
-        if self.interrupted or (not asked and self.version < 0):
+        if self.interrupted or not (asked or wanted or self.version >= 0):
             return lambda: None
         return self._begin_last(connect)
 

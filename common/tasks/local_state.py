@@ -8,7 +8,8 @@ resumed run begins with new local state for that worker.
 from __future__ import annotations
 
 import contextlib
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any, Literal
 
 from ..errors import WaitTimeout
@@ -16,6 +17,7 @@ from ..server.answers import NEVER, NONE
 from ..sync.gossip import Gossip
 from ..sync.topology import Topology
 from ..waiting import wait_until
+from .interruption import interruption
 from .job import Job
 from .local_layout import Layout
 from .progress import Progress
@@ -97,6 +99,7 @@ class LocalState:
         others_continue = job.cluster.workers > 1 and (keeping.meets != "version" or len(numbers) > 1)
         at_end = recovery.checkpoint_seconds is not None or recovery.checkpoint_steps is not None
         self.wanted_at_end = others_continue or at_end  # a checkpoint may be read after this worker's last round
+        self.interrupted = partial(interruption, job)
         self.answered = NONE  # the last request that this worker has answered
         self.offset = 0  # the version (if workers meet at one) minus the rounds of this worker
 
@@ -129,13 +132,24 @@ class LocalState:
             return False
         return asked == self.meeting if self.keeping.meets else True
 
-    def pause_if_asked(self) -> None:
-        """Write a copy if the chief has requested one now, and block until it has been saved."""
-        if self.is_asked():
-            self.answered = asked = self.calls.asked
-            self.write_copy()
-            with contextlib.suppress(WaitTimeout):  # later rounds then make the copy invalid, which the chief detects
-                wait_until(lambda: self.calls.read_asked() != asked, self.calls.patience, str)
+    def pause_if_asked(self, at_last: Callable[[], None] = lambda: None) -> None:
+        """Write a copy if the chief has requested one now, and block until it has been saved.
+
+        `at_last` is called meanwhile if the run ends here.
+        """
+        if not self.is_asked():
+            return
+        self.answered = asked = self.calls.asked
+        self.write_copy()
+
+        def is_saved() -> bool:
+            saved = self.calls.read_asked() != asked
+            if self.calls.is_last and not saved:
+                at_last()
+            return saved
+
+        with contextlib.suppress(WaitTimeout):  # later rounds then make the copy invalid, which the chief detects
+            wait_until(is_saved, self.calls.patience, str)
 
     def write_copy(self) -> None:
         """Write a copy of the local state."""
@@ -145,5 +159,5 @@ class LocalState:
         """Write a copy after the last round, if later checkpoints may need one."""
         if not self.keeping.keeps or self.progress.stopping:
             return
-        if self.wanted_at_end or self.calls.read_asked() != NEVER:
+        if self.wanted_at_end or self.interrupted() or self.calls.read_asked() != NEVER:
             self.write_copy()

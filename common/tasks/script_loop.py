@@ -35,6 +35,7 @@ class Handoff:
 
     Attributes:
         taken: gradients that the graph has taken in the present round.
+        stands: True if a signal has interrupted the run, and this join makes no further step.
     """
 
     def __init__(self, size: int):
@@ -48,6 +49,7 @@ class Handoff:
         self._failure: BaseException | None = None
         self._ended = False
         self.taken = 0
+        self.stands = False
 
     def begin_call(self) -> int:
         """Begin a call of the graph, and return its number; calls that a recovery has abandoned get no more gradients.
@@ -82,10 +84,16 @@ class Handoff:
         """True if the script is not asked for a gradient: the graph computes, or waits for other workers."""
         return self._point is None
 
-    def point(self) -> np.ndarray:
-        """Wait for the point of the next gradient, and return it; raises the error that has ended the rounds."""
+    def point(self) -> np.ndarray | None:
+        """Wait for the point of the next gradient, and return it, or None once the join `stands`.
+
+        Raises:
+            BaseException: the error that has ended the rounds.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: (self._point is not None and not self._given) or self._ended)
+            self._changed.wait_for(lambda: (self._point is not None and not self._given) or self._ended or self.stands)
+            if self.stands:
+                return None
             self.check()
             if self._ended:
                 raise Interrupted(signal.SIGINT)  # the run was stopped
@@ -106,6 +114,12 @@ class Handoff:
         """End the present round before its next step, and further rounds before their first."""
         with self._changed:
             self._over = True
+            self._changed.notify_all()
+
+    def stand(self) -> None:
+        """Let the script pass without further steps of this join: one that waits here would keep others from theirs."""
+        with self._changed:
+            self.stands, self.taken = True, 0
             self._changed.notify_all()
 
     def end(self, error: BaseException | None) -> None:
@@ -171,6 +185,24 @@ class ScriptLoop(WorkerLoop):
         with contextlib.suppress(Left):
             super()._rounds(turn)
 
+    def _allowed(self, count: int) -> int:
+        """Return how many rounds the next call may make; raises `Left` after the last standstill of the run."""
+        count = super()._allowed(count)
+        if self.handoff.stands:
+            self.progress.stopping = True
+            raise Left
+        return count
+
+    def _stand(self) -> None:
+        """Let the script make the steps of its other joins."""
+        self.handoff.stand()
+
+    def _finish(self) -> None:
+        """Report that all rounds are done; if a signal has stopped the run, the script makes those of other joins."""
+        if self.progress.stopping:
+            self._stand()
+        super()._finish()
+
     def _call(self, event: Event, *batches: np.ndarray) -> None:
         """Run one round; raises `Left` if the script has left before its first step."""
         (rows,) = batches
@@ -189,6 +221,7 @@ class ScriptLoop(WorkerLoop):
         self.barrier.note_completed()
         self.progress.count(batches, done)
         self.progress.steps -= len(rows) - min(self.handoff.taken, len(rows))
+        self.handoff.taken = 0
 
     def _together(self, call: Callable[[], Done]) -> Done:
         """Run a round without a parameter server, which would never end if another worker had left."""

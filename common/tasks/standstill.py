@@ -11,9 +11,10 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from ..server.answers import NONE, PausedWorkers, Positions
-from ..waiting import awake
+from ..server.answers import LAST, NONE, PausedWorkers, Positions
+from ..waiting import absent, awake
 from .local_state import Keeping
 from .state_calls import StateCalls
 
@@ -31,25 +32,32 @@ class Standstill:
     Args:
         keeping: the parts of the local states to save, and the kind of meeting.
         patience: returns the seconds without any new round after which workers that meet are given up.
+
+    Attributes:
+        moving: names of the workers that have not stood still in time at the last standstill.
     """
 
     def __init__(self, keeping: Keeping, patience: Callable[[], float]):
         self.keeping, self.patience = keeping, patience
         self.ended = awake.now()  # end of the last standstill
+        self.moving = ""
 
     @contextmanager
-    def of(self, calls: StateCalls, is_fine: Callable[[], bool], most: float = math.inf) -> Iterator[bool]:
+    def of(
+        self, calls: StateCalls, is_fine: Callable[[], bool], most: float = math.inf, last: bool = False
+    ) -> Iterator[bool]:
         """Keep the workers at a standstill inside the block, if that is needed; yield True if the state may be read.
 
         The state must not be read if the run is being stopped, if the state needs to be restored first (not `is_fine`),
         or if workers that write to the center without the lock do not stand still. The workers get `most` seconds.
+        The standstill is the `last` one if the run ends after it.
         """
         if not self.keeping.stops:
             yield True
             return
         try:
-            self._ask(calls)
-            if stands := self._stands(calls, is_fine, most):
+            self._ask(calls, LAST if last else 0)
+            if stands := self._stands(calls, is_fine, most, last):
                 yield stands
                 calls.forget_copies()
             else:
@@ -58,19 +66,21 @@ class Standstill:
             calls.ask_for_copies(NONE)
             self.ended = awake.now()
 
-    def _ask(self, calls: StateCalls) -> None:
+    def _ask(self, calls: StateCalls, last: int) -> None:
         """Request a copy, at a meeting that no worker can have passed when it reads the request.
 
         The meeting lies after the present call of a worker and the next one, which may begin before it has read the
         request.
         """
         if not self.keeping.meets:
-            calls.ask_for_copies(time.time_ns())
+            calls.ask_for_copies(last + time.time_ns())
             return
         meeting, now = NONE, calls.ask_for_copies(NONE)
         while meeting < (earliest := self._earliest(now)):
             meeting = earliest + (earliest - meeting if meeting != NONE else 0)  # fast workers: leave more rounds
             now = calls.ask_for_copies(meeting)
+        if last:
+            calls.ask_for_copies(last + meeting)
 
     def _earliest(self, now: Positions) -> int:
         """Return the earliest meeting that no worker has passed when it reads the request."""
@@ -78,15 +88,16 @@ class Standstill:
         earliest = farthest + self.keeping.lag + 2 * int(now.longest_call.max())
         return earliest + -earliest % self.keeping.stride
 
-    def _stands(self, calls: StateCalls, is_fine: Callable[[], bool], most: float) -> bool:
+    def _stands(self, calls: StateCalls, is_fine: Callable[[], bool], most: float, last: bool) -> bool:
         """Block until all workers stand still, or the time limit has passed; return True if the state may be read."""
-        patient = self.keeping.meets or self.keeping.waits_for_all
+        patient = self.keeping.meets or self.keeping.waits_for_all or last
         began = moved = looked = awake.now()
         pause, rounds = max(PAUSE_SECONDS, PAUSE_SHARE * (began - self.ended)), -1
         while True:
             now = calls.paused_workers()
             moment = awake.now()
-            if not now.continues or self._all_stand(now):
+            self.moving = absent(self._standing(now))
+            if not now.continues or not self.moving:
                 return bool(now.continues)
             if moment - looked > HEALTH_SECONDS:
                 looked = moment
@@ -99,9 +110,9 @@ class Standstill:
                 return not self.keeping.waits_for_all
             time.sleep(min(max(LOOK_SECONDS, LOOK_SHARE * (moment - began)), HEALTH_SECONDS))
 
-    def _all_stand(self, now: PausedWorkers) -> bool:
-        """Return True if all workers stand still.
+    def _standing(self, now: PausedWorkers) -> Any:
+        """Return which workers stand still, [W] booleans.
 
         Without meetings a worker in its first round counts as standing: with no logged round it has no state to save.
         """
-        return bool((now.paused if self.keeping.meets else now.paused | (now.rounds == 0)).all())
+        return now.paused if self.keeping.meets else now.paused | (now.rounds == 0)

@@ -48,6 +48,7 @@ class StateManager:
         standstill: stops the workers while the state is read.
         interrupted: returns True if a signal has interrupted the run.
         leaves: True if only this program ends then, and not the run.
+        endless: True for a script, which may leave its loop by itself then.
 
     Attributes:
         failure: the error that ended the thread, or None.
@@ -64,9 +65,10 @@ class StateManager:
         standstill: Standstill,
         interrupted: Callable[[], object] = bool,
         leaves: bool = False,
+        endless: bool = False,
     ):
         self.graph, self.saver, self.rule, self.connect, self.report = graph, saver, rule, connect, report
-        self.standstill, self.interrupted, self.leaves = standstill, interrupted, leaves
+        self.standstill, self.interrupted, self.leaves, self.endless = standstill, interrupted, leaves, endless
         self.claimed = False
         self.calls: StateCalls | None = None  # those of the thread
         self.failure: BaseException | None = None
@@ -133,7 +135,7 @@ class StateManager:
         self.over.set()
         if self._thread.is_alive():
             self._thread.join(self.rule.wait_seconds)
-        return self.saver.save_last(self._connected)
+        return self.saver.save_last(self._connected, self.endless and bool(self.interrupted()))
 
     def await_interrupted(self) -> None:
         """Block until the last checkpoint of an interrupted run is written, for as long as it may take."""
@@ -182,11 +184,16 @@ class StateManager:
         calls = self._connected()
         if calls.worker_flags().finished.all():
             return  # the run is complete
-        with self.standstill.of(calls, self._is_fine, INTERRUPTED_SECONDS) as stands:
+        with self.standstill.of(calls, self._is_fine, INTERRUPTED_SECONDS, last=not self.leaves) as stands:
             if not self.leaves:
                 calls.stop()
             if stands:
                 self.saver.save_interrupted(calls)
+            elif moving := self.standstill.moving:
+                text = (
+                    f"no checkpoint of the end: within {INTERRUPTED_SECONDS:.0f} s {moving} reached no end of a round"
+                )
+                self.report(event="warning", message=f"{text} that all workers could make")
             if not self.graph.sync.uses_ps:  # a worker that moved on would change the center that is evaluated
                 self.over.wait()
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..contract.rounds import Event
 from ..errors import WaitTimeout
 from ..lazy import tf
-from ..server.answers import NEVER, Joined
+from ..server.answers import LAST, NEVER, Joined
 from ..server.failures import is_refusal
 from ..server.trace import UNKNOWN
 from ..waiting import absent, awake, wait_until
@@ -49,6 +49,7 @@ class WorkerCalls(Calls, WorkerRequests, StreamRequests, LossRequests):
         longest: seconds of the longest call of rounds.
         listens: True if each call of rounds also reads the request of the chief for copies of local states.
         asked: the request that the last call has read; see `server.asked`.
+        is_last: True if the run ends after that request.
         slack: factor on the limit of a call of rounds.
     """
 
@@ -56,7 +57,8 @@ class WorkerCalls(Calls, WorkerRequests, StreamRequests, LossRequests):
 
     def __init__(self, session: Any, graph: TaskGraph, index: int, wait_seconds: float, connect: Connect | None = None):
         self.index, self.sync = index, graph.sync
-        self.longest, self.listens, self.asked = 0.0, False, NEVER
+        self.longest, self.listens = 0.0, False
+        self._heed(NEVER)
         super().__init__(session, graph, wait_seconds, connect)
         self.operations = graph.operations | graph.of_workers[index]
         self._incarnate(0)
@@ -85,7 +87,7 @@ class WorkerCalls(Calls, WorkerRequests, StreamRequests, LossRequests):
         # A new number even if the call fails: the ps may have executed it all the same.
         self._incarnate(secrets.randbits(62) + FIRST_INCARNATION)
         joined = self._join(recorded)
-        self.asked = joined.asked
+        self._heed(joined.asked)
         return joined
 
     @property
@@ -144,12 +146,17 @@ class WorkerCalls(Calls, WorkerRequests, StreamRequests, LossRequests):
 
     def announce_rounds(self, rounds: int) -> None:
         """Announce calls of this number of rounds before the first of them."""
-        self.asked = self._announce_rounds(rounds)
+        self._heed(self._announce_rounds(rounds))
 
     def read_asked(self) -> int:
         """Read and return the present request of the chief."""
-        self.asked = self._read_asked()
+        self._heed(self._read_asked())
         return self.asked
+
+    def _heed(self, request: int) -> None:
+        """Note the present request of the chief."""
+        self.is_last = request >= LAST
+        self.asked = request - LAST if self.is_last else request
 
     # Rounds.
 
@@ -195,7 +202,7 @@ class WorkerCalls(Calls, WorkerRequests, StreamRequests, LossRequests):
         def call(batches: np.ndarray, before: Before, options: Any) -> Done:
             fed = batches, np.array(before, np.int64), *self.identity.values()
             results, end, *asked = run(*fed, options=options)
-            self.asked = int(asked[0]) if asked else NEVER
+            self._heed(int(asked[0]) if asked else NEVER)
             return Done(results[:, 0], results[:, 1], tuple(end.tolist()))
 
         self._callables[event, count] = call

@@ -76,8 +76,10 @@ class WorkerLoop:
             about = identity(self.plan, graph.initial)
             saver = Saver(about, job.run_dir, recovery, rule.wait_seconds, report, keeping)
             standstill = Standstill(keeping, lambda: self.calls.patience)
+            signal = partial(interruption, job)
+            endless = job.plan.is_endless
             self.state = StateManager(
-                graph, saver, rule, self.calls.connect, report, standstill, partial(interruption, job), job.leaves
+                graph, saver, rule, self.calls.connect, report, standstill, signal, job.leaves, endless
             )
         self.carriers = Carriers(self.calls, self.plan, report, silent) if graph.can_lose else None
         self.recovery = WorkerRecovery(self.calls, self.progress, self.barrier, self.local, rule, report)
@@ -167,9 +169,12 @@ class WorkerLoop:
 
     def _allowed(self, count: int) -> int:
         """Return how many of the next `count` rounds the next call may make, after a pause if the chief asks for it."""
-        self.local.pause_if_asked()
+        self.local.pause_if_asked(self._stand)
         count = self.local.at_most(count)
         return count if self.carriers is None else self.carriers.begin(self.progress.rounds, count)
+
+    def _stand(self) -> None:
+        """Note that this worker makes no further round, as a signal has interrupted the run."""
 
     def _call(self, event: Event, *batches: np.ndarray) -> None:
         """Run rounds of the same length in one call; `batches` are their rows, [steps, batch size] each."""
