@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..common.cluster.platform import Platform
 from ..common.contract.scheme import Scheme
 from ..common.messages.cut import even_sizes
 from ..common.record.plot import save
 from ..common.server.traffic import Traffic
 from ..common.timeline.lanes import Tracks, lanes_of, within
 from ..common.timeline.picture import draw
-from ..common.virtual_time.forecast import Forecast, figures
-from ..common.virtual_time.platform import Platform
-from ..common.virtual_time.schedule import EventLoop, EventSchedule
+from ..simulator.virtual_time.forecast import Forecast, figures
+from ..simulator.virtual_time.schedule import EventLoop, EventSchedule
 from .plots import AXES, GREY, Outcome, band, bare, colour
 
 WORKERS = 4

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..algorithms import SCHEMES, Scheme
-from ..common.virtual_time.forecast import Forecast, forecast
-from ..common.virtual_time.platform import Platform
+from ..common.cluster.platform import Platform
+from ..simulator.virtual_time.forecast import Forecast, forecast
 from . import claims_of_speeds
 from .claims_pictures import dots, on_logarithms
 from .claims_study import SHOWING_SEEDS, Arm, Found, Row, clearly_less, study, until

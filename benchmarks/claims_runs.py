@@ -1,6 +1,6 @@
 """Runs in virtual time without TensorFlow: order from the simulator, arithmetic from the papers' equations.
 
-`common/virtual_time` orders the events, as for any simulated run; `common/replay` executes the equations in NumPy in
+`simulator/virtual_time` orders the events, as for any simulated run; `common/replay` executes the equations in NumPy in
 that order, as it does to replay a run. The replays prove that the modules of the catalogue do the same. A run of a
 thousand gradients takes a tenth of a second here, which hundreds of runs for tuning need.
 """
@@ -18,21 +18,22 @@ import numpy as np
 
 from ..algorithms import SCHEMES, Scheme
 from ..common.cluster.fingerprint import source_digest
+from ..common.cluster.platform import Platform
 from ..common.record_format import EVENTS
 from ..common.replay.adapters import TRANSCRIPTIONS
 from ..common.replay.recorded import Hyperparameters, RecordedRun, Transcription
 from ..common.replay.reference.federated_rules import by_turns
 from ..common.replay.reference.gradients import Gradient
 from ..common.server.traffic import Traffic
-from ..common.virtual_time.platform import Platform
-from ..common.virtual_time.schedule import EventLoop, EventSchedule
+from ..simulator.virtual_time.schedule import EventLoop, EventSchedule
 from .claims_tasks import task
 from .claims_variants import VARIANTS
 
 DECISIVE = (  # sources on which a run depends
     "algorithms", "common/contract", "common/messages", "common/sync", "common/replay/reference",
     "common/replay/recorded.py",
-    "common/replay/adapters.py", "common/replay/with_codec.py", "common/virtual_time", "common/data/text.py",
+    "common/replay/adapters.py", "common/replay/with_codec.py", "common/cluster/distributions.py",
+    "common/cluster/platform.py", "simulator/virtual_time", "common/data/text.py",
     "common/data/models.py", "benchmarks/claims_tasks.py", "benchmarks/claims_runs.py",
     "benchmarks/claims_variants.py",
 )  # fmt: skip

@@ -26,11 +26,11 @@ from ..common.arguments import check_known
 from ..common.cli import flags
 from ..common.cli.imports import import_tensorflow
 from ..common.cluster.fingerprint import class_digest
+from ..common.cluster.platform import Platform
 from ..common.errors import DistsgdError, UserError
 from ..common.lazy import tf
 from ..common.record.sheet import TableFormat
 from ..common.system import usable_cores
-from ..common.virtual_time.platform import Platform
 from . import tables
 from .grids import settings_of_trials
 from .leaderboard_page import Entry, cells, keep, kept, sheet

@@ -19,9 +19,13 @@ from ..common.system import lock
 PARTS = "main", "workers", "period"
 DECISIVE = (  # on which the course of a simulated run depends
     *(
-        f"common/{folder}"
-        for folder in ("contract", "data", "messages", "server", "simulation", "sync", "virtual_time", "worker")
+        f"common/{part}"
+        for part in (
+            *("cluster/distributions.py", "cluster/platform.py"),
+            *("contract", "data", "messages", "server", "sync", "worker"),
+        )
     ),
+    *("simulator/execution", "simulator/virtual_time"),
     *(f"benchmarks/{module}.py" for module in ("virtual", "copies", "crossing")),
 )
 

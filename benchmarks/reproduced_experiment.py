@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..common.cluster.platform import Platform
 from ..common.contract import Scheme
 from ..common.data.recipes import make
 from ..common.replay.reference.gradients import Gradient, batch_gradient, mlp_gradient, mlp_loss
-from ..common.virtual_time.platform import Platform
-from ..common.virtual_time.schedule import EventLoop
+from ..simulator.virtual_time.schedule import EventLoop
 from .claims_runs import centers
 
 Numbers = Mapping[str, Any]  # by name: a number, or a list of numbers

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..algorithms.decoupled_diloco import DecoupledDiLoCo
+from ..common.cluster.platform import Platform
 from ..common.record.plot import bare, figure_class
-from ..common.virtual_time.platform import Platform
-from ..common.virtual_time.schedule import EventLoop
+from ..simulator.virtual_time.schedule import EventLoop
 from .reproduced_experiment import Experiment, Numbers
 
 YEAR = 365.25 * 24 * 3600

@@ -10,10 +10,10 @@ from rich.progress import track
 from ..algorithms.ad_psgd import ADPSGD
 from ..algorithms.all_reduce import AllReduce
 from ..algorithms.d_psgd import DPSGD
+from ..common.cluster.platform import Platform
 from ..common.replay.reference import gossip_rules
 from ..common.sync.topology import Topology, spectral_gap
-from ..common.virtual_time.platform import Platform
-from ..common.virtual_time.schedule import EventLoop
+from ..simulator.virtual_time.schedule import EventLoop
 from .claims_runs import centers
 from .reproduced_experiment import Experiment, Numbers, on_digits, path
 

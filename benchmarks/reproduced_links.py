@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..common.cli.bandwidth import GIGABIT, GRID
 from ..common.record.plot import bare, figure_class
-from ..common.virtual_time.layers import Exchange, LayeredStep, utilisation
+from ..simulator.cli.bandwidth import GIGABIT, GRID
+from ..simulator.virtual_time.layers import Exchange, LayeredStep, utilisation
 from .reproduced_experiment import Experiment, Numbers
 
 UTILISATIONS = 0.5, 0.8, 0.9, 0.95, 0.99

@@ -10,14 +10,14 @@ import numpy as np
 
 from ..algorithms.async_diloco import AsyncDiLoCo
 from ..algorithms.halos import HALoS
+from ..common.cluster.platform import Platform
 from ..common.contract import Rounds, Scheme
 from ..common.record.plot import bare, colour, figure_class
 from ..common.record_format import EVENTS
 from ..common.replay.reference.gradients import Gradient
 from ..common.replay.reference.inner_steps import State, adamw_step, inner_window
 from ..common.replay.reference.regional_rules import RegionalServer, delayed_server
-from ..common.virtual_time.platform import Platform
-from ..common.virtual_time.schedule import EventLoop
+from ..simulator.virtual_time.schedule import EventLoop
 from .crossing import crossing
 from .reproduced_experiment import Experiment, Numbers, on_digits
 

@@ -16,9 +16,9 @@ from ..algorithms.k_sync import KSync
 from ..algorithms.ringmaster import Ringmaster
 from ..algorithms.softsync import SoftSync
 from ..algorithms.sync_sgd import SyncSGD
+from ..common.cluster.platform import Platform
 from ..common.contract import Scheme
-from ..common.virtual_time.platform import Platform
-from ..common.virtual_time.schedule import EventLoop
+from ..simulator.virtual_time.schedule import EventLoop
 from .claims_runs import centers
 from .reproduced_experiment import Experiment, Numbers
 

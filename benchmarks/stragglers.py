@@ -26,6 +26,7 @@ from ..common.arguments import at_least, fraction, not_negative
 from ..common.cli import flags
 from ..common.cli.imports import import_tensorflow
 from ..common.cluster.cluster import Cluster
+from ..common.cluster.platform import Machines
 from ..common.data.models import ModelRecipe
 from ..common.data.named import load
 from ..common.data.recipes import Dataset
@@ -33,12 +34,11 @@ from ..common.errors import UserError
 from ..common.launch.client import keep_warm
 from ..common.lazy import tf
 from ..common.server.traffic import Traffic
-from ..common.simulation.fit import fit
 from ..common.system import usable_cores
 from ..common.tasks.job import make_job
 from ..common.tasks.options import RunOptions
-from ..common.virtual_time.platform import Machines
-from ..common.virtual_time.schedule import EventLoop
+from ..simulator.fitting.fit import fit
+from ..simulator.virtual_time.schedule import EventLoop
 from . import stamps
 from .complete import completed
 from .outcome_files import write

@@ -26,6 +26,7 @@ from ..common.arguments import positive
 from ..common.cli import flags
 from ..common.cli.imports import import_tensorflow
 from ..common.cluster.cluster import Cluster
+from ..common.cluster.platform import Platform
 from ..common.data.models import ModelRecipe
 from ..common.data.named import load
 from ..common.data.recipes import Dataset
@@ -34,13 +35,12 @@ from ..common.messages.cut import even_sizes
 from ..common.record.round_log import load_rounds
 from ..common.record_format import read_arrays
 from ..common.server.traffic import Traffic
-from ..common.simulation.fit import fit
 from ..common.system import usable_cores
 from ..common.tasks.job import make_job
 from ..common.tasks.options import RunOptions
-from ..common.virtual_time.forecast import figures
-from ..common.virtual_time.platform import Platform
-from ..common.virtual_time.schedule import EventSchedule
+from ..simulator.fitting.fit import fit
+from ..simulator.virtual_time.forecast import figures
+from ..simulator.virtual_time.schedule import EventSchedule
 from .complete import completed
 from .crossing import crossing
 from .outcome_files import sources, write

@@ -23,6 +23,7 @@ import numpy as np
 
 from ..algorithms import SCHEMES, Scheme
 from ..common.cluster.cluster import Cluster
+from ..common.cluster.platform import Machines, Platform
 from ..common.data.models import ModelRecipe
 from ..common.data.named import load
 from ..common.data.recipes import Dataset
@@ -33,8 +34,7 @@ from ..common.server.trace import ends_round
 from ..common.tasks.job import CHIEF, Job, make_job
 from ..common.tasks.observer import Figures
 from ..common.tasks.options import RunOptions
-from ..common.virtual_time.platform import Machines, Platform
-from ..common.virtual_time.schedule import EventLoop, EventSchedule
+from ..simulator.virtual_time.schedule import EventLoop, EventSchedule
 from .copies import Copies, shares_runs, with_values
 from .crossing import crossing
 
@@ -191,7 +191,7 @@ class _Run:
     def __init__(
         self, schemes: Sequence[Scheme], workers: int, seed: int, gradients: int, platform: Platform, task: Task
     ):
-        from ..common.simulation.arithmetic import Arithmetic
+        from ..simulator.execution.arithmetic import Arithmetic
 
         first = schemes[0]
         workers = workers if first.sync.exchanges else 1
@@ -264,7 +264,7 @@ class _Run:
         return curves
 
     def _points(self, number: int) -> Iterator[tuple[int, float]]:
-        from ..common.simulation.virtual_run import evaluation_points
+        from ..simulator.execution.virtual_run import evaluation_points
 
         events = self.events[: self.end]
         seconds = self.schedule.seconds if self.end == len(self.events) else float(events[-1, MICROSECONDS]) / 1e6

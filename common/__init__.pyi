@@ -1,6 +1,7 @@
 """The framework: everything that is not an algorithm."""
 
 from .cluster.cluster import Cluster
+from .cluster.platform import Platform
 from .contract.scheme import Scheme
 from .errors import DistsgdError, UserError
 from .group import Group
@@ -12,8 +13,6 @@ from .record.loggers import MLflowLogger, WandbLogger
 from .sweeping import sweep
 from .tasks.options import Recovery
 from .training import Result, problem, train
-from .virtual_time.forecast import forecast
-from .virtual_time.platform import Platform
 
 __all__ = [
     "Callback",
@@ -28,7 +27,6 @@ __all__ = [
     "Scheme",
     "UserError",
     "WandbLogger",
-    "forecast",
     "join",
     "keep_warm",
     "problem",

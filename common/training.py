@@ -38,7 +38,6 @@ from .record.summary import summary, summary_html
 from .settings import refuse, use_tensorflow, using
 from .tasks.job import Job, describe, make_job
 from .tasks.options import Keywords, Recovery, options_of, takes_options
-from .tasks.simulated import refuse_loops
 from .tasks.weighing import weigh
 
 
@@ -228,7 +227,7 @@ def try_on_a_batch(job: Job, model: Any) -> None:
         UserError: the model cannot be trained on these data, not in a simulation, or not with XLA.
     """
     if job.cluster.simulated is not None:
-        refuse_loops(model)
+        job.cluster.placement.back_end.refuse_loops(model)
     if job.cluster.task is None or job.cluster.task.job != "ps":  # a ps task needs no data
         batches = first_batches(
             job.train, job.test, job.options.batch_size // job.devices_per_worker, job.cluster.workers

@@ -23,7 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 MUTATIONS = sorted((ROOT / "tests" / "mutations").glob("*.diff"))
-FOLDERS = "algorithms", "benchmarks", "common"
+FOLDERS = "algorithms", "benchmarks", "common", "simulator"
 PRELOADED = ["tensorflow", "keras", "pytest", "sklearn.datasets", "cloudpickle"]
 KILLED, SURVIVED = "killed", "SURVIVED"
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from distsgd.common.cluster.platform import Platform
 from distsgd.common.contract.scheme import Scheme
-from distsgd.common.virtual_time.platform import Platform
-from distsgd.common.virtual_time.schedule import EventLoop, EventSchedule
+from distsgd.simulator.virtual_time.schedule import EventLoop, EventSchedule
 
 
 def happens(scheme: Scheme, workers=4, steps=10, seed=0, size=1e6, rounds: Any = None, **options: Any) -> EventSchedule:

@@ -23,14 +23,14 @@ from distsgd.algorithms import (
     SyncSGD,
     SyncSGDLR,
 )
-from distsgd.common.cli import advise
-from distsgd.common.cli.advise import BACKED, Question, predict, recommendation
 from distsgd.common.cli.main import dispatch
+from distsgd.common.cluster.platform import Platform
 from distsgd.common.contract.stability import STEPS, largest_rate, rate_of
 from distsgd.common.errors import UserError
-from distsgd.common.virtual_time.forecast import forecast, steady_staleness
-from distsgd.common.virtual_time.platform import Platform
-from distsgd.common.virtual_time.schedule import EventLoop
+from distsgd.simulator.cli import advise
+from distsgd.simulator.cli.advise import BACKED, Question, predict, recommendation
+from distsgd.simulator.virtual_time.forecast import forecast, steady_staleness
+from distsgd.simulator.virtual_time.schedule import EventLoop
 
 EVEN = Platform(step_ms=20.0)
 ONE_SLOW = Platform(step_ms=20.0, step_factors="1,1,1,1,1,1,1,5")

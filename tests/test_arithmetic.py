@@ -30,12 +30,12 @@ from distsgd.common.record_format import EVENTS, RECORD
 from distsgd.common.replay.comparison import judge
 from distsgd.common.replay.recorded import RecordedRun
 from distsgd.common.server.center import Center
-from distsgd.common.simulation.arithmetic import Arithmetic
-from distsgd.common.simulation.batched_workers import BatchedWorkers
-from distsgd.common.simulation.executor import Merging
-from distsgd.common.simulation.program import Do
 from distsgd.common.tasks.job import describe
 from distsgd.common.tasks.options import Recovery
+from distsgd.simulator.execution.arithmetic import Arithmetic
+from distsgd.simulator.execution.batched_workers import BatchedWorkers
+from distsgd.simulator.execution.executor import Merging
+from distsgd.simulator.execution.program import Do
 from runs import DIGITS, job_of, network_gradient, record, rule_of
 
 TOLERANCE = 1e-5

@@ -12,14 +12,14 @@ import scheduled
 from distsgd.algorithms import KBatchSync, KSync, Ringmaster
 from distsgd.benchmarks.claims_runs import centers
 from distsgd.common import Group, UserError
+from distsgd.common.cluster.platform import Machines, Platform
 from distsgd.common.contract import Scheme
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.record_format import EVENTS
-from distsgd.common.simulation.program import program_of
-from distsgd.common.virtual_time.cancelling import Cancelling
-from distsgd.common.virtual_time.durations import WorkerPlan
-from distsgd.common.virtual_time.platform import Machines, Platform
+from distsgd.simulator.execution.program import program_of
+from distsgd.simulator.virtual_time.cancelling import Cancelling
+from distsgd.simulator.virtual_time.durations import WorkerPlan
 from runs import record
 
 EXCHANGE, PULL = EVENTS.index("exchange"), EVENTS.index("pull")

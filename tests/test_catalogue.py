@@ -11,12 +11,13 @@ import pytest
 
 from distsgd.algorithms import SCHEMES, AsyncSGD, LocalSGD
 from distsgd.common import Cluster, UserError, sources, train
-from distsgd.common.cli import flags, simulate
+from distsgd.common.cli import flags
 from distsgd.common.cli import train as train_command
 from distsgd.common.cli.catalogue import Card, _card_from_source, aliases, card, meant_by
-from distsgd.common.cli.flag_groups import parse_flags
+from distsgd.common.cli.flag_groups import parse_flags, scheme_of
 from distsgd.common.cli.main import dispatch
 from distsgd.common.data.models import ModelRecipe
+from distsgd.simulator.cli import simulate
 from runs import DIGITS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -149,9 +150,9 @@ def test_each_command_that_takes_an_algorithm_takes_its_other_names(command, sta
 def test_bandwidth_takes_other_names_and_options_besides(capsys):
     assert dispatch(["bandwidth", "muloco:communication_period=60", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["muloco:communication_period=60"]
-    assert simulate.scheme_of("muloco:momentum=0.5") == replace(simulate.scheme_of("muloco"), momentum=0.5)
+    assert scheme_of("muloco:momentum=0.5") == replace(scheme_of("muloco"), momentum=0.5)
     with pytest.raises(UserError, match="unknown option --workers of diloco"):
-        simulate.scheme_of("snoo")  # means an option of a run
+        scheme_of("snoo")  # means an option of a run
 
 
 def test_sweep_takes_other_names_with_their_options(capsys):

@@ -17,9 +17,8 @@ from distsgd.algorithms import SCHEMES, AsyncSGD
 from distsgd.common.arguments import MEANINGS, SYNONYMS
 from distsgd.common.cli import main as cli
 from distsgd.common.cli import train
-from distsgd.common.cli.flag_groups import Options, parse_flags
+from distsgd.common.cli.flag_groups import Options, parse_flags, scheme_of
 from distsgd.common.cli.flags import names
-from distsgd.common.cli.simulate import scheme_of
 
 MEASUREMENTS = [name for name, place in cli.COMMANDS.items() if ":" not in place]
 

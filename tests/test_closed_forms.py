@@ -25,9 +25,9 @@ from distsgd.algorithms import (
     SoftSync,
     SyncSGD,
 )
+from distsgd.common.cluster.platform import Machines, Platform
 from distsgd.common.contract.rounds import Rounds
-from distsgd.common.virtual_time.durations import WorkerPlan
-from distsgd.common.virtual_time.platform import Machines, Platform
+from distsgd.simulator.virtual_time.durations import WorkerPlan
 
 MEGABYTE = 1e6
 

@@ -14,6 +14,7 @@ from fair import Fair, fair
 from distsgd import Group, Optimizer, common
 from distsgd.algorithms import SCHEMES, AsyncDiLoCo, FedBuff, Hogwild, LocalSGD, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Recovery, UserError, train
+from distsgd.common.cluster.platform import Platform
 from distsgd.common.contract import Barrier, Collective, Int8, Period, Rounds, Scheme, WithMemory, uniform_numbers
 from distsgd.common.contract.decay import weight_decay_of
 from distsgd.common.contract.hyperparameters import rates_of, undeclared
@@ -21,7 +22,6 @@ from distsgd.common.contract.seeded import uniform
 from distsgd.common.contract.stability import diverging_rate
 from distsgd.common.data.named import load
 from distsgd.common.tasks import graph, plan
-from distsgd.common.virtual_time.platform import Platform
 from runs import ONES, Harness, linear, quadratic
 
 SPARSE = load("sparse:examples=64,features=64,active=2")

@@ -14,6 +14,7 @@ from sleeping import rested
 
 from conftest import children
 from distsgd.common import Cluster, Recovery, train
+from distsgd.common.cluster.platform import Platform
 from distsgd.common.contract import (
     Async,
     Barrier,
@@ -29,7 +30,6 @@ from distsgd.common.record_format import EVENTS
 from distsgd.common.tasks import plan
 from distsgd.common.tasks import worker_loop as loop
 from distsgd.common.tasks.worker_calls import WorkerCalls
-from distsgd.common.virtual_time.platform import Platform
 from runs import ONES, updates_logged, wait_until
 
 SEED, WORKERS, SIZE = 7, 2, 6

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Code in backticks that looks like a file of the checkout; what a run leaves behind is not one.
-FILE = re.compile(r"`((?:algorithms|benchmarks|common|deploy|docs|tests)/[\w/.-]*)`")
+FILE = re.compile(r"`((?:algorithms|benchmarks|common|deploy|docs|simulator|tests)/[\w/.-]*)`")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -48,7 +48,7 @@ def test_the_methods_that_the_page_on_architecture_names_exist():
 
 
 def test_the_networks_of_the_page_on_simulation_are_those_of_the_code():
-    from distsgd.common.virtual_time.platform import NETWORKS
+    from distsgd.common.cluster.platform import NETWORKS
 
     rows = re.findall(r"^\| `(\w[\w-]*)` \|(.*)\|$", (ROOT / "docs" / "simulation.md").read_text(), re.MULTILINE)
     found = {}

@@ -20,12 +20,12 @@ from distsgd.common.record.round_log import load_rounds
 from distsgd.common.record.saved_runs import picture, read_run
 from distsgd.common.replay.replay import replay
 from distsgd.common.server.trace import ROUND
-from distsgd.common.simulation.arithmetic import Arithmetic
 from distsgd.common.sync.losses import variables as variables_of
 from distsgd.common.sync.topology import DRAWN, GRAPHS, Topology
 from distsgd.common.tasks.local_state import Keeping
 from distsgd.common.tasks.results import write_graph
-from distsgd.common.virtual_time.schedule import EventLoop
+from distsgd.simulator.execution.arithmetic import Arithmetic
+from distsgd.simulator.virtual_time.schedule import EventLoop
 from runs import DIGITS, Harness, job_of, record
 
 FEW, RATE = {"batch_size": 8, "hidden": (8,)}, 0.25

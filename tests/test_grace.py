@@ -14,13 +14,13 @@ from scheduled import happens
 
 from distsgd.algorithms import DecoupledDiLoCo
 from distsgd.common import Group, UserError
+from distsgd.common.cluster.platform import Platform
 from distsgd.common.contract import Quorum
 from distsgd.common.messages.ops import when
 from distsgd.common.record_format import EVENTS
 from distsgd.common.replay.comparison import judge
 from distsgd.common.replay.recorded import Hyperparameters
 from distsgd.common.tasks.options import Recovery
-from distsgd.common.virtual_time.platform import Platform
 from runs import job_of, record
 
 PLAIN = {"communication_period": 4, "inner_optimizer": "sgd", "learning_rate": 0.1}

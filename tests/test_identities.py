@@ -70,6 +70,7 @@ from distsgd.algorithms import (
     TrimmedMean,
 )
 from distsgd.common import Cluster, Group, Recovery, train
+from distsgd.common.cluster.platform import Machines, Platform
 from distsgd.common.contract import Server, uniform_numbers
 from distsgd.common.contract.optimizers import adamw, sgd, top_k
 from distsgd.common.data.models import ModelRecipe
@@ -83,9 +84,8 @@ from distsgd.common.replay.reference import (
 )
 from distsgd.common.sync.topology import Topology
 from distsgd.common.tasks.graph import TaskGraph
-from distsgd.common.virtual_time.platform import Machines, Platform
-from distsgd.common.virtual_time.schedule import check
 from distsgd.common.worker.flat_model import FlatModel
+from distsgd.simulator.virtual_time.schedule import check
 from runs import DIGITS, PlayedRun, before, job_of, record
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}  # float32 against float32 in another order

@@ -11,7 +11,14 @@ BANNED = [
 ]  # fmt: skip
 PATTERN = re.compile(rf"\b({'|'.join(BANNED)})\b".replace(" ", r"\s+(?:#\s*)?"), re.IGNORECASE)
 PLACES = {
-    "code": ["algorithms/**/*.py", "common/**/*.py", "benchmarks/**/*.py", "run.sh", "deploy/**/*"],
+    "code": [
+        "algorithms/**/*.py",
+        "common/**/*.py",
+        "simulator/**/*.py",
+        "benchmarks/**/*.py",
+        "run.sh",
+        "deploy/**/*",
+    ],
     "docs": ["README.md", "docs/*.md"],
     "tests": ["tests/*.py", "tests/mutations/*.diff"],
     "notebooks": ["tutorials/*.ipynb"],

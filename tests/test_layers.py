@@ -10,11 +10,11 @@ import pytest
 from distsgd.algorithms import SyncSGD
 from distsgd.benchmarks.reproduced_links import TABLE, exchange, first_points, point, step_of
 from distsgd.common import UserError
-from distsgd.common.cli.advise import Question, predict
 from distsgd.common.cli.main import dispatch
-from distsgd.common.virtual_time.forecast import forecast
-from distsgd.common.virtual_time.layers import Exchange, LayeredStep, largest_of, needed_rate, utilisation
-from distsgd.common.virtual_time.platform import Platform
+from distsgd.common.cluster.platform import Platform
+from distsgd.simulator.cli.advise import Question, predict
+from distsgd.simulator.virtual_time.forecast import forecast
+from distsgd.simulator.virtual_time.layers import Exchange, LayeredStep, largest_of, needed_rate, utilisation
 
 TWO = LayeredStep(layers=2, seconds=5.0, parameters=2.0)  # nodes of 1 s: F1 F2 A2 P2 P1; a bit for each layer
 

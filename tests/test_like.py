@@ -21,19 +21,18 @@ from distsgd.algorithms import (
     SyncSGD,
 )
 from distsgd.benchmarks import stragglers
-from distsgd.common.cli.flag_groups import parse_flags
-from distsgd.common.cli.machines import with_machines
+from distsgd.common.cli.flag_groups import parse_flags, with_machines
 from distsgd.common.cli.main import dispatch
+from distsgd.common.cluster.distributions import RecordedSteps
+from distsgd.common.cluster.platform import Machines, Platform
 from distsgd.common.errors import UserError
 from distsgd.common.messages.cut import even_sizes
 from distsgd.common.record.cpu import REPORTS, CpuRecord
 from distsgd.common.record.round_log import save_rounds
 from distsgd.common.server.traffic import Traffic
-from distsgd.common.simulation.calibration import RoundTimes
-from distsgd.common.simulation.fit import block_of, fit
-from distsgd.common.virtual_time.distributions import RecordedSteps
-from distsgd.common.virtual_time.forecast import forecast
-from distsgd.common.virtual_time.platform import Machines, Platform
+from distsgd.simulator.fitting.calibration import RoundTimes
+from distsgd.simulator.fitting.fit import block_of, fit
+from distsgd.simulator.virtual_time.forecast import forecast
 
 PARAMETERS = 5000
 

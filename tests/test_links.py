@@ -10,12 +10,12 @@ import pytest
 from scheduled import happens
 
 from distsgd.algorithms import ADPSGD, DPSGD, SCHEMES, AsyncSGD, GASLoC, HALoS, NoLoCo
+from distsgd.common.cluster.platform import Machines, Platform
 from distsgd.common.record_format import EVENTS
 from distsgd.common.server.traffic import halves
 from distsgd.common.sync.topology import Topology
-from distsgd.common.virtual_time import forecast as module
-from distsgd.common.virtual_time.forecast import forecast
-from distsgd.common.virtual_time.platform import Machines, Platform
+from distsgd.simulator.virtual_time import forecast as module
+from distsgd.simulator.virtual_time.forecast import forecast
 
 WORKERS = 6
 

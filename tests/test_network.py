@@ -8,16 +8,16 @@ import pytest
 from scheduled import happens
 
 from distsgd.algorithms import AEASGD, DESLOC, SSP, AllReduce, AsyncSGD, Downpour, OneBitAdam, SyncSGD
+from distsgd.common.cluster.platform import NETWORKS, Machines, Platform
 from distsgd.common.contract import Bounded
 from distsgd.common.errors import UserError
 from distsgd.common.record_format import EVENTS
 from distsgd.common.sync.release import waiting_at
-from distsgd.common.virtual_time.links import SharedLinks
-from distsgd.common.virtual_time.network import Network
-from distsgd.common.virtual_time.platform import NETWORKS, Machines, Platform
-from distsgd.common.virtual_time.resources import NEVER, Fair, level
-from distsgd.common.virtual_time.server import RoundTimings
-from distsgd.common.virtual_time.sizes import Sizes
+from distsgd.simulator.virtual_time.links import SharedLinks
+from distsgd.simulator.virtual_time.network import Network
+from distsgd.simulator.virtual_time.resources import NEVER, Fair, level
+from distsgd.simulator.virtual_time.server import RoundTimings
+from distsgd.simulator.virtual_time.sizes import Sizes
 
 
 def ends(shared, sends):
@@ -345,7 +345,7 @@ def test_a_worker_that_crashes_while_its_message_waits_joins_once_more(times, ro
     def scripted(seed, purpose, worker, index, mean):
         return left.pop(0) if worker == 0 and left else NEVER
 
-    monkeypatch.setattr("distsgd.common.virtual_time.schedule.exponential_time", scripted)
+    monkeypatch.setattr("distsgd.simulator.virtual_time.schedule.exponential_time", scripted)
     found = happens(SyncSGD(), workers=2, steps=3, step_factors="1,10", failures="crashes")
     trace = found.trace
     sent = trace["event"] != EVENTS.index("join")

@@ -11,7 +11,7 @@ from distsgd.common.contract.rounds import Rounds
 from distsgd.common.errors import UserError
 from distsgd.common.record_format import EVENTS, RECORD
 from distsgd.common.server.trace import ROUND
-from distsgd.common.virtual_time.resources import NEVER, EventQueue
+from distsgd.simulator.virtual_time.resources import NEVER, EventQueue
 
 
 def rows(found, *names):
@@ -243,7 +243,7 @@ def test_a_step_takes_the_same_time_whatever_the_period(compute):
 
 
 def test_blocks_of_durations_are_seamless(monkeypatch):
-    from distsgd.common.virtual_time import durations
+    from distsgd.simulator.virtual_time import durations
 
     for compute in MODELS:
         whole = happens(AsyncSGD(), steps=50, compute=compute)

@@ -11,17 +11,17 @@ from test_counts import zeros
 
 from distsgd.algorithms import CO2, AllReduce, CoCoDSGD, DecoupledDiLoCo, DiLoCo, EagerDiLoCo, LocalSGD, StreamingDiLoCo
 from distsgd.common import Cluster, Group, UserError, train
+from distsgd.common.cluster.platform import Platform
 from distsgd.common.contract import Async, Barrier, Collective, Delay, Gossip, Period, Quorum, Scheme, Synchronization
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.contract.stability import largest_rate
 from distsgd.common.errors import WaitTimeout
 from distsgd.common.record.round_log import load_rounds
 from distsgd.common.server.traffic import Traffic
-from distsgd.common.virtual_time.forecast import forecast
-from distsgd.common.virtual_time.layers import exchange_of
-from distsgd.common.virtual_time.platform import Platform
-from distsgd.common.virtual_time.schedule import EventLoop
 from distsgd.common.waiting import wait_until
+from distsgd.simulator.virtual_time.forecast import forecast
+from distsgd.simulator.virtual_time.layers import exchange_of
+from distsgd.simulator.virtual_time.schedule import EventLoop
 from runs import ONES
 
 

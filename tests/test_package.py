@@ -21,7 +21,7 @@ from distsgd.common.errors import Interrupted
 from distsgd.common.lazy import tf
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("algorithms", "benchmarks", "common")
+FOLDERS = ("algorithms", "benchmarks", "common", "simulator")
 HEAVY = ("tensorflow", "keras", "sklearn", "scipy", "matplotlib")
 
 
@@ -33,8 +33,10 @@ def test_the_package_has_a_version_and_what_its_readers_look_for():
     assert distsgd.__version__ == version("distsgd")
     assert set(dir(distsgd)) >= {"train", "Cluster", "Scheme", "algorithms", "common", "__version__"}
     assert set(dir(distsgd.common)) >= set(distsgd.common.__all__)
-    for name in distsgd.common.__all__:
-        assert getattr(distsgd, name) is getattr(distsgd.common, name)
+    for folder in (distsgd.common, distsgd.simulator):
+        for name in folder.__all__:
+            assert getattr(distsgd, name) is getattr(folder, name)
+            assert name in dir(distsgd)
     for kind in SCHEMES.values():
         assert getattr(distsgd, kind.__name__) is kind
         assert kind.__name__ in dir(distsgd)
@@ -160,7 +162,7 @@ class Mine(Scheme):
 
 
 def test_type_checkers_know_the_names_of_the_package(tmp_path):
-    names = [*distsgd.common.__all__, *(kind.__name__ for kind in SCHEMES.values())]
+    names = [*distsgd.common.__all__, *distsgd.simulator.__all__, *(kind.__name__ for kind in SCHEMES.values())]
     (tmp_path / "user.py").write_text(f"from distsgd import {', '.join(names)}\nreveal_type(Downpour(ps=2))\n")
     shutil.copytree(ROOT / "common" / "toplevel", tmp_path / "distsgd")
     for name in FOLDERS:
@@ -174,8 +176,8 @@ def test_virtual_time_orders_a_run_of_every_rule_without_tensorflow(tmp_path):
     code = f"""
 import sys
 from distsgd.algorithms import SCHEMES
-from distsgd.common.virtual_time.schedule import EventLoop
-from distsgd.common.virtual_time.platform import Platform
+from distsgd.simulator.virtual_time.schedule import EventLoop
+from distsgd.common.cluster.platform import Platform
 for name in ("downpour", "sync_sgd", "ssp", "local_sgd", "all_reduce"):
     scheme = SCHEMES[name]()
     EventLoop(scheme, Platform(), workers=2, rounds=scheme.rounds(4), seed=0, message_bytes=1e3, reply_bytes=1e3)

@@ -11,9 +11,9 @@ from distsgd.common.contract import Pairs, Scheme
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.errors import Diverged
 from distsgd.common.replay.replay import replay
-from distsgd.common.simulation.fit import Recording
 from distsgd.common.sync.topology import DRAWN, GRAPHS, Topology, _peers, classes
-from distsgd.common.virtual_time.schedule import EventLoop
+from distsgd.simulator.fitting.fit import Recording
+from distsgd.simulator.virtual_time.schedule import EventLoop
 from runs import Harness, record
 
 FEW, RATE = {"batch_size": 8, "hidden": (8,)}, 0.25

@@ -8,6 +8,7 @@ import pytest
 from distsgd.algorithms import SCHEMES
 from distsgd.benchmarks import reproduced
 from distsgd.common.cli.main import dispatch
+from distsgd.common.cluster.platform import Machines, Platform
 from distsgd.common.data import named
 from distsgd.common.data.dataset import shard_rows
 from distsgd.common.data.models import ModelRecipe, name_for
@@ -16,7 +17,6 @@ from distsgd.common.errors import UserError
 from distsgd.common.replay.comparison import judge
 from distsgd.common.replay.reference import gradients, objectives
 from distsgd.common.replay.replay import read
-from distsgd.common.virtual_time.platform import Machines, Platform
 from runs import change
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from distsgd.algorithms import DecoupledDiLoCo, KAsync
 from distsgd.common import Cluster, Group, UserError, train
+from distsgd.common.cluster.platform import Platform
 from distsgd.common.contract import Quorum
-from distsgd.common.virtual_time.platform import Platform
 from runs import ONES, quadratic, record
 
 START = [1.0, -2.0, 0.5]

@@ -6,9 +6,9 @@ from scheduled import happens
 
 from distsgd.algorithms import AllReduce
 from distsgd.common.cli.main import dispatch
+from distsgd.common.cluster.platform import Machines, Platform
 from distsgd.common.errors import UserError
-from distsgd.common.virtual_time.network import Network
-from distsgd.common.virtual_time.platform import Machines, Platform
+from distsgd.simulator.virtual_time.network import Network
 
 MBIT = 1e6 / 8  # bytes per second
 STEP = 0.010

@@ -8,9 +8,9 @@ import pytest
 from scheduled import happens
 
 from distsgd.algorithms import AsyncDiLoCo, HALoS
+from distsgd.common.cluster.platform import Platform
 from distsgd.common.errors import UserError
 from distsgd.common.record_format import EVENTS
-from distsgd.common.virtual_time.platform import Platform
 from runs import record
 
 KINDS = {name: EVENTS.index(name) for name in ("exchange", "up", "down")}

@@ -48,6 +48,7 @@ from distsgd.algorithms import (
     TrimmedMean,
     ZeroOneAdam,
 )
+from distsgd.common.cluster.platform import Platform
 from distsgd.common.record_format import RECORD
 from distsgd.common.replay.comparison import References, Verdict, judge
 from distsgd.common.replay.recorded import Execution, Hyperparameters, RecordedRun, Transcription
@@ -56,7 +57,6 @@ from distsgd.common.server.trace import ROW
 from distsgd.common.tasks.evaluator import Evaluator
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.state_calls import StateCalls
-from distsgd.common.virtual_time.platform import Platform
 from doubles import NoLock, SlowAsyncSGD
 from runs import DIGITS, PlayedRun, job_of, record, wait_until
 

@@ -94,7 +94,7 @@ def test_each_gate_runs_the_rotating_tests_that_mutations_name():
 
 
 def test_a_change_touches_its_algorithm_the_tests_of_its_module_and_those_that_mutations_name():
-    near = Near({"algorithms/ssp.py", "common/virtual_time/grace.py", "tests/test_order.py"})
+    near = Near({"algorithms/ssp.py", "simulator/virtual_time/grace.py", "tests/test_order.py"})
     assert [near.rank(case) for case in CASES[:2]] == [None, None]  # they rotate
     names = {
         "tests/test_order.py::test_any": 0,

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from distsgd.algorithms import AllReduce, AsyncSGD, Downpour, Serial, SyncSGD
 from distsgd.common import Callback, Cluster, Platform, Recovery, UserError
-from distsgd.common.cli import simulate as command
-from distsgd.common.cli.flag_groups import RUN, Options, parse_flags
+from distsgd.common.cli.flag_groups import RUN, Options, parse_flags, scheme_of
 from distsgd.common.cli.train import with_data
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.data.recipes import synthetic
@@ -20,12 +19,13 @@ from distsgd.common.launch.run import run
 from distsgd.common.record.display import SimulationDisplay
 from distsgd.common.record.round_log import load_rounds
 from distsgd.common.record_format import RECORD
-from distsgd.common.simulation import virtual_run as simulation
-from distsgd.common.simulation.virtual_run import evaluation_points
 from distsgd.common.tasks.job import describe, make_job
 from distsgd.common.tasks.options import RunOptions
-from distsgd.common.virtual_time.forecast import steady_staleness
-from distsgd.common.virtual_time.server import SimulatedServer
+from distsgd.simulator.cli import simulate as command
+from distsgd.simulator.execution import virtual_run as simulation
+from distsgd.simulator.execution.virtual_run import evaluation_points
+from distsgd.simulator.virtual_time.forecast import steady_staleness
+from distsgd.simulator.virtual_time.server import SimulatedServer
 from runs import DIGITS, record
 
 ROUNDS, WORKERS = 8, 3
@@ -285,7 +285,7 @@ def test_machines_are_flags_of_every_algorithm():
 
 
 def test_algorithms_to_compare_have_hyperparameters():
-    scheme = command.scheme_of("sync_sgd:backup_workers=2,learning_rate=0.3")
+    scheme = scheme_of("sync_sgd:backup_workers=2,learning_rate=0.3")
     assert scheme == SyncSGD(backup_workers=2, learning_rate=0.3)
 
 

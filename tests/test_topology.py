@@ -9,11 +9,11 @@ import pytest
 
 from distsgd.algorithms import DPSGD
 from distsgd.benchmarks import reproduced_gossip
+from distsgd.common.cluster.platform import Platform
 from distsgd.common.contract import Rounds
 from distsgd.common.errors import UserError
 from distsgd.common.sync.topology import DRAWN, GRAPHS, Topology, spectral_gap
-from distsgd.common.virtual_time.platform import Platform
-from distsgd.common.virtual_time.schedule import EventLoop
+from distsgd.simulator.virtual_time.schedule import EventLoop
 
 SIZES = {"torus": (1, 4, 6, 9, 16, 20), "hypercube": (1, 2, 4, 16)}
 GRAPH_SIZES = [(name, workers) for name in GRAPHS for workers in SIZES.get(name, (1, 2, 3, 5, 8, 16))]

@@ -18,7 +18,7 @@ from distsgd.common.record.checkpoint import Checkpoint
 from distsgd.common.server.traffic import Traffic
 from distsgd.common.tasks.job import describe
 from distsgd.common.tasks.state_manager import check_fits
-from distsgd.common.virtual_time.forecast import forecast
+from distsgd.simulator.virtual_time.forecast import forecast
 from runs import ONES, Harness, job_of, quadratic, record
 
 STEPS = (1, 2, 4)

@@ -30,7 +30,7 @@ def fresh(python, folder):
 def wheel(tmp_path_factory):
     """Build the wheel from a copy of the source: setuptools leaves files there."""
     folder = tmp_path_factory.mktemp("wheel")
-    for name in ("algorithms", "benchmarks", "common"):
+    for name in ("algorithms", "benchmarks", "common", "simulator"):
         shutil.copytree(ROOT / name, folder / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / "source")

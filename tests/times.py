@@ -24,12 +24,12 @@ DOCUMENTS = (
     "test_tutorials.py",
 )
 
-# Functions whose CPU time in this process counts as a kind: a module, a class or a dictionary there, and the name. If
-# one calls another, the inner one counts. What other processes use counts as "processes", the rest as "other".
+# Functions whose CPU time in this process counts as a kind: a module, a class there, and the name. If one calls
+# another, the inner one counts. What other processes use counts as "processes", the rest as "other".
 KINDS = (
     ("tracing", "distsgd.common.tasks.graph", "TaskGraph", "__init__"),
-    ("threads", "distsgd.common.launch.run", "HERE", "threads"),
-    ("virtual time", "distsgd.common.launch.run", "HERE", "simulation"),
+    ("threads", "distsgd.common.launch.here", "", "run_threads"),
+    ("virtual time", "distsgd.simulator.back_end", "", "simulate"),
     ("groups", "distsgd.common.group", "Group", "__init__"),
     ("groups", "distsgd.common.group", "Group", "step"),
     ("groups", "distsgd.common.group", "Group", "point"),
@@ -99,11 +99,8 @@ class Stopwatch:
         """Replace the functions of `KINDS` of those modules that the tests have imported."""
         for kind, module, owner, name in KINDS:
             if module in sys.modules:
-                held = getattr(sys.modules[module], owner)
-                if isinstance(held, dict):
-                    held[name] = self.counted(kind, held[name])
-                else:
-                    setattr(held, name, self.counted(kind, getattr(held, name)))
+                held = getattr(sys.modules[module], owner) if owner else sys.modules[module]
+                setattr(held, name, self.counted(kind, getattr(held, name)))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..arguments import nearest
+from ..cluster.platform import Platform
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..record.latest import named
 from ..record_format import CONFIG, checked, read_json, read_text
-from ..virtual_time.platform import Platform
 from . import flags
 from .catalogue import meant_by
 

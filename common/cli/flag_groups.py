@@ -7,17 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from ...algorithms import SCHEMES
 from ..cluster import discovery
-from ..cluster.cluster import BackendName, Cluster, Isolation
+from ..cluster.cluster import PLACEMENTS, BackendName, Cluster, Isolation
+from ..cluster.platform import Platform
 from ..cluster.task_spec import JobName
 from ..contract.schedules import Shape
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..record.loggers import LogTarget
+from ..spec import parse
 from ..tasks.options import RunOptions
-from ..virtual_time.platform import Platform
 from . import flags
-from .catalogue import timing
+from .catalogue import meant_by, timing
 from .config_file import expanded
 
 Discovery = Literal["auto", "local", "tf_config", "slurm"]
@@ -137,6 +139,14 @@ def parse_flags(scheme_type: type[Scheme], arguments: list[str]) -> tuple[Scheme
     return scheme, options
 
 
+def scheme_of(text: str) -> Scheme:
+    """Build an algorithm with hyperparameters from text such as `sync_sgd:backup_workers=2`."""
+    word, _, options = text.partition(":")
+    name, *meant = meant_by(word)
+    (scheme,) = flags.read(f"run.sh {name}", "", meant, {"hyperparameters": SCHEMES[name]})
+    return replace(scheme, **parse("algorithm", f"{name}:{options}", SCHEMES)[1])
+
+
 def read_flags(
     prog: str, scheme_type: type[Scheme], arguments: Sequence[str], before: Mapping[str, type] = {}
 ) -> list[Any]:
@@ -164,6 +174,14 @@ def _kinds(scheme_type: type[Scheme]) -> dict[str, type]:
 def _about(scheme_type: type[Scheme]) -> str:
     paper = f" ({scheme_type.paper})." * (scheme_type.paper != "none")
     return scheme_type.idea[:1].upper() + scheme_type.idea[1:] + paper
+
+
+def with_machines(options: Options) -> Options:
+    """Return the options of a run, with the machines of --like."""
+    if options.like is None or not PLACEMENTS[options.backend].simulated:
+        return options
+    fitted = PLACEMENTS[options.backend].back_end.fitted
+    return replace(options, platform=fitted(options.like, options.platform)[0], like=None)
 
 
 def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:

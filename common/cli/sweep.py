@@ -18,6 +18,7 @@ from rich.console import Console
 from ...algorithms import SCHEMES
 from ..cluster.cluster import Cluster
 from ..cluster.fingerprint import class_digest
+from ..cluster.platform import Platform
 from ..contract.hyperparameters import Natural, check_fields
 from ..contract.rounding import codec_of
 from ..contract.scheme import Scheme
@@ -34,14 +35,11 @@ from ..record.tables import page
 from ..record_format import read_json
 from ..system import usable_cores
 from ..tasks.job import checked
-from ..virtual_time.platform import Platform
 from . import flags
 from .catalogue import meant_by
 from .config_file import expanded
-from .flag_groups import OUTPUT, Options, TaskFlags, find_cluster, options_of, read_flags
+from .flag_groups import OUTPUT, Options, TaskFlags, find_cluster, options_of, read_flags, scheme_of, with_machines
 from .imports import words_of_imports
-from .machines import with_machines
-from .simulate import scheme_of
 from .sweep_report import Trial, best_of, curves, picture, report, table
 from .train import perform, with_data
 

@@ -30,9 +30,8 @@ from ..training import try_on_a_batch
 from .catalogue import meant_by
 from .config_file import FLAG, read_config_file, split_config, with_settings
 from .dry_run import expected, size_table, sizes
-from .flag_groups import RUN, Options, Output, commands, find_cluster, options_of, parse_flags
+from .flag_groups import RUN, Options, Output, commands, find_cluster, options_of, parse_flags, with_machines
 from .imports import words_of_imports
-from .machines import with_machines
 from .own import find_problem
 
 MOST_STEPS, STEPS_OF_ALL = 1000, 50_000  # of one worker, and of all workers together

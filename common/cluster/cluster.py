@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from importlib import import_module
+from typing import Any, Literal
 
 from ..arguments import CheckedCall, at_least, at_most, check_known, checked_call, positive
 from ..errors import UserError
 from ..lazy import tf
-from ..virtual_time.platform import Platform
+from .platform import Platform
 from .task_spec import JobName, TaskSpec
 
 Isolation = Literal["auto", "require", "off"]
@@ -30,11 +31,22 @@ class Placement:
 
     Attributes:
         all_in: the only task, if one process has all tasks, by its name in `launch/tasks.py:TASKS`.
-        simulated: True if the machines are described, and their time is virtual.
+        module: the module of a back end outside of common/, by its name in the package `distsgd`: its machines are
+            described, and their time is virtual.
     """
 
     all_in: str = ""
-    simulated: bool = False
+    module: str = ""
+
+    @property
+    def simulated(self) -> bool:
+        """True if the machines are described, and their time is virtual."""
+        return bool(self.module)
+
+    @property
+    def back_end(self) -> Any:
+        """The module of a back end outside of common/, imported at its first use."""
+        return import_module(f"...{self.module}", __package__)
 
     @property
     def in_process(self) -> bool:
@@ -61,7 +73,7 @@ class Placement:
 PLACEMENTS: dict[str, Placement] = {
     "processes": Placement(),
     "threads": Placement("threads"),
-    "simulation": Placement("simulation", simulated=True),
+    "simulation": Placement("simulation", module="simulator.back_end"),
 }
 
 

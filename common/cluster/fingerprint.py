@@ -40,7 +40,7 @@ def identity(config: Mapping[str, Any], spec: TaskSpec, more: Mapping[str, Any] 
 
 
 def source_digest(root: Path = ROOT, within: Sequence[str] = ("algorithms", "common")) -> str:
-    """Return a short digest of the source of the installed package, of all files in the folders and files `within`.
+    """Return a short digest of the source that runs a task, of all files in the folders and files `within`.
 
     Two checkouts of one version may differ.
     """

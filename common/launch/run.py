@@ -24,17 +24,14 @@ from ..record.keras_callbacks import EVALUATED
 from ..record.run_directory import RunRecord, load_center
 from ..settings import compared, using
 from ..signals import StopSignals
-from ..simulation.virtual_run import simulate
 from ..tasks.interruption import stop_file
 from ..tasks.job import Job, checkpoints_of
 from ..tasks.results import write_data, write_graph
 from ..worker.flat_model import FlatModel, unused_optimizer
 from .gpus import planned, shares
+from .here import run_here
 from .launcher import launch
 from .supervisor import OnEvent
-from .threads import run_threads
-
-HERE = {"threads": run_threads, "simulation": simulate}  # back ends whose tasks can all run in this process
 
 CALLBACK_ROOM = 100  # events may wait for the callbacks before those of progress are thinned
 
@@ -182,13 +179,13 @@ def start(job: Job, on_event: OnEvent, model: Any = None, interrupted: Callable[
     Raises:
         DistsgdError: the first failure.
     """
-    if model is not None and job.cluster.backend in HERE:
+    if model is not None and job.cluster.placement.in_process:
         report_kernels(job, on_event)
         if job.cluster.simulated is None and (sharing := shares(job)):
             for line in crowded(ask()(), dict.fromkeys(sharing, 1), own=True):
                 on_event({"event": "warning", "message": line})
         with using(job.recipe.settings):
-            HERE[job.cluster.backend](job, lambda **event: on_event(event), job.recipe.flat(model))
+            run_here(job, lambda **event: on_event(event), job.recipe.flat(model))
     else:
         launch(job, on_event, interrupted)
 

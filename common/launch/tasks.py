@@ -17,7 +17,6 @@ from ..cluster.task_spec import Addresses, TaskSpec
 from ..errors import WaitTimeout
 from ..lazy import tf
 from ..reports import Report
-from ..simulation.virtual_run import simulate
 from ..tasks.evaluator import Evaluator
 from ..tasks.graph import TaskGraph
 from ..tasks.job import CHIEF, Job
@@ -25,10 +24,10 @@ from ..tasks.precision import arithmetic, precision
 from ..tasks.worker_loop import WorkerLoop
 from ..waiting import awake, reachable, wait_until
 from .gpus import report_devices
+from .here import run_here
 from .launched import INTER_OP, Launched
 from .script import follow_joins, run_script, script_of
 from .sessions import build_seconds, connect_worker, connector, open_session, session_config, start_server
-from .threads import run_threads
 
 ANSWER_SECONDS = 0.05  # for which a ps stays after its end, so that the evaluator receives its answer
 
@@ -166,7 +165,7 @@ TASKS = {
     "worker": run_worker,
     "evaluator": run_evaluator,
     # The only task of a run started from the command line.
-    "threads": lambda job, addresses, index, report: run_threads(job, report),
-    "simulation": lambda job, addresses, index, report: simulate(job, report),
+    "threads": lambda job, addresses, index, report: run_here(job, report),
+    "simulation": lambda job, addresses, index, report: run_here(job, report),
     "death_notice": run_death_notice,
 }

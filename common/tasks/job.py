@@ -40,7 +40,6 @@ from ..sync.asynchronous import Async
 from ..sync.in_regions import InRegions
 from .options import MAX_STEPS, Recovery, RunOptions, TransportName
 from .plan import Plan
-from .simulated import refuse_in_simulation
 
 CHIEF = 0
 
@@ -323,7 +322,7 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
     if options.schedule and not cluster.placement.in_process:
         raise UserError("a schedule needs the threads back end: Cluster.local(..., backend='threads')")
     if cluster.simulated is not None:
-        refuse_in_simulation(scheme, train, cluster, options)
+        cluster.placement.back_end.refuse(scheme, train, cluster, options)
     elif scheme.cancels_late:
         raise UserError(
             f"{scheme.name} cannot stop a computation on processes or threads, where a round is one gradient, a single "

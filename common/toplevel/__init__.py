@@ -5,7 +5,8 @@ import os
 import sys
 from typing import Any
 
-FOLDERS = ("algorithms", "benchmarks", "common")
+FOLDERS = ("algorithms", "benchmarks", "common", "simulator")
+FRONT_PAGE = ("common", "simulator", "algorithms")  # the folders whose names are those of the package
 
 
 def _import_quietly() -> None:
@@ -31,7 +32,7 @@ def __getattr__(name: str) -> Any:
     if name in FOLDERS:
         return importlib.import_module(f"distsgd.{name}")
     if not name.startswith("_"):
-        for package in map(_names, ("common", "algorithms")):
+        for package in map(_names, FRONT_PAGE):
             if name in package.__all__:
                 return getattr(package, name)
     raise AttributeError(f"module 'distsgd' has no attribute {name!r}")
@@ -42,5 +43,5 @@ def _names(folder: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    names = (name for folder in ("common", "algorithms") for name in _names(folder).__all__)
+    names = (name for folder in FRONT_PAGE for name in _names(folder).__all__)
     return ["__version__", *FOLDERS, *names]

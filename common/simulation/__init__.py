@@ -1,4 +1,0 @@
-"""The simulation: a run whose order of events comes from virtual time, and whose arithmetic is real.
-
-It imports `virtual_time`, `tasks` and lower packages.
-"""

@@ -1,0 +1,4 @@
+"""The commands `simulate`, `advise` and `bandwidth`.
+
+They import all other folders of this package, and `common/`.
+"""
