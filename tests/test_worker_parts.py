@@ -238,7 +238,7 @@ def test_a_sparse_round_begins_when_its_coordinates_are_read(monkeypatch):
 def test_a_worker_leaves_a_copy_at_its_end_if_checkpoints_are_written(wanted, asked, copies):
     local, written = object.__new__(LocalState), []
     local.keeping, local.progress = SimpleNamespace(keeps=True), SimpleNamespace(stopping=False, rounds=7)
-    local.wanted_at_end = wanted
+    local.wanted_at_end, local.interrupted = wanted, str
     local.calls = SimpleNamespace(read_asked=lambda: asked, write_copy=lambda *copy: written.append(copy))
     local.end()
     assert written == [(7, True)] * copies
@@ -251,10 +251,11 @@ def test_a_state_is_read_while_a_worker_moves_only_where_its_messages_take_the_l
     now = PausedWorkers(np.array([True, False]), np.array([4, 4]), np.True_)
     standstill = Standstill(keeping, lambda: 100.0)  # pyright: ignore[reportArgumentType]
     calls = SimpleNamespace(paused_workers=lambda: now)
-    assert standstill._stands(calls, lambda: True, most=-1.0) == uses_ps
+    assert standstill._stands(calls, lambda: True, most=-1.0, last=False) == uses_ps
+    assert standstill.moving == "worker 1"
     # A worker in its first round has no state, and is not waited for unless all meet.
     first = PausedWorkers(np.array([True, False]), np.array([4, 0]), np.True_)
-    assert [standstill._all_stand(each) for each in (now, first)] == [False, not meets]
+    assert [standstill._standing(each).all() for each in (now, first)] == [False, not meets]
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,9 @@ class LocalState:
         progress: progress of the worker.
         keeping: the parts of the local states that are kept.
         job: the run.
+
+    Attributes:
+        at_last: called while this worker stands still, if the run ends there.
     """
 
     def __init__(self, calls: WorkerCalls, progress: Progress, keeping: Keeping, job: Job):
@@ -99,6 +102,7 @@ class LocalState:
         others_continue = job.cluster.workers > 1 and (keeping.meets != "version" or len(numbers) > 1)
         at_end = recovery.checkpoint_seconds is not None or recovery.checkpoint_steps is not None
         self.wanted_at_end = others_continue or at_end  # a checkpoint may be read after this worker's last round
+        self.at_last: Callable[[], None] = lambda: None
         self.interrupted = partial(interruption, job)
         self.answered = NONE  # the last request that this worker has answered
         self.offset = 0  # the version (if workers meet at one) minus the rounds of this worker
@@ -132,11 +136,8 @@ class LocalState:
             return False
         return asked == self.meeting if self.keeping.meets else True
 
-    def pause_if_asked(self, at_last: Callable[[], None] = lambda: None) -> None:
-        """Write a copy if the chief has requested one now, and block until it has been saved.
-
-        `at_last` is called meanwhile if the run ends here.
-        """
+    def pause_if_asked(self) -> None:
+        """Write a copy if the chief has requested one now, and block until it has been saved."""
         if not self.is_asked():
             return
         self.answered = asked = self.calls.asked
@@ -145,7 +146,7 @@ class LocalState:
         def is_saved() -> bool:
             saved = self.calls.read_asked() != asked
             if self.calls.is_last and not saved:
-                at_last()
+                self.at_last()
             return saved
 
         with contextlib.suppress(WaitTimeout):  # later rounds then make the copy invalid, which the chief detects

@@ -164,7 +164,7 @@ class ScriptLoop(WorkerLoop):
 
     def __init__(self, *known: Any, handoff: Handoff):
         super().__init__(*known)
-        self.handoff = handoff
+        self.handoff, self.local.at_last = handoff, handoff.stand
 
     def begin(self) -> threading.Thread:
         """Run the rounds in a thread; returns the thread."""
@@ -193,14 +193,10 @@ class ScriptLoop(WorkerLoop):
             raise Left
         return count
 
-    def _stand(self) -> None:
-        """Let the script make the steps of its other joins."""
-        self.handoff.stand()
-
     def _finish(self) -> None:
         """Report that all rounds are done; if a signal has stopped the run, the script makes those of other joins."""
         if self.progress.stopping:
-            self._stand()
+            self.handoff.stand()
         super()._finish()
 
     def _call(self, event: Event, *batches: np.ndarray) -> None:

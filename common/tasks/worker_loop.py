@@ -169,12 +169,9 @@ class WorkerLoop:
 
     def _allowed(self, count: int) -> int:
         """Return how many of the next `count` rounds the next call may make, after a pause if the chief asks for it."""
-        self.local.pause_if_asked(self._stand)
+        self.local.pause_if_asked()
         count = self.local.at_most(count)
         return count if self.carriers is None else self.carriers.begin(self.progress.rounds, count)
-
-    def _stand(self) -> None:
-        """Note that this worker makes no further round, as a signal has interrupted the run."""
 
     def _call(self, event: Event, *batches: np.ndarray) -> None:
         """Run rounds of the same length in one call; `batches` are their rows, [steps, batch size] each."""
