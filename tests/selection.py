@@ -53,9 +53,27 @@ class Git:
         """Return the files that differ from a commit, those that git does not know yet included."""
         return {*self.lines("diff", "--name-only", commit), *self.lines("ls-files", "--others", "--exclude-standard")}
 
+    def tests_changed_since(self, commit: str) -> set[str]:
+        """Return the tests whose own lines differ from those of a commit, new ones included."""
+        found = set()
+        for file in self.changed_since(commit):
+            if file.startswith("tests/test_") and (ROOT / file).exists():
+                before = functions("\n".join(self.lines("show", f"{commit}:{file}")))
+                found |= {
+                    f"{file}::{name}" for name, _ in functions((ROOT / file).read_text()).items() - before.items()
+                }
+        return found
+
     def last_changes(self) -> set[str]:
         """Return the files that are not committed, or else those of the last commit."""
         return self.changed_since("HEAD") or {*self.lines("diff", "--name-only", "HEAD~1", "HEAD")}
+
+
+def functions(text: str) -> dict[str, str]:
+    """Return the lines of each function of a file by its name, without its marks and parameters."""
+    lines = text.splitlines()
+    found = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
+    return {node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in found}
 
 
 def schemes_of(files: Iterable[str]) -> set[str]:
@@ -91,8 +109,8 @@ def words_of(item: pytest.Item) -> set[str]:
 class Rotation:
     """The rotating tests of a gate.
 
-    These are those of its eighth, those of algorithms and files that have changed since the last landing, and those
-    that mutations name. A changed executor adds none: the schemes of `COVER`, which never rotate, prove it.
+    These are those of its eighth, those that have changed since the last landing or whose algorithm has, and those that
+    mutations name. A changed executor adds none: the schemes of `COVER`, which never rotate, prove it.
     """
 
     def __init__(self, eighth: int | None, git: Git):
@@ -102,9 +120,10 @@ class Rotation:
             number = 0
         self.eighth = (number if eighth is None else eighth) % EIGHTHS
         self.landed = git.landed
-        self.files = git.changed_since(self.landed) if self.landed else set()
-        self.schemes = schemes_of(self.files)
-        self.notebooks = {Path(file).stem for file in self.files if file.endswith(".ipynb")}
+        files = git.changed_since(self.landed) if self.landed else set()
+        self.changed = git.tests_changed_since(self.landed) if self.landed else set()
+        self.schemes = schemes_of(files)
+        self.notebooks = {Path(file).stem for file in files if file.endswith(".ipynb")}
         self.named = {test for diff in MUTATIONS for test in named_tests(diff)}
 
     def has(self, item: pytest.Item) -> bool:
@@ -112,7 +131,7 @@ class Rotation:
         return bool(
             zlib.crc32(item.nodeid.encode()) % EIGHTHS == self.eighth
             or item.nodeid in self.named
-            or item.nodeid.partition("::")[0] in self.files
+            or item.nodeid.partition("[")[0] in self.changed
             or words_of(item) & self.schemes
             or any(notebook in item.name for notebook in self.notebooks)
         )

@@ -18,9 +18,11 @@ def item(nodeid):
     return SimpleNamespace(nodeid=nodeid, name=name, path=ROOT / file, iter_markers=lambda mark: marks.get(mark, []))
 
 
-def history(*files):
-    """What git would say of a checkout in which these files have changed since the last landing."""
-    return SimpleNamespace(landed="1a2b3c4d5e", changed_since=lambda commit: set(files))
+def history(*changed):
+    """What git would say of a checkout in which these files and tests have changed since the last landing."""
+    files = {name.partition("::")[0] for name in changed}
+    tests = {name for name in changed if "::" in name}
+    return SimpleNamespace(landed="1a2b3c4d5e", changed_since=lambda _: files, tests_changed_since=lambda _: tests)
 
 
 CASES = [item(f"tests/test_group.py::test_it[{name}]") for name in ("ssp", "easgd", "diloco, late")]
@@ -32,18 +34,19 @@ def test_a_rotating_test_is_in_one_of_the_gates_of_eight_landings(case):
 
 
 @pytest.mark.parametrize(
-    ("file", "cases"),
+    ("changed", "cases"),
     [
         ("algorithms/diloco.py", "diloco, late"),
         ("common/server/center.py", ""),  # an executor is proven with the schemes that do not rotate
-        ("tests/test_group.py", "ssp easgd diloco, late"),
+        ("tests/test_group.py::test_it", "ssp easgd diloco, late"),
+        ("tests/test_group.py::test_another", ""),
         ("tutorials/diloco, late.ipynb", "diloco, late"),
         ("docs/proof.md", ""),
     ],
 )
-def test_a_gate_runs_all_of_what_has_changed_since_the_last_landing(file, cases, monkeypatch):
+def test_a_gate_runs_all_of_what_has_changed_since_the_last_landing(changed, cases, monkeypatch):
     monkeypatch.setattr("zlib.crc32", lambda name: 1)
-    rotation = Rotation(0, history(file))
+    rotation = Rotation(0, history(changed))
     assert [case.name for case in CASES if rotation.has(case)] == [c.name for c in CASES if c.name[8:-1] in cases]
 
 
@@ -76,8 +79,10 @@ def test_git_knows_the_last_landing_and_the_changes_since(monkeypatch, tmp_path)
     assert (Git().landed, Git().changed_since("HEAD")) == ("", set())
     assert str(Rotation(2, Git())) == "rotating tests: eighth 2 of 8; changed as git knows no landing here: none"
     git("init")
+    test = "@pytest.mark.parametrize('x', [{}])\ndef test_{}():\n    assert {}\n"
     for landing in "12":
         write(LANDING, landing)
+        write("tests/test_a.py", test.format(1, "same", 1) + test.format(1, "other", 1))
         git("add", "."), git("commit", "-m", landing)
     landed = Git().landed
     write("algorithms/a.py", "")
@@ -86,6 +91,9 @@ def test_git_knows_the_last_landing_and_the_changes_since(monkeypatch, tmp_path)
     write("common/b.py", "")
     assert Git().changed_since(landed) == {"algorithms/a.py", "common/b.py"}
     assert Git().last_changes() == {"common/b.py"}
+    write("tests/test_a.py", test.format(2, "same", 1) + test.format(1, "other", 2))
+    write("tests/test_b.py", test.format(1, "new", 1))
+    assert Git().tests_changed_since(landed) == {"tests/test_a.py::test_other", "tests/test_b.py::test_new"}
 
 
 def test_each_gate_runs_the_rotating_tests_that_mutations_name():
