@@ -43,7 +43,7 @@ def test_the_goodput_of_decoupled_diloco_is_that_of_the_paper_within_four_percen
     assert len(numbers["misses"].split("; ")) == sum(map(len, TABLE.values())) - numbers["hits"]
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_moves_of_many_workers_are_at_right_angles_and_the_radial_directional_average_keeps_their_length():
     (directions,) = (each for each in reproduced.EXPERIMENTS if each.name == "directions")
     numbers = directions.measure()

@@ -147,6 +147,7 @@ ONE_WORKER = [
 ]
 
 
+@pytest.mark.rotating  # as below: what a rule is in a limit, which each gate compares with its equations in NumPy
 @pytest.mark.parametrize("scheme", ONE_WORKER, ids=lambda scheme: scheme.name)
 def test_one_worker_is_serial_sgd(scheme):
     np.testing.assert_allclose(played(scheme).center, played(Serial(learning_rate=ETA)).center, **CLOSE)
@@ -158,6 +159,7 @@ TOGETHER = {"steps": 20}
 EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("one", "other", "options"),
     [

@@ -269,7 +269,7 @@ def test_gossip_continues_without_a_killed_worker_and_each_part_of_its_record_co
 @pytest.mark.parametrize(
     ("scheme", "how", "lost"),
     [
-        (RestingSGP(), {"workers": 5}, (2, 3)),
+        pytest.param(RestingSGP(), {"workers": 5}, (2, 3), marks=pytest.mark.rotating),
         pytest.param(RestingNoLoCo(communication_period=2), {"steps": 240}, (3,), marks=pytest.mark.rotating),
         (RestingTracking(), {}, (2,)),
         pytest.param(DPSGD(), {"steps": 1500, "workers": 3}, (1,), marks=pytest.mark.rotating),  # rounds share a call

@@ -447,7 +447,7 @@ def test_gossip_ends_at_once_when_too_few_machines_are_left(machines, tmp_path):
     """The workers that are left do not wait for the limit: then the error would be another one."""
     cluster = Run(machines, tmp_path, ps=0, workers=3)
     tasks = cluster.start_all(
-        RestingDPSGD(milliseconds=100), steps=600, recovery={"min_workers": 2}, wait_seconds=patience(60)
+        RestingDPSGD(milliseconds=120), steps=480, recovery={"min_workers": 2}, wait_seconds=patience(60)
     )
     wait_until(lambda: cluster.trains(workers=3))
     for k in (1, 2):

@@ -282,7 +282,7 @@ def test_a_run_on_three_workers_and_two_ps_replays(name, warm, tmp_path):
 @pytest.mark.parametrize("name", RUNS)
 def test_a_group_follows_equations_that_notice_a_slightly_wrong_number(name):
     scheme = RUNS[name]
-    rounds = scheme.rounds(10**6).first(18 if scheme.period < 10 or name == "local_sgd" else 4)
+    rounds = scheme.rounds(10**6).first(12 if scheme.period < 10 or name == "local_sgd" else 4)
     stop = 15 if scheme.sync.late == "count" else None  # before workers are done: a group waits for K workers always
     trace = happens(
         scheme, 3, seed=1, size=1.0, rounds=rounds, step_factors="0.58,0.75,1.51", stop_at_version=stop
