@@ -1,8 +1,9 @@
 """Replay of every algorithm: runs on threads, and the verdicts of `replay`, none of which may accuse an honest run.
 
-`bash run.sh verdicts` trains each algorithm with 1 to 8 workers and each inner optimizer on the default data and model,
-and replays each run. It prints one line for each, and counts verdicts at the end. It takes hours; `--steps` and names
-of algorithms make it shorter, and `--workers 3,4` takes these numbers alone.
+`bash run.sh verdicts` trains each algorithm with 1 to 8 workers on the default data and model, then with each other
+inner optimizer, and replays each run. It prints one line for each, and counts verdicts at the end. It takes hours;
+names of algorithms make it shorter, and `--workers 3,4` takes these numbers alone. Verdicts are kept in
+benchmarks/cache/verdicts.jsonl, so that the same command continues an interrupted one, until the source changes.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from ..algorithms import SCHEMES
 from ..common import Cluster
 from ..common.arguments import check_known, positive
 from ..common.cli.flags import Parser
+from ..common.cluster.fingerprint import source_digest
 from ..common.contract.scheme import Scheme
 from ..common.data.models import ModelRecipe
 from ..common.data.named import load
 from ..common.errors import UserError, first_line
+from ..common.record_format import read_rows
 from ..common.replay.replay import replay
 from ..common.sources import docstring
 from ..common.tasks.job import make_job
@@ -35,9 +38,10 @@ from .complete import completed
 
 DATASET, MODEL = "digits", "mlp:hidden=128"  # the defaults of the command line
 WORKERS = tuple(range(1, 9))
-STEPS = 300
+STEPS = 100  # five rounds of the longest period, and longer than each warm-up: a verdict takes no more
 RATES = {"sgd": 0.1, "momentum": 0.02, "adam": 0.002, "adamw": 0.002, "lion": 0.0005, "muon": 0.02}
 NO_ORDER = ("hogwild",)  # takes no lock, so that there is no order to replay
+CACHE = Path(__file__).parent / "cache" / "verdicts.jsonl"
 
 
 def main(arguments: list[str]) -> int:
@@ -52,14 +56,21 @@ def main(arguments: list[str]) -> int:
     for name in options.names:
         check_known("algorithm", name, known=SCHEMES)
     counts: Counter[str] = Counter()
+    source = source_digest()
+    kept = {row["run"]: (row["verdict"], row["told"]) for row in read_rows(CACHE) if row["verdict"] != "failed"}
+    CACHE.parent.mkdir(parents=True, exist_ok=True)
     for scheme in variants(options.names or [name for name in SCHEMES if name not in NO_ORDER]):
         for workers in options.workers:
-            began = time.monotonic()
-            verdict, text = judged(scheme, workers, options.steps, options.seed)
+            run, began = f"{scheme}, {workers}, {options.steps}, {options.seed}, {source}", time.monotonic()
+            if run not in kept:
+                kept[run] = verdict, told = judged(scheme, workers, options.steps, options.seed)
+                with CACHE.open("a") as file:
+                    print(json.dumps({"run": run, "verdict": verdict, "told": told}), file=file)
+            verdict, told = kept[run]
             counts[verdict] += 1
             inner = f" with {own}" if (own := getattr(scheme, "inner_optimizer", None)) else ""
             about = f"{scheme.name}{inner}, {workers} workers, {time.monotonic() - began:.0f} s"
-            print(f"{verdict:<11} {about}: {text}", flush=True)
+            print(f"{verdict:<11} {about}: {told}", flush=True)
     print(json.dumps({"steps": options.steps, "seed": options.seed, **counts}), flush=True)
     return 1 if counts["differs"] or counts["failed"] else 0
 
@@ -72,12 +83,13 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def variants(names: Sequence[str]) -> Iterator[Scheme]:
-    """Yield each algorithm with its defaults, and with each other inner optimizer, at a usual rate for it."""
-    for name in names:
-        yield (scheme := SCHEMES[name]())
-        default = getattr(scheme, "inner_optimizer", None)
-        for inner, rate in RATES.items() if default else ():
-            if inner != default:
+    """Yield each algorithm with its defaults; then those with each other inner optimizer, at a usual rate for it."""
+    defaults = [SCHEMES[name]() for name in names]
+    yield from defaults
+    for scheme in defaults:
+        own = getattr(scheme, "inner_optimizer", None)
+        for inner, rate in RATES.items() if own else ():
+            if inner != own:
                 yield replace(scheme, **{"inner_optimizer": inner, "learning_rate": rate})
 
 

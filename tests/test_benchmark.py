@@ -458,13 +458,19 @@ def test_as_many_backup_workers_as_workers_are_refused():
         stragglers.Options(workers=4, backups=(0, 4))
 
 
-def test_verdicts_of_honest_runs_are_counted_and_an_accusation_fails(monkeypatch, capsys):
-    assert {scheme.inner_optimizer for scheme in verdicts.variants(["diloco"])} == set(INNER_STEPS) - {"own"}
-    assert verdicts.main(["serial", "--workers", "1,2", "--steps", "20"]) == 0
+def test_verdicts_of_honest_runs_are_counted_and_an_accusation_fails(monkeypatch, capsys, tmp_path):
+    """The default optimizers come first; a verdict is kept, so that the same command continues an interrupted one."""
+    monkeypatch.setattr(verdicts, "CACHE", tmp_path / "cache" / "verdicts.jsonl")
+    order = list(verdicts.variants(["diloco", "serial"]))
+    assert order[:2] == [SCHEMES["diloco"](), SCHEMES["serial"]()]
+    assert {scheme.inner_optimizer for scheme in order if scheme.name == "diloco"} == set(INNER_STEPS) - {"own"}
+    assert verdicts.main(command := ["serial", "--workers", "1,2", "--steps", "20"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["agrees", "refused"]
     assert json.loads(last) == {"steps": 20, "seed": 0, "agrees": 1, "refused": 1}
     monkeypatch.setattr(verdicts, "judged", lambda *_: ("differs", "by 1"))
+    assert verdicts.main(command) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == last
     assert verdicts.main(["krum", "--workers", "3"]) == 1
     with pytest.raises(UserError, match="must be numbers of workers, as in 3,4"):
         verdicts.main(["--workers", "0"])
