@@ -29,6 +29,7 @@ class KBatchSync(Scheme):
     """The mean of the first K gradients at the present center; a fast worker sends several."""
 
     paper = "Tyurin & Richtárik 2023, Dutta et al. 2018"
+    means_gradients = True
     aliases = ("rennala",)
 
     learning_rate: Rate = 0.2

@@ -31,6 +31,7 @@ class PowerSGD(Scheme):
     """All-reduce of low rank: of each gradient matrix two thin factors now, and the rest later."""
 
     paper = "Vogels et al. 2019"
+    means_gradients = True
     sync = Collective()
 
     learning_rate: Rate = 0.02

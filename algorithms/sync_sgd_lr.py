@@ -28,6 +28,10 @@ class SyncSGDLR(Scheme):
     reduction: Literal["sum", "mean"] = "mean"
     """Reduction of the weighted gradients on the server; the step of a sum grows with the number of workers."""
 
+    @property
+    def means_gradients(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.reduction == "mean"
+
     def check(self, workers):
         if len(self.learning_rates) not in (1, workers):
             raise UserError(

@@ -19,7 +19,7 @@ from .contract.decay import weight_decay_of
 from .contract.scheme import Scheme
 from .data.agreement import check_order
 from .data.examples import read
-from .data.inputs import Sharded, build_on, first_batches, prepared
+from .data.inputs import Sharded, build_on, first_batches, prepared, sizes_vary
 from .data.models import ModelRecipe, name_for
 from .data.named import load
 from .data.suspects import bad_example, of_worker
@@ -244,7 +244,7 @@ def try_on_a_batch(job: Job, model: Any) -> None:
                 xla=("GPU" if gpu else "CPU") if xla else "",
                 decays=bool(weight_decay_of(job.scheme)),
             )
-        weigh(job)
+        weigh(job, sizes_vary=job.cluster.workers > 1 and sizes_vary(job.train, job.cluster.workers))
         if xla and job.recipe.without_xla and job.options.jit == "on":
             raise UserError(f"{job.recipe.without_xla}. Leave jit out, or change the model. Received: jit='on'")
         if xla and job.recipe.without_xla:

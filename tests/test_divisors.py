@@ -7,8 +7,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distsgd.algorithms import AllReduce, AsyncSGD, DiLoCo, Krum, KSync, Serial, SyncSGD
+from distsgd.algorithms import (
+    AllReduce,
+    AsyncSGD,
+    DiLoCo,
+    KBatchSync,
+    Krum,
+    KSync,
+    PowerSGD,
+    Serial,
+    SyncSGD,
+    SyncSGDLR,
+)
 from distsgd.common import Cluster, train
+from distsgd.common.contract.rounding import rounded
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.tasks.job import make_job
 from distsgd.common.tasks.options import RunOptions
@@ -72,8 +84,8 @@ def test_a_batch_counts_as_much_as_keras_divides_its_loss_by(reduction, weight, 
     elif mask or (weight is not None and reduction == "mean_with_sample_weight"):
         assert divisors.agree
         by_weight = reduction == "mean_with_sample_weight" and weight is not None
-        assert float(divisors.count()) == pytest.approx(kept.sum() if by_weight else LENGTHS.sum(), rel=1e-6)
-        assert loss * float(divisors.count()) == pytest.approx(total, rel=1e-5)
+        assert float(divisors.count(())) == pytest.approx(kept.sum() if by_weight else LENGTHS.sum(), rel=1e-6)
+        assert loss * float(divisors.count(())) == pytest.approx(total, rel=1e-5)
     else:
         assert (divisors.vary, divisors.has_others) == (False, True)
         assert loss == pytest.approx(total / 30, rel=1e-5)
@@ -92,7 +104,7 @@ def test_one_count_fits_several_losses_only_where_one_number_divides_them_all():
     made.compile(loss=ignored)
     loss_of(made, (TOKENS, TOKENS), training=True, divisors=(divisors := Divisors()))
     assert divisors.agree
-    assert float(divisors.count()) == LENGTHS.sum()
+    assert float(divisors.count(())) == LENGTHS.sum()
 
 
 @pytest.mark.parametrize(
@@ -103,12 +115,16 @@ def test_one_count_fits_several_losses_only_where_one_number_divides_them_all():
         (AllReduce(learning_rate=RATE), "mean_with_sample_weight", WEIGHTS, {"workers": 3, "backend": "threads"}),
         (SyncSGD(learning_rate=RATE), "mean", None, {"workers": 2, "backend": "threads", "ps": 2}),
         (Serial(learning_rate=RATE), "mean", WEIGHTS, {"workers": 1, "backend": "threads", "devices_per_worker": 3}),
+        (KBatchSync(learning_rate=RATE, messages_per_update=2), "mean", None, {"workers": 1, "backend": "simulation"}),
+        (SyncSGDLR(learning_rates=(RATE,)), "mean", None, {"workers": 2, "backend": "simulation"}),
+        (PowerSGD(learning_rate=RATE / 2, momentum=0, rank=3), "mean", None, {"workers": 2, "backend": "simulation"}),
     ],
-    ids=["sync_sgd", "k_sync-sum", "all_reduce", "sync_sgd-2-ps", "devices"],
+    ids=["sync_sgd", "k_sync-sum", "all_reduce", "sync_sgd-2-ps", "devices", "k_batch_sync", "sync_sgd_lr", "powersgd"],
 )
 def test_synchronous_steps_are_those_of_one_batch_of_all_workers(scheme, reduction, weight, how, tmp_path):
     data = (TOKENS, Y) if weight is None else (TOKENS, Y, weight)
-    options = {"batch_size": 6 // how["workers"], "steps": STEPS, "run_dir": tmp_path, "probe": False}
+    each = scheme.messages_per_update
+    options = {"batch_size": 6 // how["workers"] // each, "steps": STEPS * each, "run_dir": tmp_path, "probe": False}
     result = train(trained := model(reduction), data, scheme, cluster=Cluster.local(**how), verbose=False, **options)
     for mine, keras_own in zip(trained.get_weights(), by_hand(model(reduction), TOKENS, Y, weight), strict=True):
         np.testing.assert_allclose(mine, keras_own, rtol=2e-5, atol=2e-6)
@@ -127,6 +143,18 @@ def test_class_weights_count_as_in_one_batch_of_all_workers(tmp_path):
         np.testing.assert_allclose(mine, own, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("scheme", [SyncSGD(learning_rate=RATE), AllReduce(learning_rate=RATE)], ids=lambda s: s.name)
+def test_a_smaller_batch_of_a_data_function_counts_by_its_examples(scheme, tmp_path):
+    """Of 6 examples one worker has a batch of 4, and the other a batch of 2."""
+    train(
+        trained := model("mean", mask=False), lambda: tf.data.Dataset.from_tensor_slices((TOKENS, Y)).batch(4), scheme,
+        cluster=Cluster.local(workers=2, backend="threads"), batch_size=4, steps=STEPS, run_dir=tmp_path,
+        probe=False, verbose=False,
+    )  # fmt: skip
+    for mine, own in zip(trained.get_weights(), by_hand(model("mean", mask=False), TOKENS, Y, None), strict=True):
+        np.testing.assert_allclose(mine, own, rtol=2e-5, atol=2e-6)
+
+
 @pytest.mark.parametrize(
     ("scheme", "divided", "summed", "told"),
     [
@@ -137,6 +165,9 @@ def test_class_weights_count_as_in_one_batch_of_all_workers(tmp_path):
         (AllReduce(delay=1), "by count", False, "all_reduce with a delay takes the mean of its workers' means"),
         (Krum(), "by count", False, "krum takes the mean of its workers' means"),
         (Krum(), "alike", True, "krum takes the mean of its workers' losses, which are sums"),
+        (rounded(SyncSGD(), "topk"), "by count", False, "sync_sgd with error feedback of its codec"),
+        (rounded(SyncSGD(), "topk:memory=no"), "by count", False, ""),
+        (SyncSGDLR(reduction="sum"), "by count", False, "sync_sgd_lr takes the mean of its workers' means"),
         (AsyncSGD(), "by count", True, ""),  # no common batch exists
         (DiLoCo(), "apart", True, ""),
     ],

@@ -60,7 +60,7 @@ class Scheme(CheckedCall):
     in_place: ClassVar[bool] = False
     sends_params: ClassVar[bool] = False  # the message is the worker's parameters: few codecs of `--codec` fit them
     describes_data: ClassVar[bool] = False  # local variables are of the worker's own shard: refuses `participation`
-    means_gradients: ClassVar[bool] = False  # an update steps along the mean of one gradient of each worker
+    means_gradients: ClassVar[bool] = False  # an update steps along the mean of gradients, each of a batch
     weighs: ClassVar[bool] = False  # these count by what divides their losses, such as valid positions: see `weighed`
     sums: ClassVar[tuple[str, ...]] = ()  # local variables that matter as a sum over all workers: zero when one is lost
     sends_in_turn: ClassVar[bool] = False  # messages have several vectors in turn: no codec, and no worker falls behind

@@ -172,6 +172,16 @@ def build_on(data: Any, model: Any, workers: int) -> None:
         ) from None
 
 
+def sizes_vary(train: Any, workers: int) -> bool:
+    """Return True if batches of a data function may have several sizes, such as the last one without `drop_remainder`.
+
+    Args:
+        train: nested arrays, whose batches have one size, or a data function of an InputContext.
+        workers: number of workers that share the data.
+    """
+    return callable(train) and any(spec.shape[0] is None for spec in leaves(_dataset(train, workers).element_spec))
+
+
 def _batch(data: Any, size: int) -> Any:
     """Return the first `size` examples of a data set's first batch; of arrays, those of `diagnostic_batch`."""
     if isinstance(data, tuple):

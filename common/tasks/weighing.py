@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..contract.feedback import WithMemory
 from ..contract.weighed import weighed
 from .job import Job
 
 
-def weigh(job: Job) -> None:
+def weigh(job: Job, sizes_vary: bool = False) -> None:
     """Let the mean gradient of a job be that of one batch of all workers, or add a warning that it is not.
 
     Schemes of mean gradients weigh them by what divides the loss, and add up losses that are sums. There is no common
     batch where workers take steps of their own, or messages count one by one: there each loss is that of its worker.
+    A codec's residual has no weight that fits the next batch, so that gradients with error feedback are not weighed.
+
+    Args:
+        job: the job, whose model has been tried on a batch.
+        sizes_vary: True if its batches may have several sizes.
     """
     scheme, recipe, devices = job.scheme, job.recipe, job.devices_per_worker
     workers = (scheme.sync.set_size(job.cluster.workers) if scheme.sync.exchanges else 1) or scheme.messages_per_update
     means = scheme.means_gradients and workers > 1
     by_count = recipe.divided == "by count"
-    weighs = means and by_count and (scheme.sync.uses_ps or not (scheme.overlap or job.options.schedule))
+    by_size = sizes_vary and recipe.divided == "alike" and not recipe.summed
+    weighs = means and (by_count or by_size) and not _hindrance(job)
     if weighs:
         job.scheme = weighed(scheme)
-    counts = by_count and (weighs or devices > 1)
+    counts = weighs or (by_count and devices > 1)
     job.recipe = replace(recipe, counts=counts, batches=devices * (workers if means else 1))
     together = workers > 1 and scheme.period == 1 and not scheme.sync.gossips
     if recipe.divided == "apart" and (together or devices > 1):
@@ -30,8 +37,9 @@ def weigh(job: Job) -> None:
             "so that no weight fits all: an update takes the mean of its workers' means, not that of one batch of all"
         )
     elif together and by_count and not weighs:
+        named = scheme.name + (_hindrance(job) if means else "")
         job.warnings.append(
-            f"{_named(job)} takes the mean of its workers' means, each over the valid positions or weights of its own "
+            f"{named} takes the mean of its workers' means, each over the valid positions or weights of its own "
             "batch, not the mean over all: sync_sgd weighs them"
         )
     if recipe.summed and together and not means:
@@ -41,7 +49,10 @@ def weigh(job: Job) -> None:
         )
 
 
-def _named(job: Job) -> str:
-    """Return the name of the job's scheme, with what keeps it from weighing gradients."""
-    how = [" with a delay"] * bool(job.scheme.overlap) + [" with a schedule"] * bool(job.options.schedule)
-    return job.scheme.name + "".join(how[:1] if job.scheme.means_gradients else [])
+def _hindrance(job: Job) -> str:
+    """Return what keeps a scheme of mean gradients from weighing them; empty if nothing does."""
+    if isinstance(job.scheme.codec, WithMemory):
+        return " with error feedback of its codec (memory=no leaves it out)"
+    if job.scheme.sync.uses_ps:
+        return ""
+    return " with a delay" if job.scheme.overlap else " with a schedule" if job.options.schedule else ""

@@ -7,8 +7,8 @@ Keras divides the sum of a loss by
     mean_with_sample_weight         the sum of the weights, times the mask; without both, the number of its values
 
 The mean of the gradients of batches of one size is that of the batch that they are together, if only numbers of values
-divide. If a mask or a sum of weights divides, it is the mean by these numbers, n_k: Σ n_k g_k / Σ n_k. A penalty of the
-parameters alone is the same in all of them, and remains so.
+divide. If a mask or a sum of weights divides, it is the mean by these numbers, n_k: Σ n_k g_k / Σ n_k; of batches of
+several sizes by those of their examples. A penalty of the parameters alone is the same in all of them, and remains so.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Divisors:
         """True if one and the same number divides all that depends on the batch."""
         return len(self._counts) == 1 and not (self.has_sums or self.has_others)
 
-    def count(self) -> Any:
-        """Return the number that divides the loss of the batch, a scalar."""
-        (count,) = self._counts.values()
+    def count(self, batch: Any) -> Any:
+        """Return the number that divides the loss of the batch, a scalar: of its examples where nothing else varies."""
+        (count,) = self._counts.values() or [lambda: tf.shape(tf.nest.flatten(batch)[0])[0]]
         return tf.cast(count(), tf.float32)
 
     @contextmanager

@@ -156,7 +156,7 @@ class FlatModel:
             ]
             with self._arrays(), keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
                 loss = tf.cast(loss_of(self.model, batch, training=True, divisors=divisors), tf.float32)
-                count = divisors.count() if divisors and self.counts else tf.constant(1.0)
+                count = divisors.count(batch) if divisors and self.counts else tf.constant(1.0)
         found = tape.gradient(loss, parts)
         self.unconnected = [i for i, gradient in enumerate(found) if gradient is None]
         gradients = [tf.zeros_like(x) if g is None else g for x, g in zip(parts, found, strict=True)]
