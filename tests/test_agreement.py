@@ -1,7 +1,10 @@
 """A data function whose order differs between its calls is refused before the start; noise that differs is not."""
 
 import random
+import secrets
+import uuid
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,6 +12,7 @@ import tensorflow as tf
 from distsgd import AsyncSGD, Cluster, UserError, train
 from distsgd.common.data import agreement
 from distsgd.common.data.agreement import check_order
+from distsgd.common.data.inputs import first_batches, sharding
 
 X = np.arange(64, dtype=np.float32)
 AT_IMPORT = np.random.default_rng(7)
@@ -43,6 +47,8 @@ REFUSED = {
     "default_rng": lambda: dataset(np.random.default_rng().permutation(X)),
     "RandomState": lambda: dataset(np.random.RandomState().permutation(X)),
     "Random": lambda: dataset(np.array(random.Random().sample(X.tolist(), 64), "f")),
+    "secrets": lambda: dataset(np.array(sorted(X, key=lambda _: secrets.randbits(32)))),
+    "uuid": lambda: dataset(np.array(sorted(X, key=lambda _: uuid.uuid4()))),
     "a permutation in a generator": generated(lambda: np.random.permutation(64)),
     "default_rng in a generator": generated(lambda: np.random.default_rng().permutation(64)),
     "a filter": lambda: dataset().unbatch().filter(lambda x: tf.random.uniform([]) < 0.7).batch(4),
@@ -85,8 +91,6 @@ def test_data_are_read_only_if_their_order_may_differ(monkeypatch):
 
 
 def test_train_refuses_before_the_start():
-    import keras
-
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(loss="mse")
 
@@ -96,3 +100,20 @@ def test_train_refuses_before_the_start():
 
     with pytest.raises(UserError, match="another order or choice"):
         train(model, make, AsyncSGD(), cluster=Cluster.local(2), batch_size=4, verbose=False)
+
+
+OUTSIDE = tf.constant(2.0)
+
+WITHOUT_GRAPH = {
+    "a number of a tensor": lambda: dataset(X * tf.constant(1.0).numpy()),
+    "a pass over a data set": lambda: dataset([float(x) for x in tf.data.Dataset.range(8)]),
+    "a tensor from outside": lambda: dataset().map(lambda x: x * OUTSIDE),
+    "a lookup": lambda: dataset().map(keras.layers.IntegerLookup(vocabulary=[1, 2])),
+    "a generator of TensorFlow": lambda: dataset(tf.random.Generator.from_seed(0).uniform([64])),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_GRAPH)
+def test_a_function_that_the_graph_of_a_worker_cannot_hold_is_refused(name):
+    with pytest.raises(UserError, match=r"cannot be called in a worker.*give the Dataset itself"):
+        first_batches(sharding(lambda: WITHOUT_GRAPH[name]().map(lambda x: (x, x))), None, 4, 2)

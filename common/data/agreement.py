@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -86,9 +87,12 @@ def _first_rows(dataset: Any, seed: int, worker: int) -> list[int]:
 
 @contextlib.contextmanager
 def _unseeded() -> Iterator[list[int]]:
-    """Note in a list each generator of NumPy or `random` that is made without a seed inside of the context."""
+    """Note in a list each draw of the system's random bits inside of the context, as for a generator without a seed.
+
+    `secrets`, `random.SystemRandom` and `uuid4` draw all of theirs from there.
+    """
     made: list[int] = []
-    draw, seed = bit_generator.randbits, random.Random.seed  # pyright: ignore[reportAttributeAccessIssue]
+    draw, seed, bits = bit_generator.randbits, random.Random.seed, os.urandom  # pyright: ignore[reportAttributeAccessIssue]
 
     def randbits(number: int) -> int:
         made.append(number)
@@ -99,11 +103,18 @@ def _unseeded() -> Iterator[list[int]]:
             made.append(0)
         seed(self, a, version)
 
+    def urandom(size: int, /) -> bytes:
+        if _caller() not in LIBRARIES:
+            made.append(size)
+        return bits(size)
+
     bit_generator.randbits, random.Random.seed = randbits, seeded  # type: ignore[method-assign,attr-defined]
+    os.urandom = random._urandom = urandom  # type: ignore[attr-defined]
     try:
         yield made
     finally:
         bit_generator.randbits, random.Random.seed = draw, seed  # type: ignore[method-assign,attr-defined]
+        os.urandom = random._urandom = bits  # type: ignore[attr-defined]
 
 
 def _caller() -> str:

@@ -12,6 +12,7 @@ from ..lazy import keras, tf
 from .dataset import leaves, num_examples, split_off, weighted
 from .examples import kind_of
 from .models import plain
+from .orders import agreeing
 from .suspects import diagnostic_batch
 from .trial import described
 
@@ -138,11 +139,13 @@ def first_batches(train: Any, test: Any, size: int, workers: int) -> tuple[Any, 
         workers: number of workers that share the data.
 
     Raises:
-        UserError: a data function raises an error, returns another type, or caches into one file on several workers.
+        UserError: a data function raises an error, returns another type, caches into one file on several workers, or
+            cannot be called in the graph of a worker.
     """
     if callable(train):
         make, train = train, _dataset(train, workers)
         _check_cache_files(train, make, workers)
+        _check_in_graph(make, workers)
     test = _dataset(test) if callable(test) else test
     return _batch(train, size), None if test is None else _batch(test, size)
 
@@ -207,6 +210,26 @@ def _batch(data: Any, size: int) -> Any:
             f"{described(batch)}"
         )
     return keras.tree.map_structure(lambda leaf: leaf[:size], batch)
+
+
+def _check_in_graph(make: DataFunction, workers: int) -> None:
+    """Raise `UserError` if a data function needs values or variables that the graph of a worker does not have."""
+    with tf.Graph().as_default() as graph, agreeing(0, 0):
+        try:
+            make(tf.distribute.InputContext(workers, 0, workers))
+            reason = ""
+        except Exception as error:
+            reason = plain(error).rstrip(".")
+            if "EagerTensor" in reason:
+                reason = "it uses a tensor, a layer or a data set that was made outside of it"
+    if not reason and any(op.type == "VarHandleOp" or "HashTable" in op.type for op in graph.get_operations()):
+        reason = "nothing initializes the variables or tables that it makes, as of a layer, a lookup or a generator"
+    if reason:
+        raise UserError(
+            f"the data function cannot be called in a worker, which builds a graph of it: {reason}. Compute there with "
+            "NumPy and with operations in map, put layers into the model, or give the Dataset itself, which is read "
+            "once into memory"
+        )
 
 
 def _check_cache_files(dataset: Any, make: DataFunction, workers: int) -> None:
