@@ -1,5 +1,6 @@
 """The reduction of workers without a ps: each adds up a slice for all."""
 
+import itertools
 import threading
 from functools import partial, reduce
 from types import SimpleNamespace
@@ -75,26 +76,28 @@ def in_variables(given):
     return tf.concat([tf.identity(part) for part in tf.split(given, [40_000, 1000, 3, 33_000, 5, 25_000, 992])], 0)
 
 
-@pytest.mark.parametrize("where", [0, 1, 50_000, 99_999])
-@pytest.mark.parametrize(("value", "buckets"), [(np.nan, 1), (np.inf, 1), (np.inf, 3)])
-def test_every_worker_sees_one_element_of_one_message_that_is_not_finite(where, value, buckets):
-    """It looks at one element of each slice, whichever worker has added that up."""
+@pytest.mark.parametrize("buckets", [1, 3])
+def test_every_worker_sees_one_element_of_one_message_that_is_not_finite(buckets):
+    """It looks at one element of each slice, whichever worker has added that up; the next round is fine again."""
     workers, size = 3, 100_000
     with tf.Graph().as_default() as graph:
         given = tf.compat.v1.placeholder(tf.float32, [size])
         exchange = lambda k, given: received(k, workers, buckets, in_variables(given))  # noqa: E731
         functions = [in_program_order(partial(exchange, k), given) for k in range(workers)]
-    vectors = np.ones((2, workers, size), np.float32)
-    vectors[1, 1, where] = value
+    cases = [(0, 0.0), *itertools.product((0, 1, 50_000, 99_999), (np.nan, np.inf)), (0, 0.0)]
     with tf.compat.v1.Session(graph=graph) as session:
 
         def rounds(k):
-            return [session.run(functions[k], {given: own[k]}) for own in vectors]
+            for where, value in cases:
+                vector = np.ones(size, np.float32)
+                vector[where] += value if k == 1 else 0
+                yield session.run(functions[k], {given: vector})
 
-        for going in [in_thread(partial(rounds, k)) for k in range(workers)]:
-            (fine, reply), (spoiled, _) = going.result(timeout=100)
-            assert (fine, spoiled) == (True, False)
-            assert (reply == 1).all()
+        for going in [in_thread(partial(list, rounds(k))) for k in range(workers)]:
+            told = going.result(timeout=100)
+            assert [fine for fine, _ in told] == [True, *[False] * 8, True]
+            assert (told[0][1] == 1).all()
+            assert (told[-1][1] == 1).all()
 
 
 @pytest.mark.parametrize(
