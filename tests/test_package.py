@@ -93,11 +93,11 @@ MAY_IMPORT = {
     "list": "",
     "explain downpour": "",
     "runs": "cli.runs " + " ".join(f"record.{name}" for name in RUNS.split()),
-    "Tab": "cli.completion",
+    "Tab": "cli.completion record.latest",
 }
 COMMAND_LINE = (
     "arguments cli cli.catalogue cli.flags cli.main errors files lazy packages record record.tables record_format "
-    "signals sources system"
+    "signals sources system triton"
 )
 
 

@@ -20,6 +20,8 @@ if sys.platform == "linux" and os.uname().machine == "x86_64" and "tensorflow" n
     if "TF_ENABLE_ONEDNN_OPTS" not in os.environ:  # see common/kernels.py, which this module is to do without
         os.environ |= {"TF_ENABLE_ONEDNN_OPTS": "1", "DISTSGD_SET_KERNELS": "1"}
 
+importlib.import_module("distsgd.common.triton").keep_apart()
+
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # see common/cards.py
 
 if "ipykernel" in sys.modules and "tensorflow" not in sys.modules:
