@@ -42,6 +42,9 @@ MEANINGS = {
     "tutorials": "notebooks notebook jupyter",
 }
 
+# Words of other systems that can mean one option alone: the command line takes them for it.
+SAME = {"lr": "learning_rate", "bs": "batch_size", "nproc_per_node": "workers", "num_processes": "workers"}
+
 SYNONYMS = {word: name for name, words in MEANINGS.items() for word in words.split()}
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -38,6 +38,8 @@ from .turns import WHOLE, Now, Order, TurnsAhead, check_order, now_of
 AHEAD = 512  # steps that are planned at a time
 ROWS = 6  # rows of the table for each of them; a step, its message and the reply are five operations at most
 
+OF_KERAS = ("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor")  # arguments of Keras' optimizers
+
 
 class Table:
     """The plan as variables that a graph reads: the operations of `AHEAD` steps, one after the other.
@@ -169,6 +171,10 @@ class Optimizer(keras.optimizers.Optimizer):
         self._loss: Any = None  # loss of the present step
         self._has_center = False  # True while the model's weights are the center
         self._seen: int | None = None  # step at which the callback of the present `fit` was called last
+
+    def __repr__(self) -> str:
+        """Return the algorithm and the number of workers, as in the call that makes such an optimizer."""
+        return f"Optimizer({self.scheme!r}, workers={self.workers})"
 
     # The variables.
 
@@ -361,8 +367,6 @@ class Optimizer(keras.optimizers.Optimizer):
         self._began_at.assign(int(self._iterations.numpy()))
         self._prepare()
 
-    # Saving.
-
     def load_own_variables(self, store: Any) -> None:
         """Load the variables of a saved run, which `fit` may do in another callback."""
         super().load_own_variables(store)
@@ -375,12 +379,9 @@ class Optimizer(keras.optimizers.Optimizer):
         if "learning_rate" in rates_of(self.scheme):
             rate = self._learning_rate
             values["learning_rate"] = rate if callable(rate) else float(str(np.float32(rate.numpy())))
-        kind = type(self.scheme)
-        scheme = {"module": kind.__module__, "class_name": kind.__qualname__}
-        scheme["config"] = keras.saving.serialize_keras_object(values)
+        scheme = saved_scheme(type(self.scheme), values)
         order = self.order if isinstance(self.order, str) else [int(k) for k in self.order]
-        own, of_keras = ("workers", "seed", "ps", "codec", "name"), ("clipnorm", "clipvalue", "global_clipnorm")
-        names = (*own, *of_keras, "loss_scale_factor")
+        names = ("workers", "seed", "ps", "codec", "name", *OF_KERAS)
         return {"scheme": scheme, "order": order} | {name: getattr(self, name) for name in names}
 
     @classmethod
@@ -410,6 +411,12 @@ def assigning(variables: Iterator[Any]) -> Callable[[Any, str], Any]:
         return own
 
     return variable
+
+
+def saved_scheme(kind: type[Scheme], values: dict[str, Any]) -> dict[str, Any]:
+    """Return a class of algorithms and the values of its fields as Keras saves them."""
+    config = keras.saving.serialize_keras_object(values)
+    return {"module": kind.__module__, "class_name": kind.__qualname__, "config": config}
 
 
 def kind_of(saved: dict[str, Any]) -> type[Scheme]:

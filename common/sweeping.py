@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from .arguments import at_least
-from .cluster.cluster import Cluster
+from .cluster.cluster import BackendName, Cluster
 from .cluster.fingerprint import class_digest, data_digest, model_digest
 from .contract.checks import check_kind
 from .contract.scheme import Scheme
@@ -26,7 +26,7 @@ from .record.repeats import FINISHED, completed
 from .record.saved_runs import SavedRun, by_seed, picture_of_means, read_run, sheet_of
 from .record.sheet import TableFormat
 from .tasks.options import Keywords, takes_options
-from .training import train
+from .training import cluster_of, train
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,9 @@ def sweep(
     *,
     seeds: int = 3,
     cluster: Cluster | None = None,
+    workers: int | None = None,
+    ps: int | None = None,
+    backend: BackendName | None = None,
     validation_data: Any = None,
     validation_split: float = 0.0,
     class_weight: Mapping[int, float] | None = None,
@@ -91,6 +94,9 @@ def sweep(
         schemes: the algorithms, such as `[SyncSGD(), DiLoCo()]`.
         seeds: number of runs of each algorithm, with the seeds from `seed` on.
         cluster: where to run, on this machine; the default is that of `train`.
+        workers: as in `train`; so are ps and backend.
+        ps: number of parameter servers.
+        backend: "processes", "threads" or "simulation".
         validation_data: as in `train`.
         validation_split: as in `train`.
         class_weight: as in `train`.
@@ -120,7 +126,8 @@ def sweep(
     """
     require_tensorflow()
     at_least(1, seeds=seeds)
-    schemes = list(schemes)
+    schemes = [schemes] if isinstance(schemes, Scheme) else list(schemes)
+    short = {"workers": workers, "ps": ps, "backend": backend}
     _check(model, schemes, cluster, options)
     first = options.pop("seed", 0)
     problem = {"validation_data": validation_data, "validation_split": validation_split, "class_weight": class_weight}
@@ -128,15 +135,16 @@ def sweep(
     runs = []
     with keep_warm():
         for scheme, seed in itertools.product(schemes, range(first, first + seeds)):
+            here = cluster_of(scheme, cluster, **short) if any(short.values()) else cluster
             keras.utils.set_random_seed(seed)
             seed_torch(seed)
             made = model()
             if not isinstance(made, keras.Model):
                 raise UserError(f"model must return a compiled Keras model. Received: {type(made).__name__}")
             what = [class_digest(type(scheme)), scheme, seed, model_digest(made), data_digest(made.get_weights())]
-            folder = _folder(scheme, [*what, cluster, common])
+            folder = _folder(scheme, [*what, here, common])
             if not _is_finished(folder):
-                how = {**problem, **options, "callbacks": callbacks, "verbose": verbose, "cluster": cluster}
+                how = {**problem, **options, "callbacks": callbacks, "verbose": verbose, "cluster": here}
                 try:
                     train(made, data, scheme, run_dir=folder, seed=seed, **how)
                 except (UserError, Interrupted):

@@ -35,6 +35,15 @@ def memory_bytes() -> float:
         return math.inf
 
 
+def free_bytes() -> float:
+    """Return the memory that programs can still take without swapping; infinity if the system does not tell it."""
+    try:
+        with open("/proc/meminfo") as file:
+            return 1024 * next(int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return math.inf
+
+
 def lock(handle: int, wait: bool = False) -> bool:
     """Lock a file until `unlock`, or until the last process with this handle ends.
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
 from rich.console import Console
 
-from .cluster.cluster import Cluster
+from .cluster.cluster import BackendName, Cluster
 from .cluster.fingerprint import given_name, model_digest
 from .contract.checks import check_kind
 from .contract.decay import weight_decay_of
 from .contract.scheme import Scheme
 from .data.agreement import check_order
-from .data.examples import read
+from .data.examples import read, yields_batches
 from .data.inputs import Sharded, build_on, first_batches, prepared, sizes_vary
 from .data.models import ModelRecipe, name_for
 from .data.named import load
@@ -39,6 +40,10 @@ from .settings import refuse, use_tensorflow, using
 from .tasks.job import Job, describe, make_job
 from .tasks.options import Keywords, Recovery, options_of, takes_options
 from .tasks.weighing import weigh
+
+USAGE = "train(model, (x, y), Downpour())"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -91,13 +96,52 @@ class Result:
         return summary_html(self.metrics, self.run_dir / "plot.png")
 
 
+def in_the_order_of_fit(function: Function) -> Function:
+    """Let `train` also take x and y as Keras' `fit` does, as two arguments, and the algorithm before the data."""
+
+    @functools.wraps(function)
+    def ordered(*values: Any, **named: Any) -> Any:
+        model, data, scheme = _in_order(list(values), named)
+        return function(model, data, scheme, **named)
+
+    return cast(Function, ordered)
+
+
+def _in_order(values: list[Any], named: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Return model, data and algorithm of a call, and take out of `named` those that have names there.
+
+    Raises:
+        UserError: one of them is missing, or it is not certain which is which.
+    """
+    schemes = [named.pop("scheme")] if "scheme" in named else []
+    schemes += [one for one in values if isinstance(one, Scheme)]
+    others = [named.pop("model")] if "model" in named else []
+    others += [one for one in values if not isinstance(one, Scheme)]
+    model, *data = [*others, *(named.pop(name) for name in ("data", "x", "y") if name in named)] or [None]
+    if not schemes and len(data) == 2:
+        return model, *data  # the second is no algorithm, and will be refused
+    if len(schemes) != 1 or not data:
+        raise UserError(f"train needs a model, data and an algorithm, as in {USAGE}")
+    if len(data) == 1:
+        return model, data[0], schemes[0]
+    if any(isinstance(one, tuple) or callable(one) or yields_batches(one) for one in data):
+        raise UserError(
+            f"train takes one argument of data, as in {USAGE}; those for validation are validation_data=..."
+        )
+    return model, tuple(data), schemes[0]
+
+
 @takes_options
+@in_the_order_of_fit
 def train(
     model: Any,
     data: Any,
     scheme: Scheme,
     *,
     cluster: Cluster | None = None,
+    workers: int | None = None,
+    ps: int | None = None,
+    backend: BackendName | None = None,
     validation_data: Any = None,
     validation_split: float = 0.0,
     class_weight: Mapping[int, float] | None = None,
@@ -133,6 +177,9 @@ def train(
             batches. One batch is tried before any process is started.
         scheme: the algorithm, for instance `Downpour(communication_period=5)`.
         cluster: where to run; the default is `Cluster.local()`, 1 ps and 2 workers in processes.
+        workers: number of workers on this machine, in place of `cluster=Cluster.local(workers=...)`.
+        ps: number of parameter servers on this machine, likewise.
+        backend: "processes", "threads" or "simulation", likewise.
         validation_data: data of the same kinds, on which the center is evaluated with the model's own metrics.
         validation_split: fraction of the examples, taken from their end, to use as `validation_data` if none is given.
         class_weight: a weight for the examples of each class, by its number; 1 for classes that are not named.
@@ -163,9 +210,10 @@ def train(
     """
     require_tensorflow()
     refuse()
+    callbacks = [*callbacks] if isinstance(callbacks, list | tuple) else [callbacks] if callbacks is not None else []
     _check_kinds(scheme, cluster, callbacks)
     how = options_of(options, inspect.signature(train).parameters, (type(scheme), Cluster.local, Recovery))
-    cluster = cluster or Cluster.local(workers=2 if scheme.sync.exchanges else 1)
+    cluster = cluster_of(scheme, cluster, workers=workers, ps=ps, backend=backend)
     data, size = read(data, "data", model, options.get("batch_size"), how.steps and how.steps * cluster.workers)
     if size is not None:
         how = replace(how, batch_size=size)
@@ -191,6 +239,20 @@ def train(
     if error is not None:
         raise error
     return Result(model, record.history(), metrics, job.run_dir)
+
+
+def cluster_of(scheme: Scheme, cluster: Cluster | None, **short: Any) -> Cluster:
+    """Return the cluster of a call of `train`: the given one, or one on this machine with the `short` arguments.
+
+    Raises:
+        UserError: both are given.
+    """
+    given = {name: value for name, value in short.items() if value is not None}
+    if cluster is None:
+        return Cluster.local(**{"workers": 2 if scheme.sync.exchanges else 1, **given})
+    for name, value in given.items():
+        raise UserError(f"cluster and {name} exclude each other: write cluster=Cluster.local({name}={value!r})")
+    return cluster
 
 
 def problem(dataset: str, model: str | None = None, *, seed: int = 0) -> tuple[Any, Any, Any]:
@@ -274,10 +336,10 @@ def _naming_examples(job: Job, model: Any) -> Iterator[None]:
 
 def _check_kinds(scheme: Any, cluster: Any, callbacks: Any) -> None:
     """Raise `UserError` for arguments of another type than `train` takes."""
-    check_kind(scheme, "train(model, (x, y), Downpour()), where x and y are one argument")
+    check_kind(scheme, USAGE)
     if cluster is not None and not isinstance(cluster, Cluster):
         raise UserError(f"cluster must be a Cluster, as in cluster=Cluster.local(workers=4). Received: {cluster!r}")
-    for callback in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:
+    for callback in callbacks:
         if not isinstance(callback, Callback | keras.callbacks.Callback):
             raise UserError(
                 "callbacks must be a list of distsgd.common.Callback and keras.callbacks.Callback objects. Received: "

@@ -6,7 +6,6 @@ and which tests must fail. If these tests pass, the mutation has survived: a tes
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import multiprocessing
 import os
@@ -20,6 +19,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from distsgd.common.cli.flags import Parser
+from distsgd.common.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 MUTATIONS = sorted((ROOT / "tests" / "mutations").glob("*.diff"))
@@ -114,14 +116,12 @@ CONTEXT = multiprocessing.get_context("forkserver")
 
 def main(arguments: Sequence[str]) -> int:
     """Return 0 if each mutation was killed, else 1."""
-    parser = argparse.ArgumentParser(
-        prog="run.sh mutants", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser("run.sh mutants", (__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutations whose names contain this (default: all)")
     parser.add_argument("--list", action="store_true", help="print the mutations and their tests; run nothing")
     parser.add_argument("--limit", type=float, default=180.0, help="seconds for the tests of a mutation (default: 180)")
     parser.add_argument("--logs", type=Path, help="folder for the output of pytest (default: a temporary one)")
-    options = parser.parse_args(arguments)
+    options = parser.values(arguments)
     chosen = [diff for diff in MUTATIONS if not options.names or any(part in diff.stem for part in options.names)]
     if not chosen:
         print(f"error: no mutation has such a name. Received: {' '.join(options.names)}. See --list", file=sys.stderr)
@@ -147,4 +147,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

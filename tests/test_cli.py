@@ -186,7 +186,16 @@ def test_help_shows_flags_of_the_algorithm_and_common_ones_with_defaults(run_mai
         (["downpour", "--restart", "x"], "unknown option --restart of downpour. Did you mean --resume?"),
         (["resume"], "unknown algorithm or command 'resume'. It is an option, as in: downpour --resume ..."),
         (["zebra"], "unknown algorithm or command 'zebra'. See --help"),
-        (["downpour", "--lr", "3"], "unknown option --lr of downpour. Did you mean --learning-rate?"),
+        (["downpour", "--lr", "x"], "--learning-rate takes a number. Received: 'x'"),
+        (["serial", "--lr=-1"], "learning_rate must be a positive number"),
+        (["sync_sgd", "--bs", "0"], "batch_size must be at least 1"),
+        (["sync_sgd", "--nproc_per_node", "0"], "workers must be at least 1"),
+        (["sync_sgd_lr", "--lr", "3"], "unknown option --lr of sync_sgd_lr"),
+        (["help", "zebra"], "unknown algorithm or command 'zebra'. See --help"),
+        (["docs", "--foo"], "unknown option --foo of docs. See docs --help"),
+        (["runs", "--filter"], "--filter needs a value"),
+        (["list", "zebra"], "no algorithm has 'zebra' in its name, idea or paper"),
+        (["tutorials", "99"], "there is no such notebook; there are 01-"),
         (["fedopt", "--inner-optimizer", "lion"], "unknown option --inner-optimizer of fedopt. See fedopt --help"),
         (["diloco", "--period", "3"], "unknown option --period of diloco. Did you mean --communication-period?"),
         (["downpour", "--config", "x"], "--config: there is no file x"),
@@ -228,7 +237,6 @@ def test_help_shows_flags_of_the_algorithm_and_common_ones_with_defaults(run_mai
         ),
         (["--workers", "4"], "the algorithm or command comes first, as in: downpour --workers 4"),
         (["--workers", "4", "downpour", "agn"], "the algorithm or command comes first"),
-        (["list", "foo"], "list does not take 'foo'"),
         (["explain"], "algorithm is missing. See explain --help"),
         (["explain", "downpuor"], "unknown algorithm 'downpuor'. Did you mean downpour"),
         (["explain", "lookahed"], "unknown algorithm 'lookahed'. Did you mean lookahead"),
@@ -254,6 +262,18 @@ def test_bad_input_is_one_clear_line_with_exit_code_2_and_nothing_started(
     assert len(err.strip().splitlines()) == 1
     assert out == ""
     assert not (tmp_path / "runs").exists()
+
+
+def test_help_comes_before_a_command_too_and_the_catalogue_is_filtered_by_words(run_main):
+    assert run_main("help", "bandwidth")[1] == run_main("bandwidth", "--help")[1] != ""
+    code, found, _ = run_main("list", "gossip", "--json")
+    names = [json.loads(line)["algorithm"] for line in found.splitlines()]
+    assert code == 0
+    assert {"d_psgd", "ad_psgd", "noloco"} <= {*names}
+    assert "sync_sgd" not in names
+    _, found, _ = run_main("list", "fedavg")
+    assert "local_sgd" in found
+    assert "Other names: fedavg is local_sgd" in found
 
 
 def test_words_of_other_systems_mean_something_that_is_here():

@@ -37,12 +37,21 @@ def completed(monkeypatch):
         ("distsgd downpour --backend th", ["threads"]),
         ("distsgd fedavg --communication-p", ["--communication-period"]),
         ("distsgd explain downp", ["downpour"]),
+        ("distsgd downpour --dataset di", ["digits"]),
+        ("distsgd simulate downpour --network one", ["one-rack"]),
+        ("distsgd help swee", ["sweep"]),
+        ("distsgd replay la", ["latest"]),
+        ("distsgd compare latest runs/agn/20", ["runs/agn/20260101"]),
+        ("distsgd train --config sett", ["settings.toml"]),
         ("bash run.sh sw", ["sweep"]),
         ("bash ../run.sh downpour --learning-r", ["--learning-rate"]),
         ("./run.sh simulate downpour --workers 4 --upl", ["--uplink"]),
     ],
 )
-def test_words_are_completed_where_they_stand(line, found, completed):
+def test_words_are_completed_where_they_stand(line, found, completed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "agn" / "20260101").mkdir(parents=True)
+    (tmp_path / "settings.toml").touch()
     assert [word for word in completed(line) if word not in ("downpour_easy", "downpour_easgd")] == found
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from distsgd.algorithms import SCHEMES
+from distsgd.common.cli import dry_run, train
 from distsgd.common.cli import main as cli
-from distsgd.common.cli import train
 from distsgd.common.cli.dry_run import least_seconds, sizes
 from distsgd.common.cli.flag_groups import parse_flags
 from distsgd.common.cli.train import prepared, with_data
@@ -55,6 +55,10 @@ def test_nothing_is_started(monkeypatch, capsys):
     monkeypatch.setattr(train, "expected", lambda *_: {})
     assert cli.dispatch(["all_reduce", "--dry-run"]) == 0
     assert "no ps" in capsys.readouterr().out
+    monkeypatch.setattr(dry_run, "free_bytes", lambda: 5e9)
+    assert cli.dispatch(["downpour", "--ps", "200", "--dry-run"]) == 0
+    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "Warning: more than this machine has free: 203, about 14.8 GB" in out
 
 
 @pytest.mark.parametrize(

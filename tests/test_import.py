@@ -86,12 +86,21 @@ def test_the_readmes_algorithm_follows_its_equation(section, tmp_path):
     np.testing.assert_allclose(group.center, theta, rtol=1e-6)
 
 
+def test_the_only_algorithm_without_a_name_has_that_of_its_file(tmp_path):
+    (tmp_path / "my-own.py").write_text(
+        HEAD + "class Mine(AsyncSGD):\n    pass\nclass Other(Scheme):\n    name = 'other'"
+    )
+    assert {name: kind.__name__ for name, kind in import_schemes(tmp_path / "my-own.py", SCHEMES).items()} == {
+        "my_own": "Mine",
+        "other": "Other",
+    }
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [
         ("x = 1", "defines no scheme or codec"),
-        (HEAD + "class Mine(Scheme):\n    pass", "has no name"),
-        (HEAD + "class Mine(AsyncSGD):\n    pass", "has no name"),
+        (HEAD + "class Mine(Scheme):\n    pass\nclass Other(AsyncSGD):\n    pass", "has no name"),
         (HEAD + "class Mine(Scheme):\n    name = 'agn'", "another algorithm has already"),
         (HEAD + "class Mine(Scheme):\n    name = 'mine'\n    rate: float = 1.0", "needs @dataclass"),
         (

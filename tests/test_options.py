@@ -21,6 +21,7 @@ from distsgd.common.replay.reference.gradients import batch, mlp_gradient, skewe
 from distsgd.common.replay.replay import read
 from distsgd.common.sources import meanings
 from distsgd.common.tasks.options import Keywords, RunOptions
+from distsgd.common.training import _in_order, cluster_of
 from doubles import PausingAsyncSGD
 from runs import DIGITS, HIDDEN, ONES, quadratic, record
 
@@ -263,10 +264,10 @@ def test_an_option_that_is_not_known_is_refused_with_the_nearest_name():
         ("epoch", r"\. Did you mean epochs\b"),
         ("validation_dat", r"\. Did you mean validation_data\b"),
         ("learning_rate", r": write AsyncSGD\(learning_rate=...\)"),
-        ("workers", r": write Cluster.local\(workers=...\)"),
+        ("isolation", r": write Cluster.local\(isolation=...\)"),
         ("max_restarts", r": write Recovery\(max_restarts=...\)"),
         ("lr", r": write AsyncSGD\(learning_rate=...\)"),
-        ("n_workers", r": write Cluster.local\(workers=...\)"),
+        ("n_workers", r"\. Did you mean workers\?"),
         ("batchsize", r"\. Did you mean batch_size\?"),
         ("num_epochs", r"\. Did you mean epochs\?"),
         ("shuffle", ": each worker shuffles its shard in every epoch"),
@@ -279,9 +280,47 @@ def test_an_option_that_is_not_known_is_refused_with_the_nearest_name():
         train(quadratic([1.0]), ONES, Downpour(), period=3)
 
 
+X, Y, RULE = np.ones((4, 2)), np.ones(4), AsyncSGD()
+
+
+@pytest.mark.parametrize(
+    ("values", "named", "data"),
+    [
+        (["model", (X, Y), RULE], {}, (X, Y)),
+        (["model", X, Y, RULE], {}, (X, Y)),
+        (["model", X, Y], {"scheme": RULE}, (X, Y)),
+        (["model", RULE, (X, Y)], {}, (X, Y)),
+        ([RULE, "model", X], {}, X),
+        ([], {"model": "model", "x": X, "y": Y, "scheme": RULE}, (X, Y)),
+        (["model", X, Y, Y, RULE], {}, (X, Y, Y)),
+    ],
+)
+def test_train_takes_the_arguments_in_the_order_of_fit(values, named, data):
+    model, found, scheme = _in_order(values, named)
+    assert (model, scheme, named) == ("model", RULE, {})
+    assert found is data or all(mine is its for mine, its in zip(found, data, strict=True))
+
+
+def test_short_forms_of_a_cluster_on_this_machine():
+    assert cluster_of(RULE, None, workers=4, ps=2, backend="threads") == Cluster.local(4, ps=2, backend="threads")
+    assert cluster_of(Serial(), None, ps=None) == Cluster.local(1)
+    assert cluster_of(RULE, mine := Cluster.local(3), workers=None) is mine
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: train(), r"needs a model, data and an algorithm, as in train\(model, \(x, y\), Downpour\(\)\)"),
+        (lambda: train("model", (X, Y)), "needs a model, data and an algorithm"),
+        (lambda: train("model", X, Y), "scheme must be an algorithm such as .* Received: ndarray"),
+        (lambda: train("model", (X, Y), (X, Y), RULE), r"one argument of data, .* are validation_data=..."),
+        (lambda: train("model", iter([X]), iter([Y]), RULE), "one argument of data"),
+        (
+            lambda: train("model", X, RULE, workers=3, cluster=Cluster.local()),
+            r"write cluster=Cluster.local\(workers=3",
+        ),
+        (lambda: train("model", X, RULE, backend="thread"), "unknown backend 'thread'. Did you mean threads"),
+        (lambda: train("model", X, RULE, callbacks=3), "callbacks must be a list"),
         (lambda: Downpour(period=3), "Downpour has no argument 'period'. Did you mean communication_period, push_peri"),
         (lambda: SyncSGD(lr=0.1), r"SyncSGD has no argument 'lr'. Did you mean learning_rate\?"),
         (lambda: SyncSGD(0.1), r"positional arguments\): give them by name, as in SyncSGD\(learning_rate=...\)"),

@@ -125,7 +125,15 @@ def test_figures_of_a_script_have_a_panel():
     assert curves(figures) == {"reward, worker 0": [[0, 7], [2, 7]], "reward, worker 1": [[0.5, 7]]}
     without = [{k: v for k, v in row.items() if "loss" not in k and "accuracy" not in k} for row in rows]
     (figures,) = axes_of(Drawn(CONFIG, without))
+    assert figures.get_ylabel() == "reward"
+    scripted = [{**row, "length": 1.0} for row in rows if row["kind"] == "worker"]
+    losses, figures, _ = axes_of(Drawn(CONFIG | {"shapes": [[2]]}, [*scripted, ROWS[0]]))
     assert figures.get_ylabel() == "figures of the script"
+    for k in (0, 1):
+        of_worker = {
+            line.get_color() for axes in (losses, figures) for line in axes.lines if f"worker {k}" in line.get_label()
+        }
+        assert of_worker == {f"C{k}"}
 
 
 def test_a_title_stays_within_its_picture_and_names_a_problem_once():

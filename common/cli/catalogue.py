@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import re
 import shlex
 import sys
 from typing import Any
@@ -66,25 +67,39 @@ def _card_from_source(name: str) -> Card:
 
 def catalogue(arguments: list[str]) -> int:
     """Print the algorithms as a table; return the exit code."""
-    parser = Parser("run.sh list", "Show the catalogue.")
+    about = "Show the catalogue, or the algorithms that have all given words in their names, rules, ideas or papers."
+    parser = Parser("run.sh list", about, usage="run.sh list [word ...]")
+    parser.add_argument("words", nargs="*", metavar="word", help="as in: list gossip, list synchronous momentum")
     parser.add_argument("--json", action="store_true", help="Print a line of JSON for each algorithm, instead.")
-    if parser.values(arguments).json:
+    given = parser.values(arguments)
+    found = [name for name in SCHEMES if all(_has(name, word) for word in given.words)]
+    if not found:
+        raise UserError(f"no algorithm has {' and '.join(map(repr, given.words))} in its name, idea or paper. See list")
+    if given.json:
         from ..files import dumps  # not at the top: the table needs no NumPy
 
-        for name in SCHEMES:
+        for name in found:
             print(dumps({"algorithm": name, **dataclasses.asdict(card(name))}))  # noqa: T201
         return 0
     table = columns("algorithm", "", "idea", "paper")
-    for name in SCHEMES:
+    for name in found:
         known = card(name)
         table.add_row(
             name, known.timing, f"{known.idea} (= {known.equals})" if known.equals else known.idea, known.paper
         )
     page = Console(highlight=False)
     page.print(table)
-    others = ", ".join(f"{alias} is {shlex.join(command)}" for alias, command in aliases().items())
-    page.print(f"\nOther names: {others}.")
+    others = [f"{alias} is {shlex.join(command)}" for alias, command in aliases().items() if command[0] in found]
+    if others:
+        page.print(f"\nOther names: {', '.join(others)}.")
     return 0
+
+
+def _has(name: str, word: str) -> bool:
+    """Return True if the card of an algorithm has a word, or one that begins so: not asynchronous, for synchronous."""
+    known = card(name)
+    text = " ".join([name, known.timing, known.idea, known.paper, *known.aliases, known.equals]).replace("_", " ")
+    return re.search(rf"\b{re.escape(word.replace('_', ' '))}", text, re.IGNORECASE) is not None
 
 
 def aliases() -> dict[str, list[str]]:

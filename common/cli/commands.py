@@ -101,9 +101,11 @@ def mutants(arguments: list[str]) -> int:
 
 def docs(arguments: list[str]) -> int:
     """Build the site of the checkout with Sphinx, warnings as errors; return the exit code."""
+    Parser("run.sh docs", "Build the site in build/site with Sphinx, warnings as errors.").values(arguments)
     site = _checkout() / "build" / "site"
+    print("building the site: one to three minutes", file=sys.stderr, flush=True)  # noqa: T201
     sphinx = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-c", "docs"]
-    code = subprocess.call([*sphinx, *arguments, ".", str(site)], cwd=_checkout())
+    code = subprocess.call([*sphinx, ".", str(site)], cwd=_checkout())
     if code == 0:
         print(f"the site: {site / 'index.html'}")  # noqa: T201
     return code

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import argcomplete
+from argcomplete.completers import ChoicesCompleter, FilesCompleter
 from argcomplete.lexers import split_line
 from argcomplete.shell_integration import shellcode
 
 from ...algorithms import SCHEMES
 from ..arguments import spelt
+from ..record.latest import LATEST, ROOT
 from .catalogue import known_names, meant_by
 from .flags import Parser, plain
 
@@ -21,6 +23,10 @@ ACTIVE = "_ARGCOMPLETE"  # set by the shell's function; its value is the positio
 SHELLS = ("bash", "zsh", "fish")
 
 SCRIPT = "run.sh"  # of a checkout
+
+OF_RUNS = ("replay", "compare", "plot", "timeline", "evaluate")  # commands that take folders of runs
+
+OF_ALGORITHMS = ("explain", "sweep", "simulate", "bandwidth", "outputs", "leaderboard")  # those that take algorithms
 
 # Completion of `bash run.sh` and `./run.sh`. It starts the program itself: the script would set up a fresh checkout.
 OF_CHECKOUT = r"""
@@ -65,8 +71,38 @@ def complete(commands: Sequence[str], **options: Any) -> None:
 
         name, *_ = meant_by(words[place])
         parser = flag_parser(f"run.sh {name}", SCHEMES[name])
+        _complete_values(parser)
     else:
         parser = argparse.ArgumentParser(add_help=False)
-        known = [*commands, *known_names()] if len(words) == 1 else SCHEMES
-        parser.add_argument("command", type=plain(str), choices=[*known])
+        known = [*commands, *known_names()] if len(words) == 1 or words[1] == "help" else []
+        if known or words[1] in OF_ALGORITHMS:
+            parser.add_argument("command", type=plain(str), choices=[*known] or [*SCHEMES])
+        elif words[1] in OF_RUNS:
+            os.environ[ACTIVE] = str(int(os.environ[ACTIVE]) - len(words) + 2)  # several folders may come
+            parser.add_argument("run_dir", nargs="*").completer = _runs  # pyright: ignore[reportAttributeAccessIssue]
+        else:  # a script, a file of settings
+            parser.add_argument("file", nargs="*").completer = FilesCompleter()  # pyright: ignore[reportAttributeAccessIssue]
+            parser.add_argument("--config").completer = FilesCompleter()  # pyright: ignore[reportAttributeAccessIssue]
     argcomplete.autocomplete(parser, **options)
+
+
+def _runs(prefix: str, **_: Any) -> list[str]:
+    """Return the names of runs that begin so: `latest`, and the folders in `runs/`."""
+    newest = [LATEST, *(f"{path.parent.name}/{LATEST}" for path in ROOT.glob(f"*/{LATEST}"))] if ROOT.is_dir() else []
+    folders = [str(path) for path in sorted(ROOT.glob("*/*")) if path.is_dir() and path.name != LATEST]
+    return [name for name in (*newest, *folders) if name.startswith(prefix)]
+
+
+def _complete_values(parser: argparse.ArgumentParser) -> None:
+    """Let the options of an algorithm that take names complete these, and others that take runs or files."""
+    from ..cluster.platform import NETWORKS
+    from ..contract.rounding import CODECS
+    from ..data.models import MODELS
+    from ..data.named import DATASETS
+
+    names = {"codec": CODECS, "model": MODELS, "dataset": DATASETS, "network": NETWORKS}
+    completers: dict[str, Callable[..., Any]] = {"resume": _runs, "like": _runs}
+    completers |= {field: ChoicesCompleter(dict.fromkeys(known, "")) for field, known in names.items()}
+    for action in parser._actions:
+        if action.dest in completers:
+            action.completer = completers[action.dest]  # pyright: ignore[reportAttributeAccessIssue]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from ..arguments import nearest, with_tuples
+from ..arguments import SAME, nearest, with_tuples
 from ..errors import UserError
 from ..packages import PROGRAM
 from ..sources import meanings
@@ -130,9 +130,13 @@ def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def field_of(word: str) -> str:
-    """Return the name of the field of a flag, `run_dir` for `--run-dir=x`; an empty text for any other word."""
-    return word[2:].partition("=")[0].replace("-", "_") if word.startswith("--") else ""
+def field_of(word: str, known: Collection[str] = ()) -> str:
+    """Return the name of the field of a flag, `run_dir` for `--run-dir=x`; an empty text for any other word.
+
+    Another system's flag, such as `--lr`, has the field that it means among the `known` ones.
+    """
+    name = word[2:].partition("=")[0].replace("-", "_") if word.startswith("--") else ""
+    return SAME[name] if name not in known and SAME.get(name) in known else name
 
 
 def listed(text: str) -> list[str]:
@@ -142,7 +146,7 @@ def listed(text: str) -> list[str]:
 
 def takes_value(kind: type, word: str) -> bool:
     """Return True for a flag of the dataclass, `--run-dir`, whose value is the next word."""
-    name = "" if "=" in word else field_of(word)
+    name = "" if "=" in word else field_of(word, names(kind))
     return any(option.name == name and option.kind is not bool for option in _options(kind))
 
 
@@ -244,7 +248,8 @@ def _add(section: Any, name: str, kind: Any, default: Any, help: str) -> None:
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (tuple, list):
         kind = parts[0]
-        options["nargs"] = "*" if origin is list or Ellipsis in parts else len(parts)
+        # A flag without values empties a list that has some by default.
+        options["nargs"] = ("*" if default else "+") if origin is list or Ellipsis in parts else len(parts)
     convert, metavar = _reader(name, kind)
     added = section.add_argument(flag, type=convert, metavar=metavar, **options)
     if typing.get_origin(kind) is Literal:
@@ -322,7 +327,8 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UserError: a flag or its value is wrong.
         """
-        words = [re.sub(r"^--[^=]+", lambda flag: flag[0].replace("_", "-"), word) for word in arguments]
+        known = [action.dest for action in self._actions]
+        words = [re.sub(r"^--[^=]+", lambda flag: flag_of(field_of(flag[0], known)), word) for word in arguments]
         found, strange = self.parse_known_args(words)
         if strange:
             self._refuse(strange[0])

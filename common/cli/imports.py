@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +58,11 @@ def import_schemes(path: Path, known: Mapping[str, type[Scheme]]) -> dict[str, t
     """
     module = execute(path, "--import")
     schemes: dict[str, type[Scheme]] = {}
-    for scheme in _classes(module, Scheme):
+    found = _classes(module, Scheme)
+    unnamed = [scheme for scheme in found if not isinstance(vars(scheme).get("name"), str)]
+    if len(unnamed) == 1:  # as an algorithm of the catalogue, it has the name of its file
+        unnamed[0].name = re.sub(r"\W", "_", path.stem)
+    for scheme in found:
         _check(scheme, path, {**known, **schemes})
         schemes[scheme.name] = scheme
     if not schemes and not _classes(module, Compressor) and not hasattr(module, "TRANSCRIPTIONS"):

@@ -163,7 +163,9 @@ def _dispatch(arguments: list[str]) -> int:
     files, arguments = flags.taken_out("--import", arguments, wanted)
     for file in files:
         function("imports:import_file")(file, SCHEMES)
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    if not arguments or arguments[0] in ("-h", "--help"):
         return overview()
     if arguments[0] in ("-V", "--version", "version"):
         from importlib.metadata import version

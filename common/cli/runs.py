@@ -99,7 +99,8 @@ def list_runs(arguments: list[str]) -> int:
     about = "List the runs in a folder, the newest last."
     (options,) = flags.read("run.sh runs", about, arguments, {"options": Listing}, positional="folder")
     runs, notes = runs_in(options.folder)
-    runs = chosen(runs, options.filter)
+    if runs and not (runs := chosen(runs, options.filter)):
+        notes = [*notes, f"no run in {options.folder} has {' '.join(options.filter)}"]
     groups = by_seed(runs) if options.group else [[run] for run in runs]
     if options.table:
         print((sheet_of(groups) if options.group else _sheet(runs, options.folder)).in_format(options.table))  # noqa: T201
@@ -108,7 +109,7 @@ def list_runs(arguments: list[str]) -> int:
             print(dumps(row))  # noqa: T201
     elif options.group:
         Console(highlight=False, width=WIDTH).print(sheet_of(groups).for_terminal())
-    elif options.json:
+    elif options.json or not runs:
         for run in runs:
             row = {"run_dir": str(run.folder), **{name: run.values.get(name) for name in COLUMNS}}
             row |= {"figures": run.result["figures"]} if run.result.get("figures") else {}

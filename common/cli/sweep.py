@@ -145,7 +145,7 @@ def split(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[dict[str, li
     axes: dict[str, list[str]] = {}
     rest, left = [], iter(words)
     for word in left:
-        name, (_, equals, value) = flags.field_of(word), word.partition("=")
+        name, (_, equals, value) = flags.field_of(word, known), word.partition("=")
         if name not in known:
             rest.append(word)
             continue
@@ -202,7 +202,7 @@ def _without(kinds: Sequence[type[Scheme]], kind: type[Scheme], words: Sequence[
     having = {name: other for other in kinds for name in flags.names(other) if name not in mine}
     kept, left = [], iter(words)
     for word in left:
-        name = flags.field_of(word)
+        name = flags.field_of(word, having)
         if word.startswith("-") and name in having:
             if flags.takes_value(having[name], word):
                 next(left, None)

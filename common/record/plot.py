@@ -262,9 +262,13 @@ def _draw_losses(axes: Any, runs: Sequence[Drawn], x: str, band: Band) -> None:
                 _plot(axes, curves, band, run.label, style, ".4g")
         elif alone or not has_test:
             thin = {"lw": 1, "color": GREY} if has_test or alone else style
+            scripted = alone and "shapes" in run.config  # its workers have the colours of their other figures
             for i, (name, rows) in enumerate(_training(run).items()):
                 label = f"{run.label}: {rows[-1]['loss']:.4g}" if run.label else name
-                axes.plot(_positions(run, rows, x), [row["loss"] for row in rows], label="_" * (i > 0) + label, **thin)
+                if scripted:
+                    thin, label = _of_worker(rows[0]["worker"]), f"worker {rows[0]['worker']}, training"
+                label = "_" * (i > 0 and not scripted) + label
+                axes.plot(_positions(run, rows, x), [row["loss"] for row in rows], label=label, **thin)
         if has_test:
             tested = [(one, [row for row in one.centers if "test_loss" in row]) for one in run.all]
             curves = [_curve(one, rows, x, [row["test_loss"] for row in rows]) for one, rows in tested if rows]
@@ -311,10 +315,18 @@ def _draw_consensus(axes: Any, runs: Sequence[Drawn], x: str, band: Band) -> Non
 
 def _draw_figures(axes: Any, runs: Sequence[Drawn], x: str, band: Band) -> None:
     """Draw the numbers that the script of a run has logged, a curve for each name and worker."""
-    for (name, worker), rows in _figures_of_script(runs[0]).items():
-        values = [row[name] for row in rows]
-        axes.plot(_positions(runs[0], rows, x), values, lw=1, alpha=0.6, label=f"{name}, worker {worker}")
-    axes.set(ylabel="figures of the script")
+    found = _figures_of_script(runs[0])
+    names = [*dict.fromkeys(name for name, _ in found)]
+    for (name, worker), rows in found.items():
+        values, line = [row[name] for row in rows], LINES[names.index(name) % len(LINES)]
+        label = f"{name}, worker {worker}"
+        axes.plot(_positions(runs[0], rows, x), values, ls=line, alpha=0.6, label=label, **_of_worker(worker))
+    axes.set(ylabel=names[0] if len(names) == 1 else "figures of the script")
+
+
+def _of_worker(worker: int) -> dict[str, Any]:
+    """Return the line of a worker of a script, with the same colour in each panel."""
+    return {"lw": 1, "color": f"C{worker}"}
 
 
 def _draw_logged(axes: Any, runs: Sequence[Drawn], x: str, band: Band, name: str) -> None:
@@ -476,7 +488,7 @@ def _title(runs: Sequence[Drawn], width: int) -> str:
     settings = {k: v for k, v in config.get("hyperparameters", {}).items() if v is not None} | {"seed": config["seed"]}
     below = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
     title = textwrap.fill(f"{config['algorithm']} on {tasks[0]} ({machines})", width)
-    return f"{title}\n{textwrap.shorten(below, width, placeholder=' ...')}"
+    return f"{title}\n{textwrap.fill(below, width, max_lines=2, placeholder=' ...')}"
 
 
 def task_of(config: dict[str, Any]) -> str:

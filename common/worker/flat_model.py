@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..lazy import keras, tf
+from ..messages.torch_tensors import is_module
 from ..settings import source_of
 from .divisors import Divisors
 
@@ -200,7 +201,8 @@ def _in_floatx(tensor: Any) -> Any:
 def _check(model: Any) -> None:
     """Raise `UserError` for a model that would not be trained as its user expects."""
     if not isinstance(model, keras.Model):
-        raise UserError(f"the model must be a Keras model. Received: {_kind(model)}")
+        instead = ". A model of PyTorch trains in its own loop, with distsgd.join" * is_module(model)
+        raise UserError(f"the model must be a Keras model. Received: {_kind(model)}{instead}")
     if not model.built:
         raise UserError("the model has no variables yet: give it an Input layer, or call it on one batch")
     kind = type(model)

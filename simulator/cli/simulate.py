@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -31,6 +32,8 @@ from ...common.errors import Interrupted, UserError
 from ...common.files import dumps
 from ...common.launch.client import keep_warm
 from ...common.record.metrics import shown
+from ...common.record.plot import save
+from ...common.record.saved_runs import picture, read_run
 from ...common.record.tables import columns, figures, formatted
 from ...common.tasks.job import checked
 from ..virtual_time.forecast import Forecast, forecast
@@ -136,9 +139,20 @@ def compare(options: SimulationOptions) -> int:
         Console().print(table(names[: len(results)], results))
         for result in results:
             print(f"{result['algorithm']}: {result['run_dir']}")  # noqa: T201
+        if picture := _drawn([Path(result["run_dir"]) for result in results if result["outcome"] == "completed"]):
+            print(picture)  # noqa: T201
     if options.output.json:
         print(dumps(results), flush=True)  # noqa: T201
     return max(result["exit_code"] for result in results)
+
+
+def _drawn(folders: Sequence[Path]) -> Path | None:
+    """Draw the curves of runs, as `compare` does, and return the path of the plot; None without two runs."""
+    if len(folders) < 2:
+        return None
+    path = folders[0] / "compare-seconds.png"
+    save(picture([read_run(folder) for folder in folders], "seconds"), path)
+    return path
 
 
 def table(names: Sequence[str], results: Sequence[dict[str, Any]]) -> Table:
