@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -304,14 +305,19 @@ def test_the_command_compares_on_the_same_machines(tmp_path, monkeypatch, capsys
 
     monkeypatch.setattr(command, "perform", perform)
     monkeypatch.setattr(command, "keep_warm", contextlib.nullcontext)
+    monkeypatch.setattr(command, "read_run", str)
+    monkeypatch.setattr(command, "picture", lambda runs, x: (runs, x))
+    monkeypatch.setattr(command, "save", lambda figure, path: seen.append((figure, path)))
     monkeypatch.setenv("COLUMNS", "120")
     assert command.main(["--compare", "agn,sync_sgd:backup_workers=1,downpour", "--workers", "4", "--seed", "9"]) == 0
+    assert seen.pop() == ((3 * ["runs/x"], "seconds"), Path("runs/x/compare-seconds.png"))
     assert [scheme.name for scheme, *_ in seen] == ["agn", "sync_sgd", "downpour"]
     assert seen[1][0].backup_workers == 1
     assert seen[0][1:5] == seen[1][1:5] == seen[2][1:5]
     assert [bool(told) for *_, told in seen] == [True, False, False]
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("agn", "sync_sgd", "downpour", "0.2500", "2.0 kB", "5.0", "38%"))
+    figures = "agn", "sync_sgd", "downpour", "0.2500", "2.0 kB", "5.0", "38%", "runs/x/compare-seconds.png"
+    assert all(name in shown for name in figures)
 
 
 def test_a_huge_loss_leaves_room_for_the_names(monkeypatch):

@@ -139,8 +139,8 @@ def compare(options: SimulationOptions) -> int:
         Console().print(table(names[: len(results)], results))
         for result in results:
             print(f"{result['algorithm']}: {result['run_dir']}")  # noqa: T201
-        if picture := _drawn([Path(result["run_dir"]) for result in results if result["outcome"] == "completed"]):
-            print(picture)  # noqa: T201
+        if drawn := _drawn([Path(result["run_dir"]) for result in results if result["outcome"] == "completed"]):
+            print(drawn)  # noqa: T201
     if options.output.json:
         print(dumps(results), flush=True)  # noqa: T201
     return max(result["exit_code"] for result in results)
