@@ -1,5 +1,6 @@
 """A script's own loop on real processes: `launch` and `distsgd.join`."""
 
+import contextlib
 import json
 import os
 import random
@@ -25,6 +26,7 @@ from distsgd.common.errors import WaitTimeout
 from distsgd.common.launch.averages import mean_of_workers
 from distsgd.common.launch.join import JoinedWorker
 from distsgd.common.launch.script import MOST_PENDING, Echo, of_network
+from distsgd.common.launch.unlaunched import refuse_copies
 from distsgd.common.record import checkpoint
 from distsgd.common.record_format import read_config
 from distsgd.common.tasks.script_loop import Handoff
@@ -283,6 +285,23 @@ def step_here(before=lambda step: None):
             before(step)
             worker.step(w, loss=step)
     return w
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, "torchrun .* bash run.sh launch --workers 2 x.py"),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, "mpirun .* bash run.sh launch --workers 4 x.py"),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"}, "srun -n 3 bash run.sh launch --cluster slurm x.py"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, ""),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "3"}, ""),
+    ],
+)
+def test_copies_of_a_script_by_another_starter_are_no_runs_of_one_worker(monkeypatch, variables, said):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=said) if said else contextlib.nullcontext():
+        refuse_copies("x.py")
 
 
 def test_a_script_without_launch_is_one_worker_with_a_record(tmp_path, monkeypatch, capsys):

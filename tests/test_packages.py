@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import textwrap
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -205,6 +207,39 @@ def test_the_examples_of_torch_run_on_two_workers(example, argument, tmp_path, m
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["outcome"], result["workers"]) == ("completed", 2)
     assert 0 < result["figures"]["loss"] < 5
+
+
+def test_the_example_of_torch_runs_on_two_machines(tmp_path):
+    """Three programs, as on machines of their own, which find each other by their addresses."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        ps, *workers = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    command = [sys.executable, "-m", "distsgd", "launch", f"--ps_hosts={ps}", f"--worker_hosts={','.join(workers)}"]
+    tasks = [("ps", 0), ("worker", 0), ("worker", 1)]
+    with ExitStack() as stack:
+        programs = []
+        for job, index in tasks:
+            words = [
+                f"--job_name={job}",
+                f"--task_index={index}",
+                "--run-dir=run",
+                EXAMPLES / "torch_classifier.py",
+                "3",
+            ]
+            programs.append(stack.enter_context(subprocess.Popen([*command, *map(str, words)], cwd=tmp_path)))
+            stack.callback(programs[-1].kill)
+        assert [program.wait(300) for program in programs] == [0, 0, 0]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["algorithm"], result["outcome"], result["workers"]) == ("diloco", "completed", 2)
+    assert 0 < result["figures"]["loss"] < 2
+
+
+def test_optimizers_of_torch_do_not_meet_the_compiler_of_tensorflow():
+    """Where Triton is installed, they import it: a segmentation fault ended the process."""
+    code = "import distsgd, tensorflow, torch; torch.optim.SGD([torch.zeros(2, requires_grad=True)], 0.1)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
 
 
 def test_the_example_of_jax_finds_the_line():

@@ -158,6 +158,24 @@ def _task_of(config: Mapping[str, Any], separate_evaluator: bool) -> TaskSpec:
     return task_spec(hosts.get("ps", []), workers, job, index, separate_evaluator or bool(hosts.get("evaluator")))
 
 
+# Starters of other packages.
+
+
+def other_starter(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
+    """Return the program that has started several copies of this one, and their number; an empty name for none.
+
+    `torchrun` and `accelerate launch` set RANK and WORLD_SIZE, `mpirun` variables of its own, and `srun` those of a
+    step, which the batch script of a job does not have.
+    """
+    starters = {"torchrun": ("RANK", "WORLD_SIZE"), "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")}
+    starters["mpirun"] = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    for starter, (rank, size) in starters.items():
+        copies = _whole(environment.get(size, "")) if rank in environment else None
+        if copies is not None and copies > 1:
+            return starter, copies
+    return "", 1
+
+
 # Slurm.
 
 

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from rich.console import Console
 
 from ..cluster.cluster import Cluster
-from ..errors import DistsgdError, Interrupted, TaskFailed, first_line
+from ..cluster.discovery import other_starter
+from ..errors import DistsgdError, Interrupted, TaskFailed, UserError, first_line
 from ..lazy import require_tensorflow, tf
 from ..record.summary import summary
 from ..tasks.evaluator import Evaluator
@@ -112,6 +113,20 @@ class RunHere:
             raise self.outcome
 
 
+def refuse_copies(script: str) -> None:
+    """Raise `UserError` in one of several copies of a script: each would be a run of its own, with one worker."""
+    starter, copies = other_starter()
+    if starter == "srun":
+        how = f"srun -n {copies} bash run.sh launch --cluster slurm {script}, whose first task is the parameter server"
+    else:
+        how = f"bash run.sh launch --workers {copies} {script}"
+    if starter:
+        raise UserError(
+            f"{starter} has started {copies} copies of this script, and each would be a run of one worker. Start one "
+            f"run with all of them: {how}"
+        )
+
+
 class Unlaunched:
     """The only worker of a script, in the process of the script; `join` treats it as a `Launched` one."""
 
@@ -133,6 +148,7 @@ class Unlaunched:
             path = Path(sys.argv[0] or "script")
             name = path if path.suffix == ".py" and path.is_file() else Path("notebook")
             cls.current = cls(Script(name.resolve(), tuple(sys.argv[1:])))
+            refuse_copies(name.name)
             several = f"bash run.sh launch --workers 4 {name.name}" if name.suffix else "a script and run.sh launch"
             text = f"one worker, in this process; for several: {several}"
             cls.current.console.print(text, highlight=False, soft_wrap=True)
