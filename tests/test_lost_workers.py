@@ -335,7 +335,7 @@ def test_a_worker_that_is_killed_after_all_rounds_of_the_others_is_left_out(goin
     assert (lost["out_from"], lost["in_center_until"]) == (40, 40)
 
 
-@pytest.mark.slow
+@pytest.mark.rotating  # each gate has it over machines, in test_machines.py
 def test_gossip_ends_when_too_few_workers_are_left(going):
     run = going(RestingDPSGD(milliseconds=40), steps=480, workers=3, recovery=Recovery(min_workers=3))
     run.send("worker-1", signal.SIGKILL)

@@ -98,13 +98,18 @@ def test_variables_are_where_xla_finds_them_on_a_gpu():
     assert len(made) > 5 * len(SCHEMES)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "codec"),
-    [(AsyncSGD(), "int8"), (AsyncSGD(), "sign:memory=no"), (SyncSGD(), "bf16"), (SyncSGD(), "topk:fraction=0.3"),
-     (LocalSGD(communication_period=3), "bf16"), (LocalSGD(communication_period=3), "int8")],
+    [
+        pytest.param(AsyncSGD(), "int8", marks=pytest.mark.slow),
+        pytest.param(SyncSGD(), "topk:fraction=0.3", marks=pytest.mark.slow),
+        pytest.param(LocalSGD(communication_period=3), "bf16", marks=pytest.mark.slow),
+        pytest.param(AsyncSGD(), "sign:memory=no", marks=pytest.mark.rotating),
+        pytest.param(SyncSGD(), "bf16", marks=pytest.mark.rotating),
+        pytest.param(LocalSGD(communication_period=3), "int8", marks=pytest.mark.rotating),
+    ],
     ids=lambda value: getattr(value, "name", value),
-)  # fmt: skip
+)
 def test_slices_and_codecs_are_those_of_a_group(scheme, codec):
     how: Any = {"workers": 3, "ps": 3, "codec": codec}
     assert distance(trained(scheme, 24, jit_compile=True, **how), grouped(scheme, 24, **how)) < TOLERANCE

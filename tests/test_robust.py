@@ -159,9 +159,9 @@ def metrics(folder):
     [
         (Krum(), "threads", 1),
         (TrimmedMean(), "simulation", 1),
-        (TrimmedMean(), "threads", 1),
+        pytest.param(TrimmedMean(), "threads", 1, marks=pytest.mark.rotating),
         pytest.param(TrimmedMean(), "processes", 2, marks=pytest.mark.slow),
-        pytest.param(Krum(), "simulation", 1, marks=pytest.mark.slow),
+        pytest.param(Krum(), "simulation", 1, marks=pytest.mark.rotating),
         pytest.param(Krum(), "processes", 1, marks=pytest.mark.rotating),
     ],
 )
