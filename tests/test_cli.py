@@ -77,8 +77,19 @@ def test_the_overview_lists_every_algorithm(arguments, capsys):
     assert arguments != ("list",) or all(scheme.paper.split()[0] in shown for scheme in SCHEMES.values())
 
 
+def test_the_overview_has_measurements_of_this_project_on_demand(capsys):
+    shown = []
+    for arguments in (["--help"], ["--help-all"]):
+        assert cli.dispatch(arguments) == 0
+        shown.append(capsys.readouterr().out)
+    assert ["Measurements of this project" in text for text in shown] == [False, True]
+    assert ["endurance" in text for text in shown] == [False, True]
+    assert shown[0].endswith("--help-all\n")
+
+
 def test_the_overview_names_each_command_in_one_group():
-    words = [word for rows in cli.GROUPS.values() for word in {usage.split()[0] for usage, _ in rows}]
+    groups = [*cli.GROUPS.values(), *cli.MEASUREMENTS.values()]
+    words = [word for rows in groups for word in {usage.split()[0] for usage, _ in rows}]
     assert sorted(words) == sorted([*cli.COMMANDS, "<algorithm>", "--import"])
     for place in cli.COMMANDS.values():
         assert callable(cli.function(place)) if ":" in place else find_spec(f"distsgd.benchmarks.{place}")

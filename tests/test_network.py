@@ -16,7 +16,7 @@ from distsgd.common.sync.release import waiting_at
 from distsgd.simulator.virtual_time.links import SharedLinks
 from distsgd.simulator.virtual_time.network import Network
 from distsgd.simulator.virtual_time.resources import NEVER, Fair, level
-from distsgd.simulator.virtual_time.server import RoundTimings
+from distsgd.simulator.virtual_time.simulated_server import RoundTimings
 from distsgd.simulator.virtual_time.sizes import Sizes
 
 

@@ -26,7 +26,7 @@ from distsgd.simulator.cli import simulate as command
 from distsgd.simulator.execution import virtual_run as simulation
 from distsgd.simulator.execution.virtual_run import evaluation_points
 from distsgd.simulator.virtual_time.forecast import steady_staleness
-from distsgd.simulator.virtual_time.server import SimulatedServer
+from distsgd.simulator.virtual_time.simulated_server import SimulatedServer
 from runs import DIGITS, record
 
 ROUNDS, WORKERS = 8, 3

@@ -1,6 +1,7 @@
 """The house: folders that import downwards only, files and classes that fit their rooms."""
 
 import ast
+import dataclasses
 import io
 import os
 import re
@@ -10,6 +11,9 @@ import sys
 import tokenize
 from collections import Counter
 from pathlib import Path
+
+from distsgd.algorithms import SCHEMES
+from distsgd.common import Scheme
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = "algorithms", "benchmarks", "common", "simulator"
@@ -103,12 +107,56 @@ def test_distributed_sgd_stays_on_one_page():
     assert sum(lines_of(file.read_text()) for file in files) <= 320
 
 
-def test_no_two_modules_and_no_two_classes_of_common_share_a_name():
-    modules = [path.stem for path in FILES if path.is_relative_to(ROOT / "common") and path.stem != "__init__"]
-    trees = [ast.parse(path.read_text()) for path in FILES if path.is_relative_to(ROOT / "common")]
-    classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+def test_no_two_modules_and_no_two_classes_of_the_package_share_a_name():
+    """Except for those of `benchmarks`, each of which is a program."""
+    paths = [path for path in FILES if not path.is_relative_to(ROOT / "benchmarks")]
+    modules = [path.stem for path in paths if path.stem != "__init__"]
+    nodes = [node for path in paths for node in ast.parse(path.read_text()).body]
+    classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
     assert [name for name, times in Counter(modules).items() if times > 1] == []
     assert [name for name, times in Counter(classes).items() if times > 1] == []
+
+
+ENGINE_SETS = "scheme.but", "extended"  # functions whose keywords are members of a scheme
+
+
+def of_authors():
+    """What an author of a scheme can set: the public members of `Scheme` that are not final."""
+    declared = {name: getattr(Scheme, name, None) for name in (*vars(Scheme), *Scheme.__annotations__)}
+    kept = {name for name, member in declared.items() if getattr(getattr(member, "fget", member), "__final__", False)}
+    return {name for name in declared if not name.startswith("_")} - kept
+
+
+def test_each_member_that_an_author_of_a_scheme_can_set_is_set():
+    """By an algorithm, by a hyperparameter of a declared type, or by the engine."""
+    own = [kind.__mro__[: kind.__mro__.index(Scheme)] for kind in SCHEMES.values()]
+    used = {name for kinds in own for kind in kinds for name in vars(kind)}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                used |= {keyword.arg for keyword in node.keywords if ast.unparse(node.func) in ENGINE_SETS}
+    source = ast.parse((ROOT / "common" / "contract" / "scheme.py").read_text())
+    for function in (node for node in ast.walk(source) if isinstance(node, ast.FunctionDef)):
+        calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+        if any(isinstance(called, ast.Name) and called.id == "declared" for called in calls):
+            used.add(function.name)
+    assert of_authors() - used == set()
+    assert {"message", "sync", "scalars"} < of_authors()
+    assert not {"at", "takes_means"} & of_authors()
+
+
+def test_no_field_of_a_scheme_is_read_by_its_name_as_a_string():
+    """A field of any name that is not declared is the author's own."""
+    names = of_authors() | {field.name for kind in SCHEMES.values() for field in dataclasses.fields(kind)}
+    found = [
+        f"{name(path)}:{node.lineno}: {ast.unparse(node)}"
+        for path in FILES
+        if not path.is_relative_to(ROOT / "benchmarks")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr")
+        if "scheme" in ast.unparse(node.args[0]) and getattr(node.args[1], "value", None) in names
+    ]
+    assert found == []
 
 
 def test_every_folder_says_what_lives_there_and_what_it_may_import():

@@ -11,6 +11,7 @@ import errno
 import os
 import signal
 import sys
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -58,21 +59,27 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("simulate <algorithm>", "train in virtual time on described machines: --workers 1000"),
         ("simulate --compare <a>,<b>", "compare several algorithms on the same machines, in a table"),
         ("leaderboard [<name> ...]", "rank algorithms by virtual time to a loss, of eight trials each"),
-        ("benchmark", "measure each algorithm's virtual time to a target loss (--quick: three minutes)"),
-        ("claims [<name> ...]", "test claims of the papers in virtual time, with verdicts"),
-        ("reproduced [<name> ...]", "execute experiments of the papers with their settings"),
     ),
     "Develop": (
         ("test", "run the test suite (arguments go to pytest)"),
         ("mutants", "mutation testing: make one fault at a time, check that a test fails (6 minutes)"),
         ("docs", "build the site in build/site: a page for each algorithm, tutorials, reference"),
-        ("outputs [<name> ...]", "train each algorithm with its defaults, and keep the output for its page"),
-        ("choosing [<name> ...]", "execute the commands of docs/choosing.md and draw its pictures"),
-        ("pictures [<name> ...]", "draw the measured pictures again that show something else than their results"),
         (
             "check-devices",
             "run the catalogue on the GPUs (or CPUs) of this machine: a table to send (a quarter of an hour)",
         ),
+    ),
+}
+
+# Commands that the pages in docs/ are made with, which `--help-all` shows, too.
+MEASUREMENTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "Measurements of this project": (
+        ("benchmark", "measure each algorithm's virtual time to a target loss (--quick: three minutes)"),
+        ("claims [<name> ...]", "test claims of the papers in virtual time, with verdicts"),
+        ("reproduced [<name> ...]", "execute experiments of the papers with their settings"),
+        ("outputs [<name> ...]", "train each algorithm with its defaults, and keep the output for its page"),
+        ("choosing [<name> ...]", "execute the commands of docs/choosing.md and draw its pictures"),
+        ("pictures [<name> ...]", "draw the measured pictures again that show something else than their results"),
         ("verdicts", "train and replay every algorithm with 1 to 8 workers (hours): no run may differ"),
         ("soak", "run while tasks are killed and stopped at random: --minutes 5 --seed 1"),
         ("endurance", "measure memory and disk use of a run at full speed: --minutes 10"),
@@ -166,7 +173,9 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in ("-h", "--help"):
-        return overview()
+        return overview(GROUPS)
+    if arguments[0] == "--help-all":
+        return overview(GROUPS | MEASUREMENTS)
     if arguments[0] in ("-V", "--version", "version"):
         from importlib.metadata import version
 
@@ -209,19 +218,21 @@ def name_first(arguments: list[str]) -> list[str]:
     return [*names, *rest]
 
 
-def overview() -> int:
-    """Print all commands, in groups, and the names of the algorithms; return the exit code."""
+def overview(groups: Mapping[str, Iterable[tuple[str, str]]]) -> int:
+    """Print commands with usage and meaning, in groups, and the names of the algorithms; return the exit code."""
     console = Console(highlight=False)
     console.print("Distributed SGD algorithms on TensorFlow, on real processes.\n")
     console.print(f"Usage: {flags.PROGRAM} <algorithm or command> ...")
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2))
-    for group, rows in GROUPS.items():
+    for group, rows in groups.items():
         table.add_row()
         table.add_row(Text(group, style="bold"))
         for usage, meaning in rows:
             table.add_row(f"  {usage}", meaning)
     console.print(table)
     console.print(f"\n[bold]Algorithms[/] ({len(SCHEMES)})\n  {', '.join(SCHEMES)}")
+    if not groups.keys() & MEASUREMENTS.keys():
+        console.print("\nThe commands that measure this project, too: --help-all")
     return 0
 
 

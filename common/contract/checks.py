@@ -28,7 +28,7 @@ def check_kind(scheme: Any, usage: str) -> None:
     if not isinstance(scheme, Scheme):
         received = repr(scheme) if isinstance(scheme, str) else kind
         raise UserError(f"scheme must be an algorithm such as Downpour(), as in {usage}. Received: {received}")
-    if not isinstance(getattr(scheme, "name", None), str):
+    if not (scheme.name and isinstance(scheme.name, str)):
         raise UserError(f'class {kind} has no name: give it one, as in name = "{kind.lower()}"')
 
 

@@ -21,7 +21,7 @@ import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, final
 
 from ..arguments import CheckedCall
 from ..messages.codec import Codec
@@ -42,7 +42,7 @@ class Scheme(CheckedCall):
     A class that overrides nothing but `server_update` pushes plain gradients, keeps no state and is asynchronous.
     """
 
-    name: ClassVar[str]  # the command, `bash run.sh <name>`; by default the name of the module
+    name: ClassVar[str] = ""  # the command, `bash run.sh <name>`; by default the name of the module
     idea: ClassVar[str] = ""  # one line for the catalogue: the first of the class' docstring
     paper: ClassVar[str] = "none"  # authors and year
     aliases: ClassVar[tuple[str, ...]] = ()  # other names, each with the options that it means: "snoo --workers 1"
@@ -76,8 +76,7 @@ class Scheme(CheckedCall):
         """Take name and idea from module and docstring, and set `elementwise` to False unless the class declares it.
 
         A class that overrides a rule of the worker and declares `elementwise = True` promises that each coordinate of
-        its vectors depends only on that coordinate and on scalars, without slices or reshapes. Then the engine keeps a
-        large model in several pieces, and workers behind a barrier read one reply in shared memory.
+        its vectors depends on that coordinate and scalars alone. Then the engine may keep a large model in pieces.
         """
         super().__init_subclass__(**options)
         where = {
@@ -102,11 +101,9 @@ class Scheme(CheckedCall):
 
     @property
     def overlap(self) -> int:
-        """Local steps of a round that a worker makes between its message and the use of the reply, see `delay`.
+        """Last local steps of a round, made while its message travels: the reply is used after them, see `delay`.
 
-        Such a round of H steps begins with H - overlap of them. Then the message leaves; the worker makes the other
-        steps while it travels and the others are awaited, and uses the reply after the last. Default: 0, or the
-        hyperparameter `delay`.
+        Default: 0, or the hyperparameter `delay`.
         """
         return declared(self, "delay", 0)
 
@@ -129,10 +126,9 @@ class Scheme(CheckedCall):
         return Rounds.even(steps, self.period)
 
     def message_sizes(self, shapes: Sequence[tuple[int, ...]]) -> Sequence[int]:
-        """Return the elements of what a worker sends in a round: of each `worker.mean`, then of the message.
+        """Return the elements of what a worker sends in a round: of each `worker.mean`, then of message and reply.
 
-        The reply has as many as the message. Other sizes than one message of all parameters, [P], need a
-        synchronization rule without a ps, and rules of the worker that are not elementwise.
+        Other sizes than one message of all parameters, [P], need a rule without a ps that is not elementwise.
 
         Args:
             shapes: shapes of the model's variables.
@@ -147,11 +143,13 @@ class Scheme(CheckedCall):
         return 0
 
     @property
+    @final
     def declares_sizes(self) -> bool:
         """True if the scheme has a `message_sizes` of its own."""
         return type(self).message_sizes is not Scheme.message_sizes
 
     @property
+    @final
     def takes_means(self) -> bool:
         """True if a message may need means over all workers, `worker.mean`."""
         return self.declares_sizes and not self.sync.gossips
@@ -178,6 +176,7 @@ class Scheme(CheckedCall):
         """
         return None
 
+    @final
     def updates_per_round(self, workers: int) -> float:
         """Return the number of updates of the center in one round of all workers."""
         return self.sync.updates_per_round(workers) / self.messages_per_update
@@ -186,13 +185,12 @@ class Scheme(CheckedCall):
     def cancels_late(self) -> bool:
         """True if a worker stops its computation as soon as its message could only be dropped, and begins anew.
 
-        The computation ends at the moment of the update that makes it too late, in virtual time and in a `Group`: its
-        worker gets the newest center, and the event log has a pull in place of the message. Processes and threads do
-        not run such a scheme: a round has one step, within which no worker could look. Default: False, or the
-        hyperparameter `cancel_late`.
+        It gets the newest center at that update, in virtual time and in a `Group`; the event log has a pull in place
+        of the message. Processes and threads refuse it: no worker looks within a step. Default: that of `cancel_late`.
         """
         return declared(self, "cancel_late", False)
 
+    @final
     def is_late(self, staleness: int) -> bool:
         """Return True if a message of this staleness is dropped."""
         if self.sync.set_size(1) is not None:
@@ -209,6 +207,7 @@ class Scheme(CheckedCall):
         """Number of updates that worker 0 makes alone before the others start."""
         return declared(self, "warm_start", 0)
 
+    @final
     def at(self, step: Tensor) -> Scheme:
         """Return this scheme with every learning-rate schedule replaced by its value after `step` local steps.
 
@@ -218,6 +217,7 @@ class Scheme(CheckedCall):
         schedules = {name: rate for name, rate in rates_of(self).items() if callable(rate)}
         return self.but(**{name: schedule(step) for name, schedule in schedules.items()}) if schedules else self
 
+    @final
     def but(self, **attributes: Any) -> Self:
         """Return a copy with other attributes, of whatever kind; hyperparameters are not checked again."""
         now = copy.copy(self)
@@ -226,6 +226,7 @@ class Scheme(CheckedCall):
         return now
 
     @property
+    @final
     def scheduled(self) -> bool:
         """True if a learning rate is a schedule."""
         return any(map(callable, rates_of(self).values()))
@@ -274,16 +275,14 @@ class Scheme(CheckedCall):
         variable. In the `server_update` of a barrier it is the vector of all workers' numbers, a variable [W].
 
         Each ps task has its own copy, which the rule writes when it merges that task's slice. So compute them only from
-        values that are equal on all slices (staleness, `server.sent`, `server.completes`, other numbers), not from
-        vectors.
+        values that are equal on all slices: staleness, `server.sent`, `server.completes`, other numbers.
         """
         return {}
 
     def accepts(self, staleness: Tensor) -> Tensor | bool:
         """Return False to drop a message of this staleness: the version does not change, the worker gets the center.
 
-        Asynchronous and bounded rules ask. `Barrier` does not: it drops all messages older than the present version.
-        Nor does `Quorum`, which has `late` for that.
+        Asynchronous and bounded rules ask; `Barrier` drops all that are older than its version, `Quorum` has `late`.
         """
         return True
 

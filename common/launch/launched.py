@@ -108,7 +108,7 @@ class Launched:
             if not place.exists():
                 with writing(job.run_dir):
                     own_folder(job.run_dir)
-                    write_graph(job.run_dir, getattr(job.scheme.sync, "topology", ""), job.cluster.workers)
+                    write_graph(job.run_dir, job.scheme.sync.topology, job.cluster.workers)
                 with replacing(place) as file:
                     pickle.dump(agreed, file)
                     pickle.dump(import_path(), file)

@@ -122,7 +122,7 @@ def _run(
             if job.cluster.task is not None and verbose:
                 display.task(job.cluster.task, job.cluster.wait_seconds)
             if job.cluster.evaluates:
-                write_graph(job.run_dir, getattr(job.scheme.sync, "topology", ""), job.cluster.workers)
+                write_graph(job.run_dir, job.scheme.sync.topology, job.cluster.workers)
             begin(job, publish, model, lambda: stop.number)
             stop.check()
         if job.script is not None:

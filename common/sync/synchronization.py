@@ -45,6 +45,7 @@ class Synchronization:
         in_regions: True if workers exchange with the server of their region, on a ps task of its own (`InRegions`).
         can_lose: True if a run without a parameter server may continue without some of its workers (`Gossip`).
         label: the name of the rule in the catalogue.
+        topology: the graph of the workers (`Gossip`, `Pairs`); empty where there is none.
         buckets: number of parts in which a message leaves, each as soon as it is known; see `Collective`.
         late: with `set_size`, `drop` if a message computed on an older version is dropped, `count` if it is part of the
             next set.
@@ -64,6 +65,7 @@ class Synchronization:
     in_regions: ClassVar[bool] = False
     can_lose: ClassVar[bool] = False
     label: ClassVar[str] = "asynchronous"
+    topology: str = ""
     buckets: int = 1
     late: Literal["drop", "count"] = "drop"
     grace: float = 0.0

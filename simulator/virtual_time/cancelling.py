@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 
 from ...common.contract.scheme import Scheme
 from .resources import CANCEL, REPLY, Act, EventQueue
-from .server import RoundTimings, SimulatedServer
+from .simulated_server import RoundTimings, SimulatedServer
 
 IDLE = -1
 

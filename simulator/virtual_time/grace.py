@@ -7,7 +7,7 @@ from typing import Any
 
 from ...common.sync.release import SetOfMessages
 from .resources import GRACE
-from .server import SimulatedServer
+from .simulated_server import SimulatedServer
 
 SECOND = 10**9  # nanoseconds
 

@@ -13,7 +13,7 @@ from ...common.sync.pairs import Pairs
 from ...common.sync.synchronization import Synchronization
 from .network import Network
 from .resources import EventQueue
-from .server import RoundTimings, SimulatedServer
+from .simulated_server import RoundTimings, SimulatedServer
 from .sizes import Sizes
 
 

@@ -20,7 +20,7 @@ from ...common.errors import UserError
 from .links import SharedLinks
 from .network import Network
 from .resources import ARRIVE, HELD, Act, EventQueue
-from .server import DOWN, EXCHANGE, UP, RoundTimings, SimulatedServer
+from .simulated_server import DOWN, EXCHANGE, UP, RoundTimings, SimulatedServer
 from .sizes import Sizes
 
 

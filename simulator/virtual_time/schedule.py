@@ -30,7 +30,7 @@ from .neighbours import Neighbours, between_peers
 from .network import Network
 from .regional import Regional, check_regions
 from .resources import ARRIVE, BACK, COMPUTED, CRASH, NEVER, OVERLAPPED, REPLY, EventQueue, one_machine
-from .server import RoundTimings, SimulatedServer
+from .simulated_server import RoundTimings, SimulatedServer
 from .sizes import Sizes
 
 CHIEF = 0
