@@ -16,7 +16,7 @@ import pytest
 from distsgd.algorithms import AsyncSGD
 from distsgd.common import files
 from distsgd.common.errors import CannotWrite, UserError
-from distsgd.common.launch.client import Scratch
+from distsgd.common.launch.server_process import Scratch
 from distsgd.common.record import checkpoint
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.record.metrics import Metrics
@@ -93,8 +93,9 @@ def test_a_run_that_was_refused_or_has_ended_leaves_the_folder_free(tmp_path):
 
 def test_only_temporary_folders_of_killed_processes_are_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    code = "import tempfile, sys; tempfile.tempdir = sys.argv[1]; from distsgd.common.launch.client import Scratch; "
-    code += "scratch = Scratch(); print(scratch.name, flush=True); sys.stdin.read()"
+    code = "import tempfile, sys; tempfile.tempdir = sys.argv[1]; "
+    code += "from distsgd.common.launch.server_process import Scratch; scratch = Scratch()\n"
+    code += "print(scratch.name, flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdin=-1, stdout=-1, text=True) as other:
         theirs = Path(other.stdout.readline().strip())
         ours = Scratch()

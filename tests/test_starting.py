@@ -1,5 +1,6 @@
 """How tasks start: beside packages that start threads, in a sandbox, with modules that only the program finds."""
 
+import ast
 import importlib
 import importlib.util
 import json
@@ -22,7 +23,7 @@ from going import Going, Lasting
 from distsgd.algorithms import AsyncSGD, SyncSGD
 from distsgd.common import keep_warm, train
 from distsgd.common.cluster.task_spec import Addresses
-from distsgd.common.launch import by_value, deferral, forkserver, isolation
+from distsgd.common.launch import by_value, deferral, forkserver, isolation, server_process
 from distsgd.common.launch.task_process import Start, load
 from distsgd.common.tasks.options import Recovery
 from runs import ONES, linear, wait_until
@@ -392,3 +393,51 @@ def test_no_new_interpreter_survives_its_fork_server(environment, tmp_path):
     os.kill(server, signal.SIGKILL)
     assert isinstance(going.end(), Exception)
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+def test_a_command_starts_the_fork_server_before_it_imports_numpy(tmp_path):
+    """It ends with the command if no run takes it: arguments are wrong, or ask for another kind of run."""
+    code = """
+import sys
+from distsgd.common.cli.main import dispatch
+from distsgd.common.errors import UserError
+from distsgd.common.launch import server_process
+begun = []
+class Noted(server_process.ServerProcess):
+    def __init__(self, *arguments):
+        begun.append((self, "numpy" in sys.modules))
+        super().__init__(*arguments)
+server_process.ServerProcess = Noted
+for words in ("downpour --workers no", "downpour --workers no --backend threads", "downpour --workers no --dry_run"):
+    try:
+        dispatch(words.split())
+    except UserError as error:
+        print(error)
+print([(late, server.process.poll() is None, server.folder.name) for server, late in begun])
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
+    *errors, found = done.stdout.splitlines()
+    assert [error.partition(" takes")[0] for error in errors] == ["--workers"] * 3
+    ((late, runs, folder),) = ast.literal_eval(found)
+    assert (late, runs, Path(folder).exists()) == (False, False, False)
+
+
+def test_a_run_takes_the_process_that_is_there_if_it_is_of_its_kind(tmp_path):
+    usual, log = (sys.executable,), tmp_path / "forkserver.log"
+    for mode, python in (("off", usual), ("auto", (sys.executable, "-s"))):
+        with server_process.ahead(["--workers=4"]):
+            other = server_process._ahead
+            assert server_process.adopted(mode, python, log) is None
+            assert other.process.poll() is not None
+    with server_process.ahead(["--workers=4"]):
+        mine = server_process._ahead
+        mine.log.write_text("a warning\n")
+        assert server_process.adopted("auto", usual, log) is mine
+        assert server_process.adopted("auto", usual, log) is None
+    try:
+        assert mine.process.poll() is None
+        assert (mine.log, log.read_text()) == (log, "a warning\n")
+    finally:
+        mine.close(0)

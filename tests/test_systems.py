@@ -24,7 +24,7 @@ from distsgd.common.cli.flag_groups import Output
 from distsgd.common.data import mapped
 from distsgd.common.errors import CannotWrite
 from distsgd.common.launch import launcher
-from distsgd.common.launch.client import Scratch
+from distsgd.common.launch.server_process import Scratch
 from distsgd.common.record.display import Display
 from runs import job_of
 

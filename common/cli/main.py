@@ -187,7 +187,8 @@ def _dispatch(arguments: list[str]) -> int:
         return function(place)(rest) if ":" in place else function("commands:measure")(place, rest)
     if command:
         name, *options = meant_by(command)
-        return function("train:run_algorithm")(SCHEMES[name], [*options, *rest])
+        with function(".launch.server_process:ahead")(rest):
+            return function("train:run_algorithm")(SCHEMES[name], [*options, *rest])
     otherwise = "See --help"
     if flag := spelt(word, flags.names(function("flag_groups:Options"))):
         otherwise = f"It is an option, as in: downpour {flags.flag_of(flag)} ..."

@@ -3,91 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import select
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..cards import left_visible
 from ..cluster.cluster import Isolation
 from ..cluster.failure_detector import POLL_SECONDS, FailureDetector
 from ..errors import TaskLost, UserError, WaitTimeout
-from ..files import SCRATCH, open_in_place, temporary_folder, writing
 from ..kernels import Choice
-from ..signals import blocked, held
-from ..system import lock
 from ..waiting import awake
-from .channel import FORK_SERVER, Channel, pair
-from .isolation import PRELOAD, command
+from .channel import FORK_SERVER
+from .server_process import ServerProcess, adopted, current_folder, environment, import_path
 
 START_SECONDS = 60.0  # limit of silence while a fork server starts
 
-SEND_SECONDS = 60.0  # for a fork server to read a request
-
-END_SECONDS = 5.0  # for the remaining processes of a run to end
-
 LOG_LINES = 8
-
-OWNER = "owner"
-
-FRESH_SECONDS = 60.0
-
-
-class Scratch:
-    """A temporary folder that is deleted with this process; the next process deletes those of killed processes.
-
-    Attributes:
-        name: path of the folder.
-    """
-
-    def __init__(self):
-        place = temporary_folder()
-        for left in place.glob(f"{SCRATCH}*"):
-            with contextlib.suppress(OSError):  # another process owns it, or it is deleted already
-                _sweep(left)
-        with writing(place / f"{SCRATCH}*"):
-            self.folder = tempfile.TemporaryDirectory(prefix=SCRATCH, dir=place)
-            self.name = self.folder.name
-            self.owned = os.open(Path(self.name) / OWNER, os.O_RDWR | os.O_CREAT, 0o600)
-        lock(self.owned)
-
-    def cleanup(self) -> None:
-        """Delete the folder."""
-        self.folder.cleanup()
-        os.close(self.owned)
-
-
-def _sweep(folder: Path) -> None:
-    """Delete a folder of this user whose owner has ended; raises `OSError` if the owner is alive."""
-    owner = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW)
-    try:
-        status = os.fstat(owner)
-        fresh = time.time() - status.st_mtime < FRESH_SECONDS  # its owner may not have locked it yet
-        if status.st_uid == folder.lstat().st_uid == os.getuid() and not fresh and lock(owner):
-            shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(owner)
-
-
-def import_path() -> list[str]:
-    """Return the folders from which tasks import modules: those of this program."""
-    return [folder or current_folder() for folder in sys.path]
-
-
-def current_folder() -> str:
-    """Return the current folder; an empty text if it was deleted."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
 
 
 class ForkServer:
@@ -103,29 +36,16 @@ class ForkServer:
     def __init__(
         self, isolation: Isolation, kernels: Choice, python: Sequence[str] = (sys.executable,), logs: Path | None = None
     ):
-        ours, theirs = pair()
-        ours.settimeout(SEND_SECONDS)
-        self.channel = Channel(ours)
         self.number = 0  # of the present run
-        self.folder = Scratch()
         self.log_stays = logs is not None
-        self.log = (logs or Path(self.folder.name)) / f"{FORK_SERVER}.log"
         self.kernels_environment = kernels.environment
-        environment = self.environment()
-        environment.pop(PRELOAD, None)  # see `isolation`
-        with writing(self.log):
-            log = open_in_place(self.log, "wb")
+        log = logs and logs / f"{FORK_SERVER}.log"
+        begun = adopted(isolation, python, log) or ServerProcess(isolation, python, log)
+        self.process, self.channel, self.folder, self.log = begun.process, begun.channel, begun.folder, begun.log
+        self.close, self.kill = begun.close, begun.kill
         try:
-            with held(), theirs, log, blocked():
-                self.process = subprocess.Popen(
-                    command(python, isolation, "distsgd.common.launch.forkserver", str(theirs.fileno())),
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=environment,
-                    start_new_session=True,  # Ctrl-C reaches the launcher only
-                )
+            with contextlib.suppress(OSError):  # it has ended: `wait_for` tells
+                self.channel.send(op="prepare", environment=self.environment(), log=str(self.log.absolute()))
             ready = self.wait_for("server")
             self.network, self.kernels = ready["network"], ready["kernels"]
             self.forks = self.kernels is not None  # otherwise each task imports TensorFlow itself
@@ -135,26 +55,12 @@ class ForkServer:
                     f"that the ports of the run are open to every host that can reach this machine"
                 )
         except BaseException:
-            if hasattr(self, "process"):
-                self.close(0)
+            self.close(0)
             raise
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables for tasks: those that this program has now, with a few of their own."""
-        known = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
-        return {
-            "TF_CPP_MIN_LOG_LEVEL": "1",
-            "MALLOC_ARENA_MAX": "2",  # a quarter less memory for each worker
-            **known,
-            **left_visible(),
-            **self.kernels_environment,
-            "PYTHONPATH": os.pathsep.join(import_path()),
-            "OPENBLAS_NUM_THREADS": "1",  # a process with several threads cannot fork safely
-            "OMP_NUM_THREADS": "1",
-            "TF_GRPC_REUSE_PORT": "true",  # the fork server holds the ports until the run ends
-            "KERAS_BACKEND": "tensorflow",
-            "TMPDIR": self.folder.name,  # tasks end with `os._exit`, so TensorFlow does not delete its temporary files
-        }
+        return environment(self.folder.name, self.kernels_environment)
 
     def start(self, **request: Any) -> None:
         """Start the tasks of a run; `receive` then ignores late events of earlier runs.
@@ -214,21 +120,6 @@ class ForkServer:
     def last_words(self) -> str:
         """Return the last lines of the server's log, with its path if the log is kept."""
         return last_lines(self.log, named=self.log_stays)
-
-    def kill(self) -> None:
-        """Kill the server and all its children at once."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-
-    def close(self, seconds: float = END_SECONDS) -> None:
-        """End the server and all its children, by SIGKILL if that takes longer than `seconds`."""
-        self.channel.close()
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            self.process.wait()
-        self.folder.cleanup()
 
 
 _warm: dict[tuple[str, str | None], ForkServer] | None = None  # by isolation and kernels

@@ -26,6 +26,13 @@ IMPORTERS = ("keras", "tensorflow")
 # deferred, too. This saves time only: a package that is used during the import is imported then.
 AT_FIRST_USE = ("keras.wrappers", "keras.src.callbacks.orbax_checkpoint")
 
+# Modules that the graph of a task needs, and which import TensorFlow. `transport` comes before any other module that
+# registers Python functions: otherwise the tasks would have different tokens for the same `PyFunc`.
+FOR_A_GRAPH = (
+    "..messages.transport", "..messages.carried", "..messages.copies", "..server.parameter_server",
+    "..server.snapshots", "..worker.fed_worker", "..worker.without_copy",
+)  # fmt: skip
+
 CATCHING = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 
@@ -178,6 +185,8 @@ def import_tensorflow() -> None:
             import keras  # noqa: F401
             import tensorflow  # noqa: F401
 
+            for module in FOR_A_GRAPH:
+                importlib.import_module(module, __package__)
             from . import tasks  # noqa: F401
     finally:
         gc.enable()

@@ -4,6 +4,9 @@ The launcher starts it as `python -m distsgd.common.launch.forkserver FD NETWORK
 messages with it over one socket (see `channel`). Its children report their events on the same socket. When the
 launcher's end closes, for any reason, it ends its children and itself.
 
+It is started before the launcher has read the options of the run (see `server_process`). Meanwhile it imports all that
+needs no TensorFlow; the request `prepare` has the environment variables with which it imports TensorFlow.
+
 Forking is safe in a process with a single thread. If the environment starts another one, each task is a new interpreter
 instead, which imports TensorFlow itself.
 
@@ -28,10 +31,11 @@ from typing import Any
 
 from ..cluster.task_spec import Addresses
 from ..data.mapped import Pickler
+from ..files import no_link
 from ..kernels import used_here
 from ..messages.segments import raise_limit
 from ..signals import LEAVE, ignore
-from . import task_process
+from . import task_process, tasks  # noqa: F401  # of `tasks` all that needs no TensorFlow: imported before `prepare`
 from .channel import FORK_SERVER, Channel
 from .deferral import import_tensorflow
 from .task_process import BEAT_SECONDS, Parts, Start, become, load
@@ -197,12 +201,32 @@ def other_threads() -> list[str]:
     return found
 
 
+def prepare(channel: Channel) -> None:
+    """Wait for the request `prepare`, and take over its environment variables and its log.
+
+    Raises:
+        EOFError: the launcher has closed its end, as no run needs this process.
+    """
+    while (request := channel.receive()) is None:
+        pass
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    log = no_link(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+
 def main() -> None:
     """Import TensorFlow, unless tasks will do that themselves, and serve requests."""
     ignore()
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     raise_limit()
     others = other_threads()
+    try:
+        prepare(channel)
+    except (EOFError, ConnectionError):
+        os._exit(0)
     if not others:
         import_tensorflow()
     channel.send(event="server", network=sys.argv[2], kernels=None if others else used_here())

@@ -24,7 +24,7 @@ from ..tasks.results import write_graph
 from ..tasks.script_loop import LOOK_SECONDS, Handoff, ScriptLoop
 from ..waiting import POLL_SECONDS, awake, reachable
 from .by_value import dumps
-from .client import import_path
+from .server_process import import_path
 from .sessions import connect_worker
 from .terms import Terms, describe_script, of_later_join, place_of_terms
 

@@ -13,8 +13,9 @@ from ..cluster.restart_rule import RestartRule
 from ..errors import DistsgdError, WaitTimeout
 from ..waiting import awake
 from .channel import FORK_SERVER
-from .client import END_SECONDS, ForkServer, last_lines
+from .client import ForkServer, last_lines
 from .run_state import Event, RunState
+from .server_process import END_SECONDS
 
 STOP_SECONDS = 2.0  # for a task to notify the other machines that it was stopped
 

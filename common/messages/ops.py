@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework.func_graph import func_graph_from_py_func
+from tensorflow.python.ops import script_ops
 
 from ..settings import is_deterministic
 
@@ -102,20 +103,17 @@ def without_order(op: Any) -> None:
         order.run_independently(op)
 
 
-def token(function: Callable[..., Any], arguments: Sequence[Any], result: Any) -> str:
-    """Return the token by which TensorFlow calls a Python function of arrays.
+def token(function: Callable[..., Any]) -> str:
+    """Return the token by which TensorFlow calls a Python function of arrays, as `tf.numpy_function` registers it.
 
     Tokens are consecutive numbers. All processes import this module and `transport` before any other that registers
     Python functions, so their tokens agree, and a process can build a graph that calls the functions of another.
+    No graph is built: it would start a thread, and the fork server, which imports this module, may have one only.
 
     Args:
         function: a function that its module keeps; TensorFlow does not.
-        arguments: values of the types of its arguments.
-        result: dtype of its result.
     """
-    with tf.Graph().as_default() as graph:
-        tf.numpy_function(function, arguments, result)
-        return next(op for op in graph.get_operations() if op.type == "PyFunc").get_attr("token").decode()
+    return script_ops._py_funcs.insert(function)
 
 
 def call(known: str, data: Any, dtype: Any) -> Any:
@@ -133,7 +131,7 @@ def _time() -> float:
     return time.time()
 
 
-TIME = token(_time, [], tf.float64)
+TIME = token(_time)
 
 
 def now() -> Any:

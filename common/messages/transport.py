@@ -26,8 +26,8 @@ def _take(handle: Any) -> Any:
     return SEGMENTS.take(handle)
 
 
-PUT = token(_put, [b""], tf.int64)
-TAKE = token(_take, [b""], tf.uint8)
+PUT = token(_put)
+TAKE = token(_take)
 
 
 @dataclass(frozen=True)
