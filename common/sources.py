@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import dataclasses
 import functools
+import importlib
 import importlib.util
 import inspect
 import itertools
@@ -190,24 +192,30 @@ class ClassSource:
                         return self._value(value, owner.module)
         raise LookupError(attribute)
 
+    def statements(self) -> dict[str, tuple[str, ast.AnnAssign, str]]:
+        """Return for each field of a dataclass and its bases the module, the statement, and the meaning below it."""
+        found: dict[str, tuple[str, ast.AnnAssign, str]] = {}
+        for owner in reversed(list(self.lineage())):
+            if not any("dataclass" in ast.unparse(decorator) for decorator in owner.node.decorator_list):
+                continue
+            for lines in itertools.pairwise([*owner.node.body, ast.Pass()]):
+                match lines:
+                    case (ast.AnnAssign(target=ast.Name(id=name)) as field, below):
+                        if ast.unparse(field.annotation).startswith("ClassVar"):
+                            continue
+                        text = below.value.value if isinstance(below, ast.Expr) and _is_text(below.value) else ""
+                        before = found[name][2] if name in found else ""
+                        found[name] = owner.module, field, " ".join(text.split()) or before
+        return found
+
     def fields(self) -> dict[str, tuple[Any, str]]:
         """Return default and meaning of each field of a dataclass and its bases, as `meanings` finds them.
 
         Raises:
             LookupError: a default is no literal.
         """
-        found: dict[str, tuple[Any, str]] = {}
-        for owner in reversed(list(self.lineage())):
-            if not any("dataclass" in ast.unparse(decorator) for decorator in owner.node.decorator_list):
-                continue
-            for lines in itertools.pairwise([*owner.node.body, ast.Pass()]):
-                match lines:
-                    case (ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) as field, below):
-                        if ast.unparse(field.annotation).startswith("ClassVar"):
-                            continue
-                        text = below.value.value if isinstance(below, ast.Expr) and _is_text(below.value) else ""
-                        found[name] = _literal(value), " ".join(text.split()) or found.get(name, ("", ""))[1]
-        return found
+        statements = self.statements().items()
+        return {name: (_literal(field.value), text) for name, (_, field, text) in statements if field.value is not None}
 
     def _value(self, value: ast.expr, module: str) -> Any:
         match value:
@@ -218,3 +226,55 @@ class ClassSource:
             case ast.Name(id=name):
                 return self.find(module, name)
         return _literal(value)
+
+
+class Names(dict[str, Any]):
+    """The names of a module as values, for the expressions in its source; the module is not executed.
+
+    A class of this package is a `ClassSource`, and a function of it stands for itself alone. Only the standard library
+    is imported.
+    """
+
+    def __init__(self, module: str):
+        super().__init__()
+        self.module = module
+
+    def value(self, node: ast.expr) -> Any:
+        """Return the value of an expression.
+
+        Raises:
+            LookupError: it cannot be found without executing the module.
+        """
+        try:
+            return eval(compile(ast.Expression(node), self.module, "eval"), {"__builtins__": {}}, self)
+        except (TypeError, AttributeError, NameError) as error:
+            raise LookupError(f"{self.module}: {ast.unparse(node)} ({error})") from None
+
+    def __missing__(self, name: str) -> Any:
+        self[name] = found = self._found(name)
+        return found
+
+    def _found(self, name: str) -> Any:
+        for node in tree(self.module).body:
+            match node:
+                case ast.ClassDef(name=own) if own == name:
+                    return ClassSource(self.module, node)
+                case ast.FunctionDef(name=own) if own == name:
+                    return lambda **_: None
+                case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) if _target(node) == name:
+                    return self.value(value)
+                case ast.Import(names=names) | ast.ImportFrom(names=names):
+                    for alias in names:
+                        if name == (alias.asname or alias.name):
+                            return self._imported(node, alias.name)
+        return vars(builtins)[name]
+
+    def _imported(self, node: ast.Import | ast.ImportFrom, name: str) -> Any:
+        """Return what a module of this package has under a name, or what the standard library has."""
+        if isinstance(node, ast.ImportFrom) and node.level:
+            return Names(_origin(node, self.module))[name]
+        origin = node.module if isinstance(node, ast.ImportFrom) else name
+        if str(origin).partition(".")[0] not in sys.stdlib_module_names:
+            raise LookupError(f"{origin}.{name}")
+        found = importlib.import_module(str(origin))
+        return getattr(found, name) if isinstance(node, ast.ImportFrom) else found

@@ -1,14 +1,19 @@
 """Completion in a shell."""
 
+import dataclasses
 import io
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 from argcomplete.finders import CompletionFinder
 
+from distsgd.algorithms import SCHEMES
 from distsgd.common.cli import completion
 from distsgd.common.cli import main as cli
+from distsgd.common.cli.flag_groups import flag_parser
+from distsgd.common.cli.flags import in_source
 
 
 @pytest.fixture
@@ -58,6 +63,25 @@ def test_words_are_completed_where_they_stand(line, found, completed, tmp_path, 
 def test_the_first_word_is_a_command_or_an_algorithm(completed):
     for program in ("distsgd", "bash run.sh", "./run.sh"):
         assert {"train", "sweep", "downpour", "fedavg", "soak"} <= set(completed(f"{program} "))
+
+
+def test_options_read_from_the_source_are_those_of_the_classes():
+    def shown(parser):
+        words = {tuple(action.option_strings): action for action in parser._actions}
+        return {
+            flags: (action.nargs, action.completer() if hasattr(action, "completer") else None)
+            for flags, action in words.items()
+            if flags != ("--help-all",)
+        }
+
+    for name, kind in SCHEMES.items():
+        assert [*in_source(kind.__module__, kind.__name__)] or not dataclasses.fields(kind)
+        assert shown(completion.parser_of(name)) == shown(flag_parser(name, kind)), name
+
+
+def test_options_that_the_source_does_not_say_plainly_are_those_of_the_classes(monkeypatch):
+    monkeypatch.setattr(completion, "in_source", Mock(side_effect=LookupError))
+    assert "--learning-rate" in completion.parser_of("downpour").format_help()
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)

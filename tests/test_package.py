@@ -93,7 +93,8 @@ MAY_IMPORT = {
     "list": "",
     "explain downpour": "",
     "runs": "cli.runs " + " ".join(f"record.{name}" for name in RUNS.split()),
-    "Tab": "cli.completion record.latest",
+    "Tab downp": "cli.completion record.latest",
+    "Tab downpour --": "cli.completion record.latest",
 }
 COMMAND_LINE = (
     "arguments cli cli.catalogue cli.flags cli.main errors files lazy packages record record.tables record_format "
@@ -105,10 +106,11 @@ def test_a_quick_command_imports_the_modules_that_it_needs(tmp_path):
     code = """
 import io, json, os, sys
 from distsgd.common.cli.main import COMMANDS, dispatch
-os.environ |= {"_ARGCOMPLETE": "1", "COMP_LINE": "distsgd downp", "COMP_POINT": "13"}
 for text in sys.argv[1:]:
     if os.fork() == 0:
-        if text == "Tab":
+        if text.startswith("Tab "):
+            line = text.replace("Tab", "distsgd")
+            os.environ |= {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
             from distsgd.common.cli.completion import complete
             complete([*COMMANDS], output_stream=io.StringIO(), exit_method=lambda code: None)
         else:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import argcomplete
-from argcomplete.completers import ChoicesCompleter, FilesCompleter
+from argcomplete.completers import FilesCompleter
 from argcomplete.lexers import split_line
 from argcomplete.shell_integration import shellcode
 
@@ -16,7 +18,7 @@ from ...algorithms import SCHEMES
 from ..arguments import spelt
 from ..record.latest import LATEST, ROOT
 from .catalogue import known_names, meant_by
-from .flags import Parser, plain
+from .flags import Parser, add, in_source, plain
 
 ACTIVE = "_ARGCOMPLETE"  # set by the shell's function; its value is the position of the program's name, from 1
 
@@ -27,6 +29,13 @@ SCRIPT = "run.sh"  # of a checkout
 OF_RUNS = ("replay", "compare", "plot", "timeline", "evaluate")  # commands that take folders of runs
 
 OF_ALGORITHMS = ("explain", "sweep", "simulate", "bandwidth", "outputs", "leaderboard")  # those that take algorithms
+
+NAMES = {
+    "codec": ("..contract.rounding", "CODECS"),
+    "model": ("..data.models", "MODELS"),
+    "dataset": ("..data.named", "DATASETS"),
+    "network": ("..cluster.platform", "NETWORKS"),
+}  # options that take names: the module and the table that have them
 
 # Completion of `bash run.sh` and `./run.sh`. It starts the program itself: the script would set up a fresh checkout.
 OF_CHECKOUT = r"""
@@ -41,6 +50,23 @@ _distsgd_of_checkout() {
 }
 complete -o nospace -o default -o bashdefault -F _distsgd_of_checkout bash run.sh
 """
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """Return the parser of the flags of an algorithm: from their source, if that says them plainly."""
+    options = f"{__package__}.flag_groups", "Options"
+    try:
+        found = [*in_source(f"{SCHEMES.package}.{name}", SCHEMES.names[name]), *in_source(*options)]
+    except LookupError:
+        from .flag_groups import flag_parser
+
+        return flag_parser(f"run.sh {name}", SCHEMES[name])
+    parser = Parser(f"run.sh {name}", "", add_help=False)
+    parser.add_argument("-h", "--help", action="help", help="Show the usual options and exit.")
+    parser.add_argument("--help-all", action="help", help="Show all options with their full meanings and exit.")
+    for option in found:
+        add(parser, option, option.meaning.replace("%", "%%"))
+    return parser
 
 
 def main(arguments: list[str]) -> int:
@@ -66,14 +92,12 @@ def complete(commands: Sequence[str], **options: Any) -> None:
     os.environ[ACTIVE] = str(
         int(os.environ[ACTIVE]) + behind_bash + (place or len(words) - 1)
     )  # a parser reads the words after it
+    parser = argparse.ArgumentParser(add_help=False)
     if place:
-        from .flag_groups import flag_parser  # with NumPy, which the names of algorithms and commands do without
-
         name, *_ = meant_by(words[place])
-        parser = flag_parser(f"run.sh {name}", SCHEMES[name])
+        parser = parser_of(name)
         _complete_values(parser)
     else:
-        parser = argparse.ArgumentParser(add_help=False)
         known = [*commands, *known_names()] if len(words) == 1 or words[1] == "help" else []
         if known or words[1] in OF_ALGORITHMS:
             parser.add_argument("command", type=plain(str), choices=[*known] or [*SCHEMES])
@@ -95,14 +119,13 @@ def _runs(prefix: str, **_: Any) -> list[str]:
 
 def _complete_values(parser: argparse.ArgumentParser) -> None:
     """Let the options of an algorithm that take names complete these, and others that take runs or files."""
-    from ..cluster.platform import NETWORKS
-    from ..contract.rounding import CODECS
-    from ..data.models import MODELS
-    from ..data.named import DATASETS
-
-    names = {"codec": CODECS, "model": MODELS, "dataset": DATASETS, "network": NETWORKS}
     completers: dict[str, Callable[..., Any]] = {"resume": _runs, "like": _runs}
-    completers |= {field: ChoicesCompleter(dict.fromkeys(known, "")) for field, known in names.items()}
+    completers |= {field: partial(_names, *place) for field, place in NAMES.items()}
     for action in parser._actions:
         if action.dest in completers:
             action.completer = completers[action.dest]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _names(module: str, table: str, **_: Any) -> list[str]:
+    """Return the keys of a table in a module, which is imported only now: it may import NumPy."""
+    return [*getattr(import_module(module, __package__), table)]

@@ -6,6 +6,7 @@ A wrong flag raises a `UserError` of one line, which suggests the nearest names.
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import functools
 import re
@@ -20,7 +21,7 @@ from typing import Any, Literal, NoReturn
 from ..arguments import SAME, nearest, with_tuples
 from ..errors import UserError
 from ..packages import PROGRAM
-from ..sources import meanings
+from ..sources import ClassSource, Names, meanings
 
 WIDE, NARROW = 100, 60  # columns: the largest width of help; below the second, a meaning starts on a line of its own
 
@@ -90,7 +91,7 @@ def parser_of(
             if option.name == positional:
                 parser.usage = f"{parser.prog} {_add_positional(section, option, help)} [options]"
             else:
-                _add(section, option.name, option.kind, option.default, help)
+                add(section, option, help)
     return parser
 
 
@@ -118,6 +119,26 @@ def _options(kind: type, usual: Any = None, within: tuple[str, ...] = ()) -> Ite
             yield from _options(type(default), default, (field.name, *within))
         else:
             yield Option((field.name, *within), hints[field.name], default, meant.get(field.name, ""))
+
+
+def in_source(module: str, name: str, within: tuple[str, ...] = ()) -> Iterator[Option]:
+    """Yield the flags of a dataclass and nested ones from its source, with the defaults of switches and lists alone.
+
+    To import the classes takes twice as long.
+
+    Raises:
+        LookupError: the source does not say them plainly.
+    """
+    for field, (owner, node, meaning) in ClassSource.find(module, name).statements().items():
+        names, value = Names(owner), node.value
+        if isinstance(value, ast.Call) and any(word.arg == "metadata" for word in value.keywords):
+            continue  # no flag
+        if isinstance(kind := names.value(node.annotation), ClassSource):
+            yield from in_source(kind.module, kind.node.name, (field, *within))
+        else:
+            kind = typing.get_type_hints(type(name, (), {"__annotations__": {field: kind}}))[field]
+            decides = kind is bool or typing.get_origin(kind) in (tuple, list)  # of the form of the flag
+            yield Option((field, *within), kind, names.value(value) if decides and value else None, meaning)
 
 
 def names(kind: type) -> list[str]:
@@ -235,8 +256,9 @@ def _add_positional(section: Any, option: Option, help: str) -> str:
     return f"[{name} ...]" if several else f"[{name}]"
 
 
-def _add(section: Any, name: str, kind: Any, default: Any, help: str) -> None:
+def add(section: Any, option: Option, help: str) -> None:
     """Add one flag; a flag that is not given leaves no value, so that the dataclass supplies its default."""
+    name, kind, default = option.name, option.kind, option.default
     flag = flag_of(name)
     options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": help}
     if kind is bool:
