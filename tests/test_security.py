@@ -176,7 +176,7 @@ def test_files_are_opened_to_be_written_in_one_place():
         "common/messages/segments.py",  # memory
         "common/launch/isolation.py",  # of the kernel
         "common/launch/launcher.py",  # a temporary folder
-        "common/launch/client.py",  # the same
+        "common/launch/server_process.py",  # the same
         "common/launch/forkserver.py",  # the same
         "common/record/checkpoint.py",  # the folder itself, to flush it
         "common/cli/streams.py",  # the null device
