@@ -20,7 +20,7 @@ from distsgd.common.tasks.results import write_data
 from runs import change
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_FILES, MOST_LINES = 12, 1310
+MOST_FILES, MOST_LINES = 12, 1330
 BASE = [
     "common/__init__.py",
     "common/data/__init__.py",
