@@ -103,7 +103,8 @@ class Optimizer(keras.optimizers.Optimizer):
     order and a schedule begin anew.
 
     All workers take their batches from the data of `fit`, and share the state of layers, such as the statistics of
-    `BatchNormalization`. Everything else is as in a `Group`: on the same order both have the same center.
+    `BatchNormalization`. Everything else is as in a `Group`: on the same order both have the same center. Gradients
+    count alike, also of batches with a mask, whatever their numbers of valid positions.
 
     Args:
         scheme: the algorithm, for instance `Downpour(communication_period=5)`.

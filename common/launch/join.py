@@ -343,6 +343,7 @@ def join(
     `worker.step(gradient)`, the variables hold the point of the next gradient. Leaving the block ends the last round
     early; the variables then hold the center, on every worker, and center.npz in the run directory has it. A script
     that was started as `python my_script.py` is the only worker of a run, in its own process.
+    Gradients of all workers count alike, whatever the numbers of examples or valid positions of their batches.
 
     Args:
         scheme: the algorithm, for instance `DiLoCo(communication_period=50)`; the same on all workers.
