@@ -16,6 +16,7 @@ from distsgd.common.contract import Barrier, Gossip
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.messages.ops import when
 from distsgd.common.record import checkpoint
+from distsgd.common.record.callbacks import STOP, Callback
 from distsgd.common.record.round_log import load_rounds
 from distsgd.common.record.saved_runs import picture, read_run
 from distsgd.common.replay.replay import replay
@@ -416,5 +417,29 @@ def test_what_gossip_cannot_do_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("topology", "workers"), [*((graph, 8) for graph in GRAPHS), ("random-matching", 3)])
 def test_workers_meet_for_a_checkpoint_at_a_round_that_none_has_passed(topology, workers):
-    keeping = Keeping(job_of(DPSGD(topology=topology), workers), {}, collected=10)
-    assert keeping.lag >= 10 + Topology(topology).lead(workers)
+    keeping = Keeping(job_of(DPSGD(topology=topology), workers), {})
+    assert keeping.lag >= Topology(topology).lead(workers)
+
+
+class Interrupts(Callback):
+    """Leaves the name of a signal in the folder of the run, as the launcher does, once there is a round."""
+
+    def __init__(self, run_dir):
+        self.file = run_dir / STOP
+
+    def on_event(self, event):
+        if event["event"] == "first_update":
+            self.file.write_text("SIGTERM")
+
+
+@pytest.mark.parametrize("kind", [DPSGD, pytest.param(SGP, marks=pytest.mark.rotating)])
+def test_a_run_that_a_signal_interrupts_has_the_mean_of_its_last_common_round_and_resumes(kind, tmp_path):
+    how = {"workers": 3, "backend": "threads", "test": DIGITS.test, **FEW}
+    run = record(kind(), tmp_path / "run", steps=5000, callbacks=[Interrupts(tmp_path / "run")], **how)
+    reached = run.result["updates"]
+    assert 0 < checkpoint.newest(tmp_path / "run").version == reached < 5000
+    assert run.error() < 1e-5
+    shutil.copytree(tmp_path / "run", tmp_path / "again", ignore=shutil.ignore_patterns("result.json", "*.lock"))
+    again = record(kind(), tmp_path / "again", steps=reached + 20, **how)
+    assert again.result["recovery"]["resumed_from"] == reached
+    assert again.error() < 1e-5

@@ -238,7 +238,7 @@ def test_a_resumed_run_that_fails_is_not_compared_with_the_events_of_the_start_b
 def test_an_absent_worker_delays_no_checkpoint_and_its_missing_state_warns(halfway, monkeypatch, tmp_path):
     inner = LocalState.is_asked
     monkeypatch.setattr(LocalState, "is_asked", lambda self: self.calls.index == 0 and inner(self))
-    monkeypatch.setattr(loop, "Standstill", lambda keeping, patience: Standstill(keeping, lambda: 0.3))
+    monkeypatch.setattr(loop, "Standstill", lambda keeping, patience, place: Standstill(keeping, lambda: 0.3, place))
     keep = {"recovery": Recovery(checkpoint_seconds=1000, keep_checkpoints=9), "steps": STEPS, **SMALL}
     run = record(EFSGD(), tmp_path / "run", **keep)
     (warning,) = run.result["recovery"]["warnings"]

@@ -249,7 +249,7 @@ def test_a_worker_leaves_a_copy_at_its_end_if_checkpoints_are_written(wanted, as
 def test_a_state_is_read_while_a_worker_moves_only_where_its_messages_take_the_lock(uses_ps, meets):
     keeping = SimpleNamespace(meets=meets, waits_for_all=not uses_ps)
     now = PausedWorkers(np.array([True, False]), np.array([4, 4]), np.True_)
-    standstill = Standstill(keeping, lambda: 100.0)  # pyright: ignore[reportArgumentType]
+    standstill = Standstill(keeping, lambda: 100.0, int)  # pyright: ignore[reportArgumentType]
     calls = SimpleNamespace(paused_workers=lambda: now)
     assert standstill._stands(calls, lambda: True, most=-1.0, last=False) == uses_ps
     assert standstill.moving == "worker 1"
@@ -259,12 +259,12 @@ def test_a_state_is_read_while_a_worker_moves_only_where_its_messages_take_the_l
 
 
 @pytest.mark.parametrize(
-    ("meets", "stride", "lag", "meeting"), [("version", 1, 0, 18), ("rounds", 1, 0, 20), ("rounds", 7, 3, 28)]
+    ("meets", "gossips", "meeting"), [("version", False, 18), ("rounds", False, 20), ("version", True, 5004 + 3 + 8)]
 )
-def test_workers_meet_after_the_present_call_of_each_and_one_more(meets, stride, lag, meeting):
-    """Of 4 rounds at most, the first after a multiple of the stride that no worker can have passed."""
-    keeping = SimpleNamespace(meets=meets, stride=stride, lag=lag)
-    standstill = Standstill(keeping, lambda: 100.0)  # pyright: ignore[reportArgumentType]
+def test_workers_meet_after_the_present_call_of_each_and_one_more(meets, gossips, meeting):
+    """Of 4 rounds at most. In gossip no other worker can be more than 3 rounds ahead of worker 0."""
+    keeping = SimpleNamespace(meets=meets, gossips=gossips, lag=3)
+    standstill = Standstill(keeping, lambda: 100.0, lambda: 5000)  # pyright: ignore[reportArgumentType]
     assert standstill._earliest(Positions(np.int64(10), np.array([9, 12]), np.array([1, 4]))) == meeting
 
 

@@ -187,7 +187,7 @@ class RunState:
         self.root_cause = RootCause()
         self.alive = set(tasks)
         self.done = self.has_result = False
-        self.leave_by = math.inf
+        self.leave_by = self.stop_by = math.inf
         self.saving: dict[str, tuple[str, str, float]] = {}
         self.open_joins: set[str] = set()
         self.silenced: dict[str, float] = {}
@@ -286,10 +286,12 @@ class RunState:
         self.leave_by = awake.now()
         if self.far or scripts or not self.rule.awaits_workers:  # else no task has anything left to do
             self.leave_by += LEAVE_FAR_SECONDS if self.far else LEAVE_SECONDS
+        self.leave_by = min(self.leave_by, self.stop_by)
 
     def stop(self, seconds: float) -> None:
         """Wait for the result of an interrupted run, for so many seconds; failures do not count any more."""
-        self.done, self.leave_by = True, awake.now() + seconds
+        self.done = True
+        self.leave_by = self.stop_by = awake.now() + seconds
 
     def _restart(self, event: Event) -> None:
         """Start a task again that was killed."""

@@ -39,7 +39,7 @@ class SnapshotBuffer:
         centers: for each slice, the values that are evaluated, [number, n].
         passed: for each slice, the time of the write of each row, seconds since 1970, [number]; else `NEVER`.
         center_states: the mean of `states` over the workers, [number, S].
-        distances: the consensus distances of workers that gossip, [number].
+        distances: the consensus distances of workers that gossip, [number], in a list; else an empty one.
     """
 
     def __init__(self, multiples: Multiples, slices: Sequence[Any], states: Any, consensus: Any = None):
@@ -54,8 +54,8 @@ class SnapshotBuffer:
                 self.passed.append(tf.Variable(passed, name=f"snapshots_passed_{part.index}"))
         with tf.device(self.device):
             self.center_states = tf.Variable(self._with_first(states.initial_value[0]), name="snapshots_states")
-            if consensus is not None:
-                self.distances = tf.Variable(tf.zeros([multiples.number]), name="snapshots_consensus")
+            zeros = [] if consensus is None else [tf.zeros([multiples.number])]
+            self.distances = [tf.Variable(zero, name="snapshots_consensus") for zero in zeros]
 
     def _with_first(self, row: Any) -> Any:
         return tf.concat([row[None], tf.zeros([self.multiples.number - 1, row.shape[0]])], 0)
@@ -65,7 +65,7 @@ class SnapshotBuffer:
         cleared = []
         for i, part in enumerate(self.slices):
             with tf.device(part.device):
-                evaluated = [self.centers[i], self.center_states] if i == 0 else [self.centers[i]]
+                evaluated = [self.centers[i], self.center_states, *self.distances] if i == 0 else [self.centers[i]]
                 blank = [variable.assign(tf.zeros_like(variable.initial_value)).op for variable in evaluated]
                 cleared.append(tf.group(self.passed[i].assign(self.never).op, *blank))
         return cleared
@@ -87,8 +87,8 @@ class SnapshotBuffer:
             if self.center_states.shape[1]:
                 state = tf.reduce_mean(self.states, 0) if state is None else state
                 Row(self.center_states, rows).write(state[None][:times])
-            if self.consensus is not None:
-                Row(self.distances, rows).write(tf.fill([times], self.consensus.read_value()))
+            for distances in self.distances:
+                Row(distances, rows).write(tf.fill([times], self.consensus.read_value()))
         for part, centers, passed in zip(self.slices, self.centers, self.passed, strict=True):
             with tf.device(part.device):
                 evaluated = part.center if part.average is None else part.average
@@ -102,7 +102,7 @@ class SnapshotBuffer:
         """
         with tf.device(self.device):
             time, states = now(), self.center_states.read_value()
-            more = {} if self.consensus is None else {"consensus": self.distances.read_value()}
+            more = {"consensus": self.distances[0].read_value()} if self.distances else {}
         passed = tf.reduce_min(tf.stack([variable.read_value() for variable in self.passed]), 0)
         centers: Sequence[Any] = [variable.read_value() for variable in self.centers]
         return {"centers": tf.concat(centers, 1), "states": states, "passed": passed, "now": time, **more}

@@ -45,6 +45,7 @@ class Ending:
         self.interruption, self.kept = observer.interruption, False
         self.graph, self.rounds = calls.graph, RoundRecord(job)
         self.stopped = False
+        self.at_once = False  # the workers continue after a stop: without a ps the launcher ends them
         self.stopped_workers = 0  # workers that were removed from the active set, and still have to leave
 
     def stop_if_wanted(self) -> bool:
@@ -73,6 +74,8 @@ class Ending:
         self.stopped_workers = self.stopped_workers or self.calls.present()
         if self.graph.sync.uses_ps:
             self.calls.stop()
+        else:
+            self.at_once = not self.calls.is_stopped()  # by the chief, after a round of all workers
         self.report(event="stopped", reason=reason)
 
     def _keep_center(self) -> None:
@@ -83,11 +86,6 @@ class Ending:
         snapshot = self.calls.snapshot()
         check_finite(snapshot["center"], int(snapshot["at"]))
         unwritten(self._writes_of_center({name: value for name, value in snapshot.items() if name not in BESIDES}))
-
-    @property
-    def at_once(self) -> bool:
-        """True if the workers continue after a stop: without a parameter server the launcher ends them."""
-        return self.stopped and not self.graph.sync.uses_ps
 
     def finish(self, snapshot: Snapshot) -> None:
         """Write the results, let the workers leave, report the result, end the ps tasks.

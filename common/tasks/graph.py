@@ -21,7 +21,6 @@ from ..files import replacing
 from ..lazy import tf
 from ..settings import is_deterministic
 from ..spec import hostile_workers
-from ..sync.gossip import Gossip
 from ..worker.flat_model import FlatModel
 from ..worker.parameters import Parameters
 from .job import CHIEF, Job
@@ -59,7 +58,6 @@ class TaskGraph:
         operations: the operations of the requests to the ps, by name.
         of_workers: those of worker k, and its rounds.
         identity: placeholders of the number of the calling worker and of its incarnation, fed with each of its calls.
-        rounds_collected: rounds between two collections of a center that is the mean of the workers.
         multiples: versions of which snapshots are taken, or None; missing in a graph that was loaded.
         initial: center [P] and non-trainable state [S] that the run begins with. After `export` or `load` they are
             memory-mapped files, and take memory only for the parts that are read, while they are in use.
@@ -69,7 +67,6 @@ class TaskGraph:
     """
 
     in_place = can_lose = False
-    rounds_collected = 1
 
     def __init__(self, job: Job, workers: Sequence[int] = (), model: FlatModel | None = None):
         from ..messages.ops import building
@@ -130,8 +127,6 @@ class TaskGraph:
         multiples = job.plan.multiples(self.model.size + self.model.state_size) if takes_some else None
         self.multiples = multiples and Multiples(*multiples)
         last = None if job.options.schedule or job.plan.is_endless else max(map(len, job.plan.all_rounds))
-        if isinstance(self.sync, Gossip):
-            self.rounds_collected = self.sync.every(last, self.multiples)
         place = job.cluster.placement
         servers = place.ps_devices(job.ps)
         near = f"{place.worker_device(workers[0])}/device:CPU:0" if workers else servers[0]

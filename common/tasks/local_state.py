@@ -32,7 +32,6 @@ class Keeping:
     Args:
         job: the run.
         places: placeholders for the local state of a worker, by name.
-        collected: rounds between two collections of a center that is the mean of the workers.
 
     Attributes:
         layout: layout of the local state of a worker.
@@ -43,7 +42,7 @@ class Keeping:
         stops: workers stand still while the state is read: for their copies; and without a ps, as they write to the
             center without the lock.
         waits_for_all: the state is read only if all workers stand still; if not, also after a time limit.
-        stride: meetings are at multiples of this number: in gossip, of rounds after which the center is collected.
+        gossips: the center is the mean of the workers, which they bring up to date where they meet.
         meets: the number at which workers stand still together: the version, if each update has messages of all of
             them; the rounds of a worker, if the lead of workers is bounded. A worker at a standstill would block those
             that wait for it, so all reach the same number first. Empty otherwise: each stops at the end of a call.
@@ -51,13 +50,13 @@ class Keeping:
 
     meets: Literal["version", "rounds", ""] = ""
 
-    def __init__(self, job: Job, places: Any, collected: int = 1):
+    def __init__(self, job: Job, places: Any):
         workers, sync = job.cluster.workers, job.scheme.sync
         self.layout = Layout.of(places)
         # Without a ps and gossip the parameters of all workers equal the center on worker 0: these need no copy.
         own = self.layout if job.ps or sync.gossips else self.layout.besides("params")
         self.bytes = workers * own.bytes
-        self.workers, self.sync, self.sums, self.stride = workers, sync, job.scheme.sums, collected
+        self.workers, self.sync, self.sums, self.gossips = workers, sync, job.scheme.sums, sync.gossips
         # In pairs, others change the parameters of a worker also while it stands still; so do messages between servers.
         self.without_checkpoints = sync.in_pairs or sync.in_regions
         self.keeps = 0 < self.bytes <= MOST_BYTES and not self.without_checkpoints
@@ -68,11 +67,11 @@ class Keeping:
 
     @cached_property
     def lag(self) -> int:
-        """Rounds by which a worker may be ahead of the version; the chief alone asks: a graph of many takes seconds."""
+        """Rounds by which a worker may be ahead of worker 0, which alone asks: a graph of many takes seconds."""
         if not isinstance(self.sync, Gossip):
             return 0
         # In random pairs a worker may be ahead by more than W rounds.
-        return self.stride + max(self.workers, Topology(self.sync.topology).lead(self.workers))
+        return max(self.workers, Topology(self.sync.topology).lead(self.workers))
 
     @property
     def why_not(self) -> str:
@@ -93,6 +92,7 @@ class LocalState:
 
     Attributes:
         at_last: called while this worker stands still, if the run ends there.
+        ended: the run has ended there.
     """
 
     def __init__(self, calls: WorkerCalls, progress: Progress, keeping: Keeping, job: Job):
@@ -103,6 +103,7 @@ class LocalState:
         at_end = recovery.checkpoint_seconds is not None or recovery.checkpoint_steps is not None
         self.wanted_at_end = others_continue or at_end  # a checkpoint may be read after this worker's last round
         self.at_last: Callable[[], None] = lambda: None
+        self.ended = False
         self.interrupted = partial(interruption, job)
         self.answered = NONE  # the last request that this worker has answered
         self.offset = 0  # the version (if workers meet at one) minus the rounds of this worker
@@ -141,11 +142,14 @@ class LocalState:
         if not self.is_asked():
             return
         self.answered = asked = self.calls.asked
+        if self.keeping.gossips:
+            self.calls.collect(self.progress.rounds)
         self.write_copy()
 
         def is_saved() -> bool:
             saved = self.calls.read_asked() != asked
             if self.calls.is_last and not saved:
+                self.ended = True
                 self.at_last()
             return saved
 

@@ -185,14 +185,6 @@ class ScriptLoop(WorkerLoop):
         with contextlib.suppress(Left):
             super()._rounds(turn)
 
-    def _allowed(self, count: int) -> int:
-        """Return how many rounds the next call may make; raises `Left` after the last standstill of the run."""
-        count = super()._allowed(count)
-        if self.handoff.stands:
-            self.progress.stopping = True
-            raise Left
-        return count
-
     def _finish(self) -> None:
         """Report that all rounds are done; if a signal has stopped the run, the script makes those of other joins."""
         if self.progress.stopping:

@@ -32,13 +32,14 @@ class Standstill:
     Args:
         keeping: the parts of the local states to save, and the kind of meeting.
         patience: returns the seconds without any new round after which workers that meet are given up.
+        position: returns the rounds that worker 0 has done; in gossip the ps counts them only as they are collected.
 
     Attributes:
         moving: names of the workers that have not stood still in time at the last standstill.
     """
 
-    def __init__(self, keeping: Keeping, patience: Callable[[], float]):
-        self.keeping, self.patience = keeping, patience
+    def __init__(self, keeping: Keeping, patience: Callable[[], float], position: Callable[[], int]):
+        self.keeping, self.patience, self.position = keeping, patience, position
         self.ended = awake.now()  # end of the last standstill
         self.moving = ""
 
@@ -84,9 +85,12 @@ class Standstill:
 
     def _earliest(self, now: Positions) -> int:
         """Return the earliest meeting that no worker has passed when it reads the request."""
-        farthest = now.version if self.keeping.meets == "version" else int(now.rounds.max())
-        earliest = farthest + self.keeping.lag + 2 * int(now.longest_call.max())
-        return earliest + -earliest % self.keeping.stride
+        call = int(now.longest_call.max())
+        if self.keeping.gossips:
+            farthest = self.position() + call + self.keeping.lag  # worker 0 may be at the end of its call
+        else:
+            farthest = now.version if self.keeping.meets == "version" else int(now.rounds.max())
+        return farthest + 2 * call
 
     def _stands(self, calls: StateCalls, is_fine: Callable[[], bool], most: float, last: bool) -> bool:
         """Block until all workers stand still, or the time limit has passed; return True if the state may be read."""

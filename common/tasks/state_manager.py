@@ -185,8 +185,8 @@ class StateManager:
         if calls.worker_flags().finished.all():
             return  # the run is complete
         with self.standstill.of(calls, self._is_fine, INTERRUPTED_SECONDS, last=not self.leaves) as stands:
-            if not self.leaves:
-                calls.stop()
+            if not self.leaves and (stands or self.graph.sync.uses_ps):
+                calls.stop()  # else the evaluator ends the run: workers may wait for each other for good
             if stands:
                 self.saver.save_interrupted(calls)
             elif moving := self.standstill.moving:
@@ -194,8 +194,6 @@ class StateManager:
                     f"no checkpoint of the end: within {INTERRUPTED_SECONDS:.0f} s {moving} reached no end of a round"
                 )
                 self.report(event="warning", message=f"{text} that all workers could make")
-            if not self.graph.sync.uses_ps:  # a worker that moved on would change the center that is evaluated
-                self.over.wait()
 
     def _is_fine(self) -> bool:
         """Return False if the state needs to be restored, and the rule of restarts allows that."""

@@ -70,12 +70,12 @@ class WorkerLoop:
         self.progress = self.progress_of(self.calls, self.plan, recovery.on_nan, report)
         self.barrier = BarrierWait(self.calls, rule, report)
         self.state: StateManager | None = None  # only the chief has one
-        keeping = Keeping(job, self.calls.local_places, graph.rounds_collected)
+        keeping = Keeping(job, self.calls.local_places)
         self.local = LocalState(self.calls, self.progress, keeping, job)
         if index == CHIEF:
             about = identity(self.plan, graph.initial)
             saver = Saver(about, job.run_dir, recovery, rule.wait_seconds, report, keeping)
-            standstill = Standstill(keeping, lambda: self.calls.patience)
+            standstill = Standstill(keeping, lambda: self.calls.patience, lambda: self.local.meeting)
             signal = partial(interruption, job)
             endless = job.plan.is_endless
             self.state = StateManager(
@@ -170,6 +170,9 @@ class WorkerLoop:
     def _allowed(self, count: int) -> int:
         """Return how many of the next `count` rounds the next call may make, after a pause if the chief asks for it."""
         self.local.pause_if_asked()
+        if self.local.ended:
+            self.progress.stopping = True
+            return 0
         count = self.local.at_most(count)
         return count if self.carriers is None else self.carriers.begin(self.progress.rounds, count)
 
@@ -225,7 +228,7 @@ class WorkerLoop:
     def _finish(self) -> None:
         """Report that all rounds are done: the others no longer wait for this worker."""
         sync = self.calls.graph.sync
-        if sync.in_pairs or (sync.gossips and self.plan.is_endless):
+        if sync.in_pairs or (sync.gossips and self.plan.is_endless and not self.progress.stopping):
             if self.index == CHIEF:
                 self._await_last_rounds()
             self.calls.collect(self.progress.rounds)
