@@ -23,11 +23,12 @@ from distsgd.common.replay.replay import replay
 from distsgd.common.server.trace import ROUND
 from distsgd.common.sync.losses import variables as variables_of
 from distsgd.common.sync.topology import DRAWN, GRAPHS, Topology
+from distsgd.common.tasks import interruption, state_manager
 from distsgd.common.tasks.local_state import Keeping
 from distsgd.common.tasks.results import write_graph
 from distsgd.simulator.execution.arithmetic import Arithmetic
 from distsgd.simulator.virtual_time.schedule import EventLoop
-from runs import DIGITS, Harness, job_of, record
+from runs import DIGITS, Harness, job_of, patience, record
 
 FEW, RATE = {"batch_size": 8, "hidden": (8,)}, 0.25
 
@@ -433,7 +434,9 @@ class Interrupts(Callback):
 
 
 @pytest.mark.parametrize("kind", [DPSGD, pytest.param(SGP, marks=pytest.mark.rotating)])
-def test_a_run_that_a_signal_interrupts_has_the_mean_of_its_last_common_round_and_resumes(kind, tmp_path):
+def test_a_run_that_a_signal_interrupts_has_the_mean_of_its_last_common_round_and_resumes(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(state_manager, "INTERRUPTED_SECONDS", patience(60))  # on a busy machine
+    monkeypatch.setattr(interruption, "CHIEF_SECONDS", patience(70))
     how = {"workers": 3, "backend": "threads", "test": DIGITS.test, **FEW}
     run = record(kind(), tmp_path / "run", steps=5000, callbacks=[Interrupts(tmp_path / "run")], **how)
     reached = run.result["updates"]
