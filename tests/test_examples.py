@@ -20,13 +20,13 @@ from distsgd.common import (
     Recovery,
     Result,
     Scheme,
-    forecast,
     join,
     keep_warm,
     problem,
     sweep,
     train,
 )
+from distsgd.simulator import forecast
 
 ROOT = Path(__file__).resolve().parent.parent
 SLURM = {

@@ -11,10 +11,11 @@ import pytest
 import tensorflow as tf
 from means import AtServer, Normalised, PowerSGD, WithoutPS
 
-from distsgd.common import Platform, Recovery, UserError, forecast
+from distsgd.common import Platform, Recovery, UserError
 from distsgd.common.contract import Alone, Async, Bounded
 from distsgd.common.errors import WaitTimeout
 from distsgd.common.tasks.worker_calls import WorkerCalls
+from distsgd.simulator import forecast
 from runs import Harness, record
 
 HIDDEN = (8,)
