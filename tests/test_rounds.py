@@ -192,7 +192,7 @@ def calls_of(passed, busy, tmp_path, monkeypatch):
     worker.progress, worker.index, worker.state, worker.carriers = SimpleNamespace(rounds=0), 0, None, None
     worker.report, worker._call = lambda **_: None, call
     as_is = {"at_most": lambda count: count, "announce_rounds": lambda count: None}
-    worker.local = SimpleNamespace(pause_if_asked=lambda: None, **as_is)
+    worker.local = SimpleNamespace(pause_if_asked=lambda: None, ended=False, **as_is)
     worker._rounds(lambda: None)
     assert sum(sizes) == 640
     return sizes
