@@ -207,10 +207,7 @@ def test_the_run_directory_holds_the_record(warm, tmp_path):
         ({"scheme": Serial(), "cluster": Cluster.local(2)}, "--workers 1"),
         ({"scheme": "downpour"}, "must be an algorithm such as Downpour.*Received: 'downpour'"),
         ({"scheme": Downpour}, r"write Downpour\(\)"),
-        (
-            {"data": IMAGES[0], "scheme": IMAGES[1]},
-            r"\(x, y\), Downpour\(\)\), where x and y are one argument. Received: ndarray",
-        ),
+        ({"data": IMAGES[0], "scheme": IMAGES[1]}, r"\(x, y\), Downpour\(\)\)\. Received: ndarray"),
         ({"cluster": 4}, r"cluster=Cluster.local\(workers=4\). Received: 4"),
         ({"recovery": {"max_restarts": 3}}, "recovery must be a Recovery"),
         (
