@@ -11,6 +11,7 @@ import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from distsgd.common.data.orders import seed_generators
 from distsgd.common.errors import WaitTimeout
 from distsgd.common.launch.averages import mean_of_workers
 from distsgd.common.launch.join import JoinedWorker
+from distsgd.common.launch.own_state import OwnState
 from distsgd.common.launch.script import MOST_PENDING, Echo, of_network
 from distsgd.common.launch.unlaunched import refuse_copies
 from distsgd.common.record import checkpoint
@@ -121,6 +123,27 @@ with distsgd.join(AsyncSGD(learning_rate=1.0), w) as worker:
                 killed.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 np.savez(folder / f"{worker.index}.npz", first=first)
+"""
+MOMENTUM = """
+class Momentum:
+    def __init__(self):
+        self.v, self.steps = np.zeros(3, np.float32), 0
+    def state_dict(self):
+        return {"v": self.v, 0: [self.steps, None, (0.5, "x")]}
+    def load_state_dict(self, state):
+        self.v, (self.steps, none, pair) = state["v"], state[0]
+        assert (none, pair) == (None, (0.5, "x"))
+    def step(self, w, gradient):
+        self.v = np.float32(0.9) * self.v + gradient
+        self.steps += 1
+        w -= np.float32(0.1) * self.v
+w, optimizer = np.ones(3, np.float32), Momentum()
+with distsgd.join(LocalSGD(communication_period=3), w, state=optimizer) as worker:
+    while worker.steps_done < int(words[0]):
+        optimizer.step(w, w - worker.index)
+        worker.stepped()
+assert optimizer.steps == int(words[0])
+np.savez(folder / f"{worker.index}.npz", v=optimizer.v)
 """
 TWO = """
 maker, critic = np.full(3, 2.0), {"w": np.zeros((2, 2), np.float32)}
@@ -589,6 +612,30 @@ def test_a_restarted_script_continues_its_steps(launch, tmp_path):
         np.testing.assert_array_equal(own["w"], center_of(tmp_path / "run"))
     assert result["updates"] == 20
     assert dispatch(["replay", str(tmp_path / "run")]) == 0
+
+
+def test_an_optimizer_of_the_script_resumes_with_its_state(launch, tmp_path):
+    found = {}
+    for steps, folder, flags in (
+        ("12", "whole", []),
+        ("6", "half", ["--checkpoint-steps", "1"]),
+        ("12", "rest", ["--resume", str(tmp_path / "half")]),
+    ):
+        code, result = launch(MOMENTUM, steps, flags=flags, folder=folder)
+        assert code == 0, result
+        found[folder] = [center_of(tmp_path / folder)]
+        for k in (0, 1):
+            with np.load(tmp_path / f"{k}.npz") as own:
+                found[folder].append(own["v"])
+    np.testing.assert_array_equal(found["rest"], found["whole"])
+    assert not np.array_equal(found["half"], found["whole"])
+
+
+def test_only_a_state_of_numbers_and_texts_is_kept():
+    for wrong, said in ((3, "must be an optimizer of PyTorch or Keras"), ({1}, "numbers, texts and arrays alone")):
+        owner = SimpleNamespace(state_dict=lambda wrong=wrong: wrong, load_state_dict=print) if wrong != 3 else 3
+        with pytest.raises(UserError, match=said):
+            OwnState(owner, [])
 
 
 @pytest.mark.rotating

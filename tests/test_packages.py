@@ -209,6 +209,52 @@ def test_the_examples_of_torch_run_on_two_workers(example, argument, tmp_path, m
     assert 0 < result["figures"]["loss"] < 5
 
 
+STATES = """
+import sys, distsgd, numpy as np, torch
+from distsgd import LocalSGD
+kind, steps, folder = sys.argv[1:]
+if kind == "keras":
+    import keras, tensorflow as tf
+    model = tf.Variable(tf.ones([3]))
+    optimizer = keras.optimizers.Adam(0.1)
+else:
+    model = torch.nn.Linear(3, 1)
+    torch.manual_seed(0)
+    torch.nn.init.ones_(model.weight)
+    torch.nn.init.ones_(model.bias)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    if kind == "adamw":
+        optimizer = torch.optim.AdamW(model.parameters(), 0.1, amsgrad=True)
+with distsgd.join(LocalSGD(communication_period=3), model, state=optimizer) as worker:
+    while worker.steps_done < int(steps):
+        if kind == "keras":
+            optimizer.apply([model - worker.index], [model])
+        else:
+            optimizer.zero_grad()
+            (model(torch.full([1, 3], 1.0 + worker.index)) ** 2).sum().backward()
+            optimizer.step()
+        worker.stepped()
+"""
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw", "keras"])
+def test_a_resumed_run_is_the_uninterrupted_one_with_the_state_of_its_optimizer(kind, tmp_path):
+    script, centers = tmp_path / "script.py", {}
+    script.write_text(STATES)
+    with keep_warm():
+        for steps, name, flags in (
+            ("12", "whole", []),
+            ("6", "half", ["--checkpoint-steps", "1"]),
+            ("12", "rest", ["--resume", str(tmp_path / "half")]),
+        ):
+            words = ["--run-dir", str(tmp_path / name), *flags, str(script), kind, steps, str(tmp_path)]
+            assert dispatch(["launch", "--quiet", *words]) == 0
+            with np.load(tmp_path / name / "center.npz") as saved:
+                centers[name] = saved["center"]
+    np.testing.assert_array_equal(centers["rest"], centers["whole"])
+    assert not np.array_equal(centers["half"], centers["whole"])
+
+
 def test_the_example_of_torch_runs_on_two_machines(tmp_path):
     """Three programs, as on machines of their own, which find each other by their addresses."""
     with ExitStack() as stack:

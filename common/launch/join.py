@@ -31,6 +31,7 @@ from ..tasks.calls import ObserverCalls
 from ..tasks.script_loop import Handoff
 from .averages import mean_of_workers
 from .launched import MOST_JOINS, Launched
+from .own_state import OwnState
 from .shards import Sharding
 from .terms import Terms
 from .unlaunched import Unlaunched
@@ -179,7 +180,9 @@ class JoinedWorker:
         num_workers: number of workers, W.
     """
 
-    def __init__(self, launched: Launched | Unlaunched, scheme: Scheme, variables: Any, name: str, without_decay: Any):
+    def __init__(
+        self, launched: Launched | Unlaunched, scheme: Scheme, variables: Any, name: str, without_decay: Any, state: Any
+    ):
         self.index, self.num_workers = launched.index, launched.job.cluster.workers
         self._run_dir, self._has_files = launched.job.run_dir / name, launched.job.cluster.evaluates
         self._scheme, self._launched, self._name, self._averages = scheme, launched, name, 0
@@ -187,8 +190,9 @@ class JoinedWorker:
         self._arrays = ScriptArrays(variables)
         shapes = self._arrays.structure.shapes
         check_positions(without_decay, len(shapes))
-        terms = Terms(scheme, shapes, self._arrays.now(), tuple(without_decay))
+        terms = Terms(scheme, shapes, self._arrays.now(), tuple(without_decay), keeps_state=state is not None)
         self._handoff = Handoff(len(terms.initial))
+        self._own = self._handoff.own = None if state is None else OwnState(state, self._arrays.leaves)
         self._loop = launched.loop(terms, name, self._handoff)
         self._log = GradientLog(self._run_dir, self.index) if launched.script.records_gradients else None
         self._thread = self._loop.begin()
@@ -257,6 +261,8 @@ class JoinedWorker:
             if self._launched.all_stand():
                 raise Interrupted(signal.SIGINT)
             return
+        if self._own is not None:
+            self._own.load()
         self._arrays.write(point)
         if self._log is not None:
             self._point = point.copy()
@@ -334,7 +340,7 @@ class JoinedWorker:
 
 @contextmanager
 def join(
-    scheme: Scheme, variables: Any, name: str = "", *, without_decay: Collection[int] = ()
+    scheme: Scheme, variables: Any, name: str = "", *, without_decay: Collection[int] = (), state: Any = None
 ) -> Iterator[JoinedWorker]:
     """Join the run of this script as one of its workers: the loop in the block makes the local steps.
 
@@ -354,6 +360,9 @@ def join(
             The folder of this name in the run directory then has the results of the join.
         without_decay: positions of the variables, flattened, that the weight decay of the algorithm leaves as they are:
             biases and scales of normalisations, for instance.
+        state: the optimizer of the script, of PyTorch or Keras, or another object with `state_dict()` and
+            `load_state_dict(state)`. Checkpoints have its state on each worker, and a worker that resumes or restarts
+            gets it back.
 
     Example:
         >>> with distsgd.join(DiLoCo(communication_period=50), variables) as worker:
@@ -374,7 +383,7 @@ def join(
         )
     if len(launched.states) == MOST_JOINS:
         raise UserError(f"a script can join {MOST_JOINS} times. Received: a join named {name!r}")
-    worker = JoinedWorker(launched, scheme, variables, name, without_decay)
+    worker = JoinedWorker(launched, scheme, variables, name, without_decay, state)
     launched.note(name, "joined")
     try:
         yield worker

@@ -37,6 +37,7 @@ class Terms:
     shapes: list[tuple[int, ...]]
     initial: np.ndarray
     without_decay: tuple[int, ...] = ()  # positions of the variables that weight decay leaves as they are
+    keeps_state: bool = False  # checkpoints have the state of an object of the script
 
     def job(self, job: Job, name: str = "", **how: Any) -> Job:
         """Return the job of a script with this algorithm and these parameters; `UserError` if it cannot be run."""
@@ -57,7 +58,8 @@ class Terms:
         if scheme.sync.gossips and job.options.recovery.min_workers is not None:
             raise UserError(f"{scheme.name} needs all its workers to run a script: leave --min-workers out")
         check_update(scheme, in_process=False)
-        parameters = Parameters(self.shapes, self.initial, without_decay=self.without_decay, **how)
+        own = {"without_decay": self.without_decay, "keeps_state": self.keeps_state}
+        parameters = Parameters(self.shapes, self.initial, **own, **how)
         job = replace(job, scheme=scheme, recipe=parameters, cluster=cluster, prefix=name, run_dir=job.run_dir / name)
         job.plan.check()
         return job
@@ -68,6 +70,7 @@ class Terms:
         algorithm = f"{type(self.scheme).__name__}({own}) {class_digest(type(self.scheme))}".rstrip()
         settings = ", ".join(f"{name}={value}" for name, value in compared(of_program()).items())
         own = {"shapes of variables": str(self.shapes), "variables without decay": str(self.without_decay)}
+        own["state in checkpoints"] = "given" if self.keeps_state else "not given"
         return {"algorithm": algorithm, **own, "settings of Keras": settings}
 
 

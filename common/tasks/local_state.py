@@ -55,7 +55,8 @@ class Keeping:
         self.layout = Layout.of(places)
         # Without a ps and gossip the parameters of all workers equal the center on worker 0: these need no copy.
         own = self.layout if job.ps or sync.gossips else self.layout.besides("params")
-        self.bytes = workers * own.bytes
+        # The state of a script's optimizer goes with it; its size is not known yet.
+        self.bytes = workers * (own.bytes + (job.script is not None and job.recipe.keeps_state))
         self.workers, self.sync, self.sums, self.gossips = workers, sync, job.scheme.sums, sync.gossips
         # In pairs, others change the parameters of a worker also while it stands still; so do messages between servers.
         self.without_checkpoints = sync.in_pairs or sync.in_regions

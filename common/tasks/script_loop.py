@@ -38,6 +38,8 @@ class Handoff:
         stands: True if a signal has interrupted the run, and this join makes no further step.
     """
 
+    own: Any = None  # the state of an optimizer of the script, for checkpoints; see `launch.own_state`
+
     def __init__(self, size: int):
         self._changed = threading.Condition()
         self._point: np.ndarray | None = None  # until the graph has taken its gradient
@@ -164,6 +166,7 @@ class ScriptLoop(WorkerLoop):
 
     def __init__(self, *known: Any, handoff: Handoff):
         super().__init__(*known)
+        self.calls.own = handoff.own
         self.handoff, self.local.at_last = handoff, handoff.stand
 
     def begin(self) -> threading.Thread:

@@ -113,7 +113,10 @@ class StateManager:
             arrays["active"] = np.ones_like(arrays["active"])
         number = time.time_ns()
         rounds, keeping = last.arrays["rounds_applied"], self.saver.keeping
-        done, out = [k for k in np.flatnonzero(rounds).tolist() if keeping.layout.parts], losses.out_in(last.arrays)
+        done, out = (
+            [k for k in np.flatnonzero(rounds).tolist() if keeping.layout.parts or keeping.bytes],
+            losses.out_in(last.arrays),
+        )
         zeros = keeping.sums if out.any() else ()  # a worker that returns changes these sums, as one that is lost
         copies = {}
         for k in done:

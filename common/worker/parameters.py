@@ -26,6 +26,7 @@ class Parameters:
         shapes: shapes of the script's arrays, in the order of the vector.
         initial: the first center, [P].
         without_decay: positions of the arrays that weight decay leaves as they are.
+        keeps_state: checkpoints have the state of an object of the script.
         take: the function by which the graph of a worker passes a point to the script. Arguments: the point [P], True
             if the round may end before this step, the number of the call. Results: a vector [P], the loss, `is_point`,
             `more`. The vector is the gradient at the point; if `is_point`, it is the point after the step instead,
@@ -37,6 +38,7 @@ class Parameters:
     initial: np.ndarray
     take: Take = not_joined
     without_decay: Sequence[int] = ()
+    keeps_state: bool = False
     model = None  # no Keras model
     settings = MappingProxyType({})  # of Keras: a script has its own
     sparse = bfloat16 = False
