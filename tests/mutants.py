@@ -20,9 +20,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from distsgd.common.cli.flags import Parser
-from distsgd.common.errors import UserError
-
 ROOT = Path(__file__).resolve().parent.parent
 MUTATIONS = sorted((ROOT / "tests" / "mutations").glob("*.diff"))
 FOLDERS = "algorithms", "benchmarks", "common", "simulator"
@@ -116,6 +113,9 @@ CONTEXT = multiprocessing.get_context("forkserver")
 
 def main(arguments: Sequence[str]) -> int:
     """Return 0 if each mutation was killed, else 1."""
+    # Not above: the process of a mutation imports this file, and must find the package in its copy.
+    from distsgd.common.cli.flags import Parser
+
     parser = Parser("run.sh mutants", (__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutations whose names contain this (default: all)")
     parser.add_argument("--list", action="store_true", help="print the mutations and their tests; run nothing")
@@ -147,6 +147,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    from distsgd.common.errors import UserError
+
     try:
         sys.exit(main(sys.argv[1:]))
     except UserError as error:

@@ -1,5 +1,6 @@
 """The mutations follow the code; `bash run.sh mutants` runs them."""
 
+import ast
 import shutil
 
 import pytest
@@ -48,3 +49,9 @@ def test_the_tests_that_mutations_name_exist_with_their_parameters(collected):
     if not named:
         pytest.skip("no file that a mutation names was read")
     assert not named - names
+
+
+def test_the_process_of_a_mutation_imports_nothing_of_the_checkout():
+    """It imports the file of this program; the package must come from the copy, which has the fault."""
+    imports = [ast.unparse(node) for node in ast.parse((ROOT / "tests" / "mutants.py").read_text()).body]
+    assert not [line for line in imports if line.startswith(("import distsgd", "from distsgd"))]
