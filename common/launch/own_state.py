@@ -64,7 +64,7 @@ def _form(value: Any, arrays: list[np.ndarray]) -> Any:
     """Return the structure of a state as JSON has it; appends its arrays.
 
     Raises:
-        UserError: it holds an object that is neither a number, a text nor an array.
+        UserError: it holds an object that is neither a number, a text nor an array of them.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -72,10 +72,11 @@ def _form(value: Any, arrays: list[np.ndarray]) -> Any:
         return {"dict": [[_form(key, arrays), _form(part, arrays)] for key, part in value.items()]}
     if isinstance(value, list | tuple):
         return {"tuple" if isinstance(value, tuple) else "list": [_form(part, arrays) for part in value]}
-    if is_torch(value) or isinstance(value, np.ndarray | np.generic):
+    if is_torch(value) or (isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject):
         arrays.append(np.array(on_host(value) if is_torch(value) else value))
         return {"tensor" if is_torch(value) else "array": len(arrays) - 1}
-    raise UserError(f"state must hold numbers, texts and arrays alone. Received: {type(value).__name__}")
+    kind = f"{type(value).__name__} {getattr(value, 'dtype', '')}".rstrip()
+    raise UserError(f"state must hold numbers, texts and arrays alone. Received: {kind}")
 
 
 def _state(form: Any, arrays: Mapping[str, np.ndarray]) -> Any:
