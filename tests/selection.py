@@ -90,6 +90,11 @@ def is_rotating(item: pytest.Item) -> bool:
     return any(item.iter_markers("rotating"))
 
 
+def is_first(item: pytest.Item) -> bool:
+    """Return True for a test without parameters, and for the first case of one with parameters."""
+    return not hasattr(item, "callspec") or not any(item.callspec.indices.values())
+
+
 def is_of_gate(item: pytest.Item) -> bool:
     """Return True if only a gate runs a test."""
     return any(item.iter_markers("gate")) or any(item.iter_markers("slow"))
@@ -109,8 +114,9 @@ def words_of(item: pytest.Item) -> set[str]:
 class Rotation:
     """The rotating tests of a gate.
 
-    These are those of its eighth, those that have changed since the last landing or whose algorithm has, and those that
-    mutations name. A changed executor adds none: the schemes of `COVER`, which never rotate, prove it.
+    These are those of its eighth, those whose algorithm has changed since the last landing, and those that mutations
+    name. A changed test adds its first case: `--changed` runs all of them, at the change. A changed executor adds none:
+    the schemes of `COVER`, which never rotate, prove it.
     """
 
     def __init__(self, eighth: int | None, git: Git):
@@ -131,7 +137,7 @@ class Rotation:
         return bool(
             zlib.crc32(item.nodeid.encode()) % EIGHTHS == self.eighth
             or item.nodeid in self.named
-            or item.nodeid.partition("[")[0] in self.changed
+            or (item.nodeid.partition("[")[0] in self.changed and is_first(item))
             or words_of(item) & self.schemes
             or any(notebook in item.name for notebook in self.notebooks)
         )
