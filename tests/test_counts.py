@@ -219,7 +219,7 @@ def test_a_process_that_was_killed_counts_on(warm, tmp_path):
 
     killer = threading.Thread(target=kill)
     killer.start()
-    scheme, steps = RestingTelling(), 500
+    scheme, steps = RestingTelling(), 480
     center, trace = run(scheme, tmp_path, "processes", steps, recovery=Recovery(max_restarts=1))
     killer.join()
     assert (trace["event"] == EVENTS.index("join")).sum() == 1

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
+from resting import RestingDPSGD
 from scheduled import happens
 
 from distsgd.algorithms import DPSGD, SCHEMES, SGP, DSGDTracking, NoLoCo, Serial
@@ -395,14 +396,14 @@ def test_a_checkpoint_has_the_parameters_of_each_worker(kind):
 def test_a_resumed_run_is_that_of_the_equations(kind, tmp_path):
     """Each worker has its own parameters in the checkpoint, taken in a round after which their mean was collected."""
     how = {"recovery": Recovery(checkpoint_steps=40, keep_checkpoints=99), "workers": 3, "backend": "threads", **FEW}
-    record(kind(), tmp_path / "whole", steps=1500, **how)
+    record(kind(), tmp_path / "whole", steps=480, **how)
     shutil.copytree(tmp_path / "whole", tmp_path / "again", ignore=shutil.ignore_patterns("result.json", "*.lock"))
     _, *later = checkpoint.found(tmp_path / "again")
     assert later
     for path in later:
         checkpoint.discard(path)
-    again = record(kind(), tmp_path / "again", steps=1500, **how)
-    assert 0 < again.result["recovery"]["resumed_from"] < 1500
+    again = record(kind(), tmp_path / "again", steps=480, **how)
+    assert 0 < again.result["recovery"]["resumed_from"] < 480
     assert again.result["recovery"]["warnings"] == []
     assert again.error() < 1e-5
 
@@ -433,16 +434,28 @@ class Interrupts(Callback):
             self.file.write_text("SIGTERM")
 
 
-@pytest.mark.parametrize("kind", [DPSGD, pytest.param(SGP, marks=pytest.mark.rotating)])
-def test_a_run_that_a_signal_interrupts_has_the_mean_of_its_last_common_round_and_resumes(kind, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("scheme", "steps"),
+    [
+        (RestingDPSGD(milliseconds=40), 480),
+        pytest.param(
+            DPSGD(), 5000, marks=pytest.mark.rotating
+        ),  # several rounds in a call: its graph takes 15 s to build
+        pytest.param(SGP(), 5000, marks=pytest.mark.rotating),
+    ],
+    ids=["d_psgd", "several rounds in a call", "sgp"],
+)
+def test_a_run_that_a_signal_interrupts_has_the_mean_of_its_last_common_round_and_resumes(
+    scheme, steps, tmp_path, monkeypatch
+):
     monkeypatch.setattr(state_manager, "INTERRUPTED_SECONDS", patience(60))  # on a busy machine
     monkeypatch.setattr(interruption, "CHIEF_SECONDS", patience(70))
     how = {"workers": 3, "backend": "threads", "test": DIGITS.test, **FEW}
-    run = record(kind(), tmp_path / "run", steps=5000, callbacks=[Interrupts(tmp_path / "run")], **how)
+    run = record(scheme, tmp_path / "run", steps=steps, callbacks=[Interrupts(tmp_path / "run")], **how)
     reached = run.result["updates"]
-    assert 0 < checkpoint.newest(tmp_path / "run").version == reached < 5000
+    assert 0 < checkpoint.newest(tmp_path / "run").version == reached < steps
     assert run.error() < 1e-5
     shutil.copytree(tmp_path / "run", tmp_path / "again", ignore=shutil.ignore_patterns("result.json", "*.lock"))
-    again = record(kind(), tmp_path / "again", steps=reached + 20, **how)
+    again = record(scheme, tmp_path / "again", steps=reached + 20, **how)
     assert again.result["recovery"]["resumed_from"] == reached
     assert again.error() < 1e-5

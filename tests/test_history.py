@@ -33,7 +33,7 @@ class Empty:
 
 @pytest.fixture(scope="module")
 def harness():
-    with Harness(AsyncSGD(), workers=1, steps=10_000) as harness:
+    with Harness(AsyncSGD(), workers=1, steps=480) as harness:
         assert harness.graph.multiples is None  # without test data the ps takes no snapshots
         harness.job.test = DIGITS.test
         harness.first = harness.worker(0)

@@ -175,7 +175,7 @@ def test_a_lost_message_between_servers_ends_the_run_at_once(tmp_path, monkeypat
     monkeypatch.setattr(RegionCalls, "make", serve)
     monkeypatch.setattr(ObserverCalls, "reconnect", lambda *_: pytest.fail("the evaluator tries again"))
     with pytest.raises(tf.errors.AbortedError):
-        record(SCHEME, tmp_path, workers=2, ps=1 + REGIONS, backend="threads", steps=30000)
+        record(SCHEME, tmp_path, workers=2, ps=1 + REGIONS, backend="threads", steps=600)
 
 
 def test_the_settings_of_a_run_repeat_it(tmp_path):

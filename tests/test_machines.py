@@ -122,7 +122,7 @@ def test_tasks_that_are_missing_are_named_with_their_addresses(machines, tmp_pat
 def test_a_run_continues_after_bad_input_and_foreign_tasks(machines, tmp_path):
     """Garbage, a task with other hyperparameters, one of another cluster, second workers 0 and 1; then a replay."""
     cluster = Run(machines, tmp_path)
-    steps, scheme = 1000, RestingUntil(file=str(tmp_path / "over"))
+    steps, scheme = 480, RestingUntil(file=str(tmp_path / "over"))
     cluster.options = {"steps": steps, "recovery": AGAIN}
     good = [cluster.start(scheme, "ps", 0), cluster.start(scheme, "worker", 0)]
     other = replace(scheme, learning_rate=0.123)
