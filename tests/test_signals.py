@@ -10,8 +10,8 @@ import threading
 import keras
 import numpy as np
 import pytest
+from resting import Resting
 
-from distsgd.algorithms import AsyncSGD
 from distsgd.common import Callback, Cluster, Recovery, UserError, train
 from distsgd.common.errors import Interrupted
 from distsgd.common.record import checkpoint
@@ -158,7 +158,12 @@ def test_train_gives_back_the_center_it_has_reached_and_continues_from_there(tmp
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile(loss="mse")
     start = model.get_weights()[0]
-    how = {"cluster": Cluster.local(backend="threads"), "validation_data": (x, x[:, :1]), "batch_size": 8}
+    how = {
+        "cluster": Cluster.local(backend="threads"),
+        "validation_data": (x, x[:, :1]),
+        "batch_size": 8,
+        "evaluate_every": 2,
+    }
 
     def result(folder):
         return json.loads((tmp_path / folder / "result.json").read_text())
@@ -166,9 +171,10 @@ def test_train_gives_back_the_center_it_has_reached_and_continues_from_there(tmp
     def weights():
         return np.concatenate([np.ravel(array) for array in model.get_weights()])
 
-    long = {"steps": 10**6, "callbacks": [Kill(signal.SIGUSR1)]}
+    long = {"steps": 480, "callbacks": [Kill(signal.SIGUSR1)]}
+    scheme = Resting(milliseconds=100)
     with pytest.raises(KeyboardInterrupt, match="SIGUSR1"):
-        train(model, (x, x[:, :1]), AsyncSGD(), run_dir=tmp_path / "a", **how, **long)
+        train(model, (x, x[:, :1]), scheme, run_dir=tmp_path / "a", **how, **long)
     before = result("a")
     assert (before["outcome"], before["exit_code"], before["stopped_by"]) == ("interrupted", 138, "SIGUSR1")
     assert 0 < before["updates"] == checkpoint.newest(tmp_path / "a").version
@@ -182,7 +188,7 @@ def test_train_gives_back_the_center_it_has_reached_and_continues_from_there(tmp
     # A signal that comes when all steps are done takes nothing from the result, and still reaches the caller.
     how |= {"recovery": Recovery(resume=tmp_path / "a"), "callbacks": [Kill(signal.SIGTERM, at_end=True)]}
     with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
-        train(model, (x, x[:, :1]), AsyncSGD(), steps=before["steps"] + 9, run_dir=tmp_path / "b", verbose=False, **how)
+        train(model, (x, x[:, :1]), scheme, steps=before["steps"] + 9, run_dir=tmp_path / "b", verbose=False, **how)
     after = result("b")
     assert (after["outcome"], after["exit_code"], after["stopped_by"]) == ("completed", 0, None)
     assert after["updates"] > before["updates"]
