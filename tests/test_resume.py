@@ -236,9 +236,19 @@ def test_a_resumed_run_that_fails_is_not_compared_with_the_events_of_the_start_b
 
 
 def test_an_absent_worker_delays_no_checkpoint_and_its_missing_state_warns(halfway, monkeypatch, tmp_path):
-    inner = LocalState.is_asked
-    monkeypatch.setattr(LocalState, "is_asked", lambda self: self.calls.index == 0 and inner(self))
-    monkeypatch.setattr(loop, "Standstill", lambda keeping, patience, place: Standstill(keeping, lambda: 0.3, place))
+    asked, write_copy, stands = LocalState.is_asked, LocalState.write_copy, threading.Event()
+
+    def write_and_tell(self):
+        write_copy(self)
+        if self.calls.index == 0:
+            stands.set()
+
+    def limit():
+        return 0.3 if stands.is_set() else 60.0
+
+    monkeypatch.setattr(LocalState, "is_asked", lambda self: self.calls.index == 0 and asked(self))
+    monkeypatch.setattr(LocalState, "write_copy", write_and_tell)
+    monkeypatch.setattr(loop, "Standstill", lambda keeping, patience, place: Standstill(keeping, limit, place))
     keep = {"recovery": Recovery(checkpoint_seconds=1000, keep_checkpoints=9), "steps": STEPS, **SMALL}
     run = record(EFSGD(), tmp_path / "run", **keep)
     (warning,) = run.result["recovery"]["warnings"]
