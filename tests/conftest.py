@@ -10,6 +10,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # some tests compare bits of runs in this process and in others
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a suite in the background: runs would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # of `nohup`
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 import pytest
 

@@ -29,6 +29,7 @@ def stop(monkeypatch):
 
 
 def test_the_first_signal_asks_the_run_to_end_and_a_second_one_raises(stop, monkeypatch):
+    monkeypatch.setattr("distsgd.common.signals.SAME_SECONDS", 60.0)
     signal.raise_signal(signal.SIGUSR2)
     signal.raise_signal(signal.SIGUSR2)  # the same one, as `timeout` sends it
     assert stop.asked == ["SIGUSR2"]
