@@ -108,9 +108,10 @@ with distsgd.join(Downpour(communication_period=2, learning_rate=0.1), w) as wor
             os.kill(os.getpid(), signal.SIGKILL)
 np.savez(folder / f"{worker.index}.npz", w=w, first=first)
 """
+# Worker 1 is killed after its first step and two newer checkpoints: the first of these may have been read before it.
 RESUME = """
 w, b, killed, steps = np.ones(3, np.float32), np.zeros(2), folder / "killed", int(words[0])
-runs = folder / "run" / "checkpoints", folder / "run" / "b" / "checkpoints"
+runs, seen = (folder / "run" / "checkpoints", folder / "run" / "b" / "checkpoints"), set()
 with distsgd.join(AsyncSGD(learning_rate=1.0), w) as worker:
     with distsgd.join(AsyncSGD(learning_rate=1.0), b, name="b") as other:
         first = worker.steps_done
@@ -119,7 +120,9 @@ with distsgd.join(AsyncSGD(learning_rate=1.0), w) as worker:
                 worker.step(np.ones(3))
             if other.steps_done < steps:
                 other.step(-np.ones(2))
-            if worker.index == 1 and not killed.exists() and all([*run.glob("[0-9]*")] for run in runs):
+            newest, other_newest = (max([path.name for path in run.glob("[0-9]*")], default="") for run in runs)
+            seen.add(newest)
+            if worker.index == 1 and not killed.exists() and len(seen) > 2 and other_newest:
                 killed.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 np.savez(folder / f"{worker.index}.npz", first=first)
