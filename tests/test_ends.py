@@ -327,6 +327,7 @@ def test_local_steps_of_a_first_round_may_take_longer_than_a_wait(tmp_path):
         late.start()
         loop._rounds(lambda: None)
         late.join()
+        loop.calls.wait_seconds = 60.0  # of the call for the version
         assert (loop.progress.rounds, loop.progress.steps) == (1, 40)
         assert loop.calls.version() == 1
 

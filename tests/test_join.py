@@ -598,7 +598,7 @@ def test_two_workers_read_a_large_center_at_once(launch):
 
 @pytest.mark.slow
 def test_a_script_joins_again_after_a_mistake_and_a_join_without_worker_0_ends(launch, tmp_path, capsys):
-    code, result = launch(MISTAKES, flags=["--wait-seconds", "4"])
+    code, result = launch(MISTAKES, flags=["--wait-seconds", str(patience(4))])
     said = capsys.readouterr().err
     assert "variables must be a model, variables of TensorFlow or Keras, tensors of PyTorch" in said
     assert "each join of a script needs a name of its own, as in join(..., name='critic')" in said

@@ -104,18 +104,19 @@ def test_a_separate_evaluator_has_the_results_of_a_run_without_a_ps(machines, tm
 @pytest.mark.slow
 def test_tasks_that_are_missing_are_named_with_their_addresses(machines, tmp_path):
     cluster = Run(machines, tmp_path, workers=3)
-    tasks = [cluster.start(AsyncSGD(), *task, wait_seconds=8) for task in [("ps", 0), ("worker", 1)]]
+    seconds = patience(8)  # in which ps 0 and worker 1 must find each other
+    tasks = [cluster.start(AsyncSGD(), *task, wait_seconds=seconds) for task in [("ps", 0), ("worker", 1)]]
     lonely = Run(machines[2:], tmp_path / "lonely")
-    alone = lonely.start(AsyncSGD(), "worker", 0, machine=machines[3], wait_seconds=2)
+    alone = lonely.start(AsyncSGD(), "worker", 0, machine=machines[3], wait_seconds=seconds)
     for task in tasks:
         error = task.end()
         assert isinstance(error, WaitTimeout), error
         zero, _, two = cluster.addresses.worker
-        assert f"waited 8 s for worker 0 at {zero}, worker 2 at {two}, the evaluator" in str(error)
+        assert f"waited {seconds:g} s for worker 0 at {zero}, worker 2 at {two}, the evaluator" in str(error)
         assert (task.result["outcome"], task.result["exit_code"]) == ("timeout", 5)
     error = alone.end()
     assert isinstance(error, WaitTimeout), error
-    assert f"waited 2 s for ps 0 at {lonely.addresses.ps[0]} (" in str(error)
+    assert f"waited {seconds:g} s for ps 0 at {lonely.addresses.ps[0]} (" in str(error)
 
 
 @pytest.mark.slow
