@@ -58,16 +58,25 @@ class Guards:
                     self.write_center()
                 raise
 
+        self.replace(owner, name, guarded)
+
+    def replace(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
+        """Replace a function of this object until the guards are taken off."""
         self._set.append((owner, name, vars(owner).get(name)))
-        setattr(owner, name, guarded)
+        setattr(owner, name, by)
 
 
 class TurnsInFit(keras.callbacks.Callback):
-    """The callback of an `Optimizer`: it writes points and center into the model, and sets the guards."""
+    """The callback of an `Optimizer`: it writes points and center into the model, and sets the guards.
 
-    def __init__(self, optimizer: Any):
+    Args:
+        optimizer: the optimizer.
+        warning: returns for a model its `compute_loss` that warns of losses which the optimizer does not weigh.
+    """
+
+    def __init__(self, optimizer: Any, warning: Callable[[Any], Callable[..., Any]]):
         super().__init__()
-        self.optimizer = optimizer
+        self.optimizer, self.warning = optimizer, warning
         self.guards = Guards(optimizer._write_center)
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -75,6 +84,7 @@ class TurnsInFit(keras.callbacks.Callback):
         self.optimizer._begin_fit(self.model)
         self.model.make_train_function()
         self.guards.set(self.model)
+        self.guards.replace(self.model, "compute_loss", self.warning(self.model))
 
     def on_train_end(self, logs: Any = None) -> None:
         """Take the guards off."""

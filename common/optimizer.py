@@ -28,6 +28,7 @@ from .cards import warn_if_crowded
 from .contract.checks import fitted_in_process
 from .contract.hyperparameters import rates_of
 from .contract.scheme import Scheme
+from .contract.weighed import warning_of_means
 from .errors import UserError
 from .fit_guards import TurnsInFit
 from .group import Operations
@@ -104,7 +105,7 @@ class Optimizer(keras.optimizers.Optimizer):
 
     All workers take their batches from the data of `fit`, and share the state of layers, such as the statistics of
     `BatchNormalization`. Everything else is as in a `Group`: on the same order both have the same center. Gradients
-    count alike, also of batches with a mask, whatever their numbers of valid positions.
+    count alike, also of batches with a mask, whatever their numbers of valid positions (a warning says so).
 
     Args:
         scheme: the algorithm, for instance `Downpour(communication_period=5)`.
@@ -333,7 +334,7 @@ class Optimizer(keras.optimizers.Optimizer):
 
         The model's weights are the center at evaluations, after an epoch, in checkpoints, after `fit` and exceptions.
         """
-        return TurnsInFit(self)
+        return TurnsInFit(self, partial(warning_of_means, self.scheme, self.workers))
 
     def _begin_fit(self, model: Any) -> None:
         """Continue where the last `fit` ended. If the weights have been changed since, they begin a new run."""

@@ -1,5 +1,6 @@
 """A mean gradient of several workers is that of one batch of all: by valid positions, sums of weights, or as a sum."""
 
+import warnings
 from dataclasses import replace
 
 import keras
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from distsgd import Optimizer
 from distsgd.algorithms import (
     AllReduce,
     AsyncSGD,
@@ -21,6 +23,7 @@ from distsgd.algorithms import (
 )
 from distsgd.common import Cluster, train
 from distsgd.common.contract.rounding import rounded
+from distsgd.common.contract.weighed import warning_of_means
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.tasks.job import make_job
 from distsgd.common.tasks.options import RunOptions
@@ -183,3 +186,42 @@ def test_a_run_says_before_it_starts_that_its_mean_is_one_of_means(scheme, divid
     assert told in " ".join(made.warnings)
     assert len(made.warnings) - len(before) == bool(told)
     assert made.scheme.weighs == (divided == "by count" and not told and scheme.means_gradients)
+
+
+def lines_of_loss(scheme, own, y=Y, weight=None):
+    """Return the warnings of two losses that are computed in a `fit` with `Optimizer`."""
+    compute_loss = warning_of_means(scheme, 2, own)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            compute_loss(x=TOKENS, y=y, y_pred=own(TOKENS), sample_weight=weight, training=True)
+    return [str(line.message) for line in said if "Optimizer" in str(line.message)]
+
+
+def test_the_optimizer_says_once_that_it_weighs_no_batches():
+    """In `fit`, where each worker's batch has a mask, weights or a sum; not where each update is that of one batch."""
+    (line,) = lines_of_loss(SyncSGD(), model("mean"))
+    assert line == (
+        "Optimizer(SyncSGD()) takes the mean of its workers' means, each over the valid positions or weights of its "
+        "own batch, not the mean over all: train(model, data, SyncSGD()) weighs them"
+    )
+    (line,) = lines_of_loss(KSync(workers_per_update=2), model("mean_with_sample_weight", mask=False), weight=WEIGHTS)
+    assert "positions or weights" in line
+    (line,) = lines_of_loss(SyncSGD(), model("sum", mask=False))
+    assert "sums over their batches" in line
+    ignoring = classifier("mean")
+    ignoring.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=1))
+    assert len(lines_of_loss(SyncSGD(), ignoring, CLASSES)) == 1
+    assert not lines_of_loss(SyncSGD(), model("mean", mask=False))
+    assert not lines_of_loss(SyncSGD(), model("mean_with_sample_weight", mask=False))
+    assert not lines_of_loss(AsyncSGD(), model("mean"))
+    assert not lines_of_loss(DiLoCo(), model("mean"))
+
+
+@pytest.mark.rotating
+def test_fit_with_a_mask_warns():
+    optimizer, own = Optimizer(SyncSGD(), workers=2), model("mean")
+    own.compile(optimizer=optimizer, loss="mse")
+    with pytest.warns(UserWarning, match="not the mean over all"):
+        own.fit(TOKENS, Y, 3, verbose=0, callbacks=[optimizer.callback()])
+    assert "compute_loss" not in vars(own)

@@ -9,10 +9,11 @@ so that the update is that of one batch with the examples of all workers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..lazy import tf
+from ..lazy import keras, tf
 from .optimizers import gathered
 from .scheme import Scheme
 
@@ -33,6 +34,66 @@ def extended(scheme: Scheme, base: type, **attributes: Any) -> Scheme:
     found = object.__new__(type(kind.__name__, (base, kind), own | attributes))
     vars(found).update(vars(scheme))
     return found
+
+
+def set_size(scheme: Scheme, workers: int) -> int:
+    """Return the number of messages of which an update of the center is made; 0 or 1 if each counts by itself."""
+    return (scheme.sync.set_size(workers) if scheme.sync.exchanges else 1) or scheme.messages_per_update
+
+
+def has_common_batch(scheme: Scheme, workers: int) -> bool:
+    """Return True if each update takes the gradients of several workers, of one batch each."""
+    return set_size(scheme, workers) > 1 and scheme.period == 1 and not scheme.sync.gossips
+
+
+def takes_mean_of_means(name: str, remedy: str) -> str:
+    """Return the line on an algorithm that does not weigh its gradients where a mask or weights divide the losses."""
+    return (
+        f"{name} takes the mean of its workers' means, each over the valid positions or weights of its own batch, "
+        f"not the mean over all: {remedy} weighs them"
+    )
+
+
+def takes_mean_of_sums(name: str, remedy: str) -> str:
+    """Return the line on an algorithm that does not add up losses that are sums."""
+    return (
+        f"{name} takes the mean of its workers' losses, which are sums over their batches, not the sum over all: "
+        f"{remedy} adds them up"
+    )
+
+
+def mask_of(tensor: Any) -> Any:
+    """Return the mask that a layer of Keras has left at a tensor, or None."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def warning_of_means(scheme: Scheme, workers: int, model: Any) -> Callable[..., Any]:
+    """Return the `compute_loss` of a model, which warns once of losses that plain means of gradients do not weigh."""
+    compute, name = model.compute_loss, f"Optimizer({type(scheme).__name__}())"
+    said = not has_common_batch(scheme, workers)
+
+    def computed(*given: Any, **named: Any) -> Any:
+        nonlocal said
+        loss = compute(*given, **named)
+        call = dict(zip(("x", "y", "y_pred", "sample_weight"), given, strict=False)) | named
+        for line in () if said else _unweighed(name, model, call.get("y_pred"), call.get("sample_weight")):
+            warnings.warn(line, stacklevel=2)
+        said = True
+        return loss
+
+    return computed
+
+
+def _unweighed(name: str, model: Any, y_pred: Any, weight: Any) -> list[str]:
+    """Return lines on the losses of a compiled model; they follow from losses and mask, `Divisors` has the numbers."""
+    losses = [own.loss for own in getattr(getattr(model, "_compile_loss", None), "_flat_losses", None) or ()]
+    kinds = {getattr(loss, "reduction", None) for loss in losses}
+    ignores = any(getattr(loss, "ignore_class", None) is not None for loss in losses)
+    masked = any(mask_of(part) is not None for part in keras.tree.flatten(y_pred))
+    by_count = masked or ignores or ("mean_with_sample_weight" in kinds and weight is not None)
+    remedy = "train(model, data, SyncSGD())"
+    lines = [takes_mean_of_means(name, remedy)] * by_count
+    return lines + [takes_mean_of_sums(name, remedy)] * ("sum" in kinds)
 
 
 class _Counting:

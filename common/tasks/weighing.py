@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..contract.feedback import WithMemory
-from ..contract.weighed import weighed
+from ..contract.weighed import has_common_batch, set_size, takes_mean_of_means, takes_mean_of_sums, weighed
 from .job import Job
 
 
@@ -21,7 +21,7 @@ def weigh(job: Job, sizes_vary: bool = False) -> None:
         sizes_vary: True if its batches may have several sizes.
     """
     scheme, recipe, devices = job.scheme, job.recipe, job.devices_per_worker
-    workers = (scheme.sync.set_size(job.cluster.workers) if scheme.sync.exchanges else 1) or scheme.messages_per_update
+    workers = set_size(scheme, job.cluster.workers)
     means = scheme.means_gradients and workers > 1
     by_count = recipe.divided == "by count"
     by_size = sizes_vary and recipe.divided == "alike" and not recipe.summed
@@ -30,7 +30,7 @@ def weigh(job: Job, sizes_vary: bool = False) -> None:
         job.scheme = weighed(scheme)
     counts = weighs or (by_count and devices > 1)
     job.recipe = replace(recipe, counts=counts, batches=devices * (workers if means else 1))
-    together = workers > 1 and scheme.period == 1 and not scheme.sync.gossips
+    together = has_common_batch(scheme, job.cluster.workers)
     if recipe.divided == "apart" and (together or devices > 1):
         job.warnings.append(
             "terms of the loss are divided by different numbers of each batch (a mask or sample_weight, and others), "
@@ -38,15 +38,9 @@ def weigh(job: Job, sizes_vary: bool = False) -> None:
         )
     elif together and by_count and not weighs:
         named = scheme.name + (_hindrance(job) if means else "")
-        job.warnings.append(
-            f"{named} takes the mean of its workers' means, each over the valid positions or weights of its own "
-            "batch, not the mean over all: sync_sgd weighs them"
-        )
+        job.warnings.append(takes_mean_of_means(named, "sync_sgd"))
     if recipe.summed and together and not means:
-        job.warnings.append(
-            f"{scheme.name} takes the mean of its workers' losses, which are sums over their batches, not the sum over "
-            "all: sync_sgd adds them up"
-        )
+        job.warnings.append(takes_mean_of_sums(scheme.name, "sync_sgd"))
 
 
 def _hindrance(job: Job) -> str:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from functools import partial, reduce
 from typing import Any
 
+from ..contract.weighed import mask_of
 from ..lazy import keras, tf
 
 
@@ -58,7 +59,7 @@ class Divisors:
         """Note what divides the compiled losses that are computed inside the context, on these tensors."""
         if type(model).compute_loss is not keras.Model.compute_loss:
             self.has_others = True  # what it computes beside the compiled losses, or in place of them
-            masks = [mask for part in keras.tree.flatten(y_pred) if (mask := _mask_of(part)) is not None]
+            masks = [mask for part in keras.tree.flatten(y_pred) if (mask := mask_of(part)) is not None]
             self._counts |= {("own", id(mask)): partial(tf.reduce_sum, mask) for mask in masks}
         compiled: Any = getattr(model, "_compile_loss", None)
         if compiled is None:
@@ -97,11 +98,7 @@ def _masks(loss: Any, y_true: Any, y_pred: Any) -> list[Any]:
         keras.tree.map_structure(lambda x: keras.ops.convert_to_tensor(x, dtype=loss.dtype), y)
         for y in (y_true, y_pred)
     ]
-    return [mask for part in (y_pred, loss.call(*tensors)) if (mask := _mask_of(part)) is not None]
-
-
-def _mask_of(tensor: Any) -> Any:
-    return getattr(tensor, "_keras_mask", None)
+    return [mask for part in (y_pred, loss.call(*tensors)) if (mask := mask_of(part)) is not None]
 
 
 def _count(loss: Any, masks: list[Any], weight: Any) -> Any:
