@@ -2,13 +2,13 @@
 
 import sys
 
+import distsgd
+from distsgd import SyncSGD
+
 import keras
 import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
-
-import distsgd
-from distsgd import SyncSGD
 
 STEPS, BATCH, NOISE = int(sys.argv[1]) if len(sys.argv) > 1 else 1000, 32, 16
 

@@ -1,10 +1,10 @@
 """Gradients of JAX in a `Group` of four workers: python examples/jax_group.py (`bash run.sh pip install jax` first)."""
 
+from distsgd import Group, LocalSGD
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from distsgd import Group, LocalSGD
 
 rng = np.random.default_rng(0)
 true = np.array([1.0, -2.0, 3.0], np.float32)

@@ -1,8 +1,8 @@
 """Logistic regression in NumPy on four workers, one of which is slow: the caller's own loop around a `Group`."""
 
-import numpy as np
-
 from distsgd import Downpour, Group, SyncSGD
+
+import numpy as np
 
 rng = np.random.default_rng(0)
 x = rng.normal(size=(4000, 8))

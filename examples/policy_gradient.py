@@ -6,12 +6,12 @@ if the paddle catches the ball, else -1.
 
 import sys
 
+import distsgd
+from distsgd import DiLoCo
+
 import keras
 import numpy as np
 import tensorflow as tf
-
-import distsgd
-from distsgd import DiLoCo
 
 STEPS, EPISODES, SIDE = int(sys.argv[1]) if len(sys.argv) > 1 else 300, 64, 5
 

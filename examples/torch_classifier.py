@@ -5,12 +5,12 @@
 
 import sys
 
+import distsgd
+from distsgd import DiLoCo
+
 import torch
 from sklearn.datasets import load_digits
 from torch.nn import functional as F
-
-import distsgd
-from distsgd import DiLoCo
 
 EPOCHS, BATCH = int(sys.argv[1]) if len(sys.argv) > 1 else 20, 32
 

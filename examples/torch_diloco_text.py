@@ -7,12 +7,12 @@ one of the two fragments of the model travels, in turn. A script needs `delay=0`
 import sys
 from pydoc_data import topics
 
+import distsgd
+from distsgd import StreamingDiLoCo
+
 import torch
 from torch import nn
 from torch.nn import functional as F
-
-import distsgd
-from distsgd import StreamingDiLoCo
 
 STEPS, BATCH, CONTEXT, WIDTH = int(sys.argv[1]) if len(sys.argv) > 1 else 300, 16, 64, 64
 

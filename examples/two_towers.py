@@ -1,9 +1,9 @@
 """Two towers that learn to match pairs by a contrastive loss, trained by four workers in `model.fit`."""
 
+from distsgd import EASGD, Optimizer, SyncSGD
+
 import keras
 import numpy as np
-
-from distsgd import EASGD, Optimizer, SyncSGD
 
 rng = np.random.default_rng(0)
 causes = rng.normal(size=(4096, 8))  # each pair has a common cause, which each tower sees in a way of its own

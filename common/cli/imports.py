@@ -9,25 +9,21 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ..contract.rounding import CODECS, Compressor
 from ..contract.scheme import Scheme
-from ..data.named import quiet
 from ..errors import UserError
 from ..lazy import require_tensorflow
 from ..packages import remedy
+from ..quiet import LOG_LEVEL
 from ..replay.adapters import TRANSCRIPTIONS
 from ..replay.recorded import Transcription
 from ..replay.reference import codecs
 from ..settings import use_tensorflow
-
-LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 PREFIX = "distsgd_import_"  # of the name of an imported module
 
@@ -134,8 +130,7 @@ def execute(path: Path, flag: str) -> ModuleType:
         sys.path.append(str(path.parent))  # it may import modules of its folder, in every process
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        with _quiet_tensorflow():
-            spec.loader.exec_module(module)
+        spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UserError(f"{flag}: {where(path, error)}{type(error).__name__}: {error}{remedy(error)}") from None
@@ -145,50 +140,15 @@ def execute(path: Path, flag: str) -> ModuleType:
 def use_tensorflow_here() -> None:
     """Select Keras' TensorFlow back end and silence TensorFlow's log, for commands that build a model here."""
     use_tensorflow()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault(LOG_LEVEL, "3")
 
 
 def import_tensorflow() -> None:
     """Import Keras and TensorFlow silently, for commands that train here: their messages would disturb the output."""
     require_tensorflow()
     use_tensorflow_here()
-    with quiet():  # imported here and not on first use, because they print when they are imported
-        import keras  # noqa: F401
-        import tensorflow  # noqa: F401
-
-
-@contextmanager
-def _quiet_tensorflow() -> Iterator[None]:
-    """Silence TensorFlow while it is imported inside the block; all other output stays visible."""
-    finder = _QuietTensorFlow()
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-
-
-class _QuietTensorFlow:
-    """A finder of TensorFlow that silences its libraries while they are loaded."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path, target) if name == "tensorflow" else None
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            execute = loader.exec_module
-
-            def execute_quietly(module: ModuleType) -> None:
-                told = os.environ.get(LOG_LEVEL)
-                os.environ[LOG_LEVEL] = told or "3"  # TensorFlow reads it once; tasks set their own log level
-                try:
-                    with quiet():
-                        execute(module)
-                finally:
-                    if told is None:
-                        del os.environ[LOG_LEVEL]
-
-            loader.exec_module = execute_quietly
-        return spec
+    import keras  # noqa: F401
+    import tensorflow  # noqa: F401
 
 
 def where(path: Path, error: BaseException) -> str:

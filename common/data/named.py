@@ -5,15 +5,11 @@ Batches are functions of (seed, worker, step), see `dataset`, so that a recorded
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from pathlib import Path
 
 import numpy as np
 
 from ..errors import UserError
-from ..files import standard_error_to
 from ..settings import STANDARD, using
 from .mnist1d import mnist1d
 from .problems import least_squares, logistic, quadratic
@@ -22,14 +18,8 @@ from .sparse_data import libsvm
 from .text import text
 
 
-def quiet() -> AbstractContextManager[None]:
-    """Suppress the messages that TensorFlow's libraries print when they are imported, while the context is open."""
-    return standard_error_to(Path(os.devnull))
-
-
 def _keras(name: str) -> Dataset:
-    with quiet():  # not imported lazily, because the import itself prints
-        import keras
+    import keras
 
     try:
         with using(STANDARD):  # images are channels_last

@@ -9,23 +9,14 @@ FOLDERS = ("algorithms", "benchmarks", "common", "simulator")
 FRONT_PAGE = ("common", "simulator", "algorithms")  # the folders whose names are those of the package
 
 
-def _import_quietly() -> None:
-    """Import TensorFlow without its startup messages, some of which no setting turns off."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with importlib.import_module("distsgd.common.data.named").quiet():
-        importlib.import_module("tensorflow")
-
-
 if sys.platform == "linux" and os.uname().machine == "x86_64" and "tensorflow" not in sys.modules:
     if "TF_ENABLE_ONEDNN_OPTS" not in os.environ:  # see common/kernels.py, which this module is to do without
         os.environ |= {"TF_ENABLE_ONEDNN_OPTS": "1", "DISTSGD_SET_KERNELS": "1"}
 
 importlib.import_module("distsgd.common.triton").keep_apart()
+importlib.import_module("distsgd.common.quiet").import_quietly()
 
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # see common/cards.py
-
-if "ipykernel" in sys.modules and "tensorflow" not in sys.modules:
-    _import_quietly()  # in a notebook the startup messages would be the output of a cell
 
 
 def __getattr__(name: str) -> Any:

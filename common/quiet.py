@@ -1,0 +1,54 @@
+"""The import of TensorFlow without the messages of its libraries, which would be the first lines of every script."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+
+WANTED = ("0", "1")  # levels of a user who wants to see messages
+
+
+class QuietFinder:
+    """A finder of TensorFlow, which then reads the log level 3, and loads its libraries in silence.
+
+    Some of their messages come before they read the level, so no setting turns those off.
+    """
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return TensorFlow as Python finds it, with a silent start; None for other modules, or if a level is set."""
+        if name != "tensorflow" or os.environ.get(LOG_LEVEL) in WANTED:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            loader.exec_module = _in_silence(loader.exec_module)
+        return spec
+
+
+def _in_silence(execute: Any) -> Any:
+    def execute_quietly(module: ModuleType) -> None:
+        from .files import standard_error_to
+
+        told = os.environ.get(LOG_LEVEL)
+        os.environ[LOG_LEVEL] = told or "3"  # TensorFlow reads it once; tasks set their own log level
+        try:
+            with standard_error_to(Path(os.devnull)):
+                execute(module)
+        finally:
+            if told is None:
+                del os.environ[LOG_LEVEL]
+
+    return execute_quietly
+
+
+def import_quietly() -> None:
+    """Import TensorFlow, whoever does it first, without its messages, unless the environment asks for them."""
+    if not any(isinstance(finder, QuietFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, QuietFinder())
