@@ -126,6 +126,8 @@ def test_a_launcher_suspended_longer_than_any_wait_continues_its_run(tmp_path):
     seconds = patience(4)
     flags = "sleeping_barrier", "--wait-seconds", f"{seconds:.0f}", "--steps", "1000000"
     process, _ = command_line_run(tmp_path, subprocess.PIPE, *flags)
+    # In its first round a worker compiles, perhaps for longer than the others wait.
+    wait_until(lambda: updates_logged(tmp_path / "run") > 0 or process.poll() is not None)
     process.send_signal(signal.SIGSTOP)
     time.sleep(3.3 * seconds)
     process.send_signal(signal.SIGCONT)
