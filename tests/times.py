@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,13 @@ def descendants() -> Iterator[int]:
     """Yield the running processes that this one and its children have started."""
     left = [os.getpid()]
     while left:
-        for task in Path(f"/proc/{left.pop()}/task").glob("*"):
-            try:
-                children = [int(pid) for pid in (task / "children").read_text().split()]
-            except OSError:
-                continue
-            left += children
-            yield from children
+        tasks = f"/proc/{left.pop()}/task"
+        with suppress(OSError):  # it has ended
+            for task in os.listdir(tasks):
+                with suppress(OSError), open(f"{tasks}/{task}/children") as file:
+                    children = [int(pid) for pid in file.read().split()]
+                    left += children
+                    yield from children
 
 
 def cpu_of_processes() -> float:
@@ -68,7 +69,7 @@ class Stopwatch:
     def __init__(self) -> None:
         self.kinds: defaultdict[str, float] = defaultdict(float)
         self.now = ["other"]  # what this process does, the innermost last
-        self.since = time.process_time()
+        self.since, self.of_processes = time.process_time(), cpu_of_processes()
 
     def turn(self, kind: str | None) -> None:
         """Count the CPU time since the last turn, and begin with a kind; None returns to the one before."""
@@ -106,7 +107,7 @@ class Stopwatch:
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
         self.turn("other")
         self.kinds.clear()
-        self.began = time.monotonic(), cpu_of_processes()
+        self.began = time.monotonic()
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -115,11 +116,11 @@ class Stopwatch:
             return (yield)
         finally:
             self.turn(None)
-            began, others = self.began
-            found = dict(self.kinds) | {"processes": cpu_of_processes() - others}
+            before, self.of_processes = self.of_processes, cpu_of_processes()  # once in a test: it reads many files
+            found = dict(self.kinds) | {"processes": self.of_processes - before}
             if item.path.name in DOCUMENTS:
                 found = {"documents": sum(found.values())}
-            waited = max(0.0, time.monotonic() - began - sum(found.values()))
+            waited = max(0.0, time.monotonic() - self.began - sum(found.values()))
             item.user_properties.append(("seconds", found | {"waiting": waited}))
 
 
