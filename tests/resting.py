@@ -17,6 +17,7 @@ from distsgd.common.tasks import state_manager
 from distsgd.common.tasks.carriers import Carriers
 from distsgd.common.tasks.worker_loop import WorkerLoop
 from distsgd.common.waiting import wait_until
+from doubles import HeavyAllReduce
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,11 @@ class RestingTogether(Rests, SyncSGD):
 @dataclass(frozen=True, kw_only=True)
 class RestingEFSGD(Rests, EFSGD):
     """The same of synchronous SGD with memories."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestingHeavyAllReduce(Rests, HeavyAllReduce):
+    """The same without a ps, of workers with velocities."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from going import Going
-from resting import RestingEFSGD
+from resting import RestingEFSGD, RestingHeavyAllReduce
 
 from distsgd.algorithms import EFSGD, SCHEMES, SSP, AsyncDiLoCo, AsyncSGD, DeMo, Serial, SyncSGD
 from distsgd.common import Cluster, Recovery, UserError, train
@@ -28,7 +28,7 @@ from distsgd.common.tasks.local_state import LocalState
 from distsgd.common.tasks.standstill import Standstill
 from distsgd.common.tasks.worker_calls import WorkerCalls
 from distsgd.common.worker.replica import Stream
-from doubles import HeavyAllReduce, ShortFirst
+from doubles import ShortFirst
 from runs import DIGITS, record, wait_until
 
 # The same run.
@@ -357,7 +357,7 @@ def test_a_meeting_that_is_asked_for_again_after_a_restoration_is_kept(halfway, 
     [
         pytest.param(RestingEFSGD(), 300, marks=pytest.mark.slow),
         pytest.param(EFSGD(), 900, marks=pytest.mark.rotating),  # several rounds in a call
-        pytest.param(HeavyAllReduce(), 900, marks=pytest.mark.rotating),
+        pytest.param(RestingHeavyAllReduce(), 300, marks=pytest.mark.rotating),
     ],
     ids=["ef_sgd", "several rounds in a call", "all_reduce"],
 )
