@@ -173,6 +173,16 @@ def test_numbers_that_are_not_finite_are_null_in_every_file(tmp_path):
     assert again.finish(None)["outcome"] == "completed"
 
 
+def test_a_result_without_an_evaluation_has_no_metrics_of_an_earlier_center(tmp_path):
+    """After a signal an evaluation is given up: its run must not seem to be where it began."""
+    log = RunRecord(tmp_path, CONFIG)
+    log.on_event({"event": "center", "version": 0, "examples": 0, "test_loss": 2.4, "test_accuracy": 0.1})
+    for event in ("center", "result"):
+        log.on_event({"event": event, "version": 36, "updates": 36, "examples": 36})
+    result = log.finish(None, picture=False)
+    assert [result[name] for name in ("updates", "test_loss", "test_accuracy", "advice")] == [36, None, None, None]
+
+
 # A full disk.
 
 

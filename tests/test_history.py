@@ -107,6 +107,18 @@ def test_a_version_is_told_once_however_often_it_is_looked_at(monkeypatch, harne
     assert watching.versions("center") == [watching.start]
 
 
+def test_a_last_evaluation_that_is_given_up_keeps_the_metrics_of_the_same_center(monkeypatch, harness):
+    watching = Watching(monkeypatch, harness)
+    watching.observer.observe()
+    known = watching.observer.metrics["test_loss"]
+    watching.observer.evaluate = lambda snapshot: {}
+    watching.observer.observe(last=True)
+    assert watching.observer.metrics["test_loss"] == known
+    watching.train(1)
+    watching.observer.observe(last=True)
+    assert "test_loss" not in watching.observer.metrics
+
+
 def test_an_event_before_a_resumed_run_has_no_time_in_it(monkeypatch, harness):
     """The version with which it begins would be before its first one: by the hours between both starts."""
     monkeypatch.setattr(observer.checkpoint, "found", lambda run_dir: [run_dir])

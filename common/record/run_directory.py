@@ -201,7 +201,7 @@ class RunRecord:
             self.steps[event["worker"]] = event["steps"]  # a restarted worker without rounds left reports nothing else
         elif kind in ("result", "center"):
             self.has_result = self.has_result or kind == "result"
-            self.last |= {k: v for k, v in event.items() if k not in NOT_FIGURES}
+            self.last = {k: v for k, v in event.items() if k not in NOT_FIGURES}  # without metrics of an older center
             self.unwritten = event.get("unwritten", [])
             if kind == "result" and (
                 worse := worsened(self.rows, self.last, self.config["hyperparameters"], self.too_large)

@@ -361,9 +361,10 @@ class Observer:
     def _evaluate(self, point: EvaluationPoint, event: str) -> None:
         """Evaluate a center, and report it, unless the last report has the same version and metrics."""
         measured = self.evaluate(point.snapshot)
-        self.metrics = point.figures | measured
         if point.version == self.reported.get("version") and finite(measured).items() <= finite(self.reported).items():
+            self.metrics = self.reported | point.figures  # the evaluation of the same center may have been given up
             return
+        self.metrics = point.figures | measured
         if event == "center":
             self.reported = self.metrics
         what = {"event": event, "when": point.when, **self.metrics}
