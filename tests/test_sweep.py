@@ -3,6 +3,9 @@
 import dataclasses
 import io
 import json
+import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,9 +17,11 @@ from distsgd.common.cli import sweep
 from distsgd.common.cli.flag_groups import parse_flags
 from distsgd.common.cli.flags import words
 from distsgd.common.cli.sweep_report import Trial, best_of, picture, report
-from distsgd.common.errors import DistsgdError, UserError
+from distsgd.common.errors import DistsgdError, Interrupted, UserError
+from distsgd.common.signals import interrupt
 
 DOWNPOUR = SCHEMES["downpour"]
+LIMIT = 60.0  # seconds for what must happen
 
 
 @pytest.fixture(autouse=True)
@@ -262,3 +267,41 @@ def test_a_run_whose_process_is_killed_stands_in_the_table(monkeypatch, capsys):
     shown = capsys.readouterr()
     assert "| 1 of 2 | 0.5000 | 1 | 1.0 | failed |" in shown.out
     assert "seed 1: no result" in shown.err
+
+
+def test_a_terminal_that_is_closed_ends_each_run_once_and_none_goes_on(monkeypatch):
+    """The shell and the kernel each send SIGHUP; the second one comes while the runs are told to end."""
+    ended = []
+
+    class Running:
+        returncode = 143
+
+        def __init__(self, command, **_):
+            self.told = threading.Event()
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def communicate(self):
+            started.wait(LIMIT)  # for the other one
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert self.told.wait(LIMIT)
+            return None, "interrupted"
+
+        def terminate(self):
+            signal.raise_signal(signal.SIGHUP)
+            ended.append(self)
+            self.told.set()
+
+    started = threading.Barrier(2)
+    monkeypatch.setattr(sweep.subprocess, "Popen", Running)
+    before = signal.signal(signal.SIGHUP, interrupt)
+    try:
+        with pytest.raises(Interrupted, match="SIGHUP"):
+            cli.dispatch(["sweep", "downpour", "--seeds", "2", "--parallel", "2"])
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert len(set(ended)) == len(ended) == 2

@@ -8,7 +8,7 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ from ..record.repeats import FINISHED
 from ..record.sheet import TableFormat
 from ..record.tables import page
 from ..record_format import read_json
+from ..signals import StopSignals
 from ..system import usable_cores
 from ..tasks.job import checked
 from . import flags
@@ -312,6 +313,8 @@ def _at_once(trials: Sequence[Trial], parallel: int) -> Iterator[Trial]:
         # In a session of its own: Ctrl-C would reach it twice, from the terminal and from here, and end it at once.
         with subprocess.Popen(command, start_new_session=True, **pipes) as process:
             running.add(process)
+            if stop.number is not None:  # the signal came while the process was started
+                process.terminate()
             _, said = process.communicate()
             running.discard(process)
         path = trial.run_dir / "result.json"
@@ -325,18 +328,17 @@ def _at_once(trials: Sequence[Trial], parallel: int) -> Iterator[Trial]:
         trial.result = {"outcome": "failed", "exit_code": DistsgdError.exit_code}  # the other runs remain
         return trial
 
-    with ThreadPoolExecutor(parallel) as pool:
-        made = [pool.submit(train, trial) for trial in trials]
+    with StopSignals((), lambda name: None) as stop, ThreadPoolExecutor(parallel) as pool:
         try:
-            for trial in made:
+            for trial in [pool.submit(train, trial) for trial in trials]:
                 yield trial.result()
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
             for _ in range(2):  # a second signal ends them at once
-                for process in list(running):
-                    process.terminate()
                 with contextlib.suppress(Interrupted):
-                    wait(made)
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    for process in list(running):
+                        process.terminate()
+                    pool.shutdown()
                     break
             raise
 
