@@ -15,7 +15,7 @@ import pytest
 
 from distsgd.algorithms import AsyncSGD
 from distsgd.common import files
-from distsgd.common.errors import CannotWrite, UserError
+from distsgd.common.errors import CannotWrite, Interrupted, UserError
 from distsgd.common.launch.server_process import Scratch
 from distsgd.common.record import checkpoint
 from distsgd.common.record.callbacks import Callback
@@ -181,6 +181,11 @@ def test_a_result_without_an_evaluation_has_no_metrics_of_an_earlier_center(tmp_
         log.on_event({"event": event, "version": 36, "updates": 36, "examples": 36})
     result = log.finish(None, picture=False)
     assert [result[name] for name in ("updates", "test_loss", "test_accuracy", "advice")] == [36, None, None, None]
+
+
+def test_a_signal_that_no_task_has_noticed_is_in_the_result(tmp_path):
+    result = RunRecord(tmp_path, CONFIG).finish(Interrupted(15), picture=False)
+    assert [result[name] for name in ("outcome", "exit_code", "stopped_by")] == ["interrupted", 143, "SIGTERM"]
 
 
 # A full disk.

@@ -141,12 +141,13 @@ def test_further_signals_are_those_of_schedulers():
 class Kill(Callback):
     """Sends a signal to this process, in training or when the result is here."""
 
-    def __init__(self, number, at_end=False):
-        self.number, self.at_end, self.sent = number, at_end, False
+    def __init__(self, number, at_end=False, leaves=None):
+        self.number, self.at_end, self.leaves, self.sent = number, at_end, leaves, False
 
     def on_test_end(self, logs):
         if logs["version"] > 0 and not self.at_end and not self.sent:
             self.sent = True
+            self.leaves.touch()  # as an evaluator that is killed
             os.kill(os.getpid(), self.number)
 
     def on_train_end(self, logs):
@@ -172,7 +173,8 @@ def test_train_gives_back_the_center_it_has_reached_and_continues_from_there(tmp
     def weights():
         return np.concatenate([np.ravel(array) for array in model.get_weights()])
 
-    long = {"steps": 480, "callbacks": [Kill(signal.SIGUSR1)]}
+    half = tmp_path / "a" / ".data.npz.part"
+    long = {"steps": 480, "callbacks": [Kill(signal.SIGUSR1, leaves=half)]}
     scheme = Resting(milliseconds=100)
     with pytest.raises(KeyboardInterrupt, match="SIGUSR1"):
         train(model, (x, x[:, :1]), scheme, run_dir=tmp_path / "a", **how, **long)
@@ -185,6 +187,7 @@ def test_train_gives_back_the_center_it_has_reached_and_continues_from_there(tmp
     assert "async_sgd: interrupted" in (said := capsys.readouterr().out)
     assert f"to continue: train(..., recovery=Recovery(resume='{tmp_path / 'a'}'))" in said
     assert not (tmp_path / "a" / "stop").exists()
+    assert not half.exists()
 
     # A signal that comes when all steps are done takes nothing from the result, and still reaches the caller.
     how |= {"recovery": Recovery(resume=tmp_path / "a"), "callbacks": [Kill(signal.SIGTERM, at_end=True)]}

@@ -154,6 +154,7 @@ def _run(
         with contextlib.suppress(OSError):
             (job.run_dir / EVALUATED).unlink(missing_ok=True)  # still there if a callback has raised
     if job.cluster.evaluates:
+        checkpoint.sweep_results(job.run_dir)
         with contextlib.suppress(OSError):
             stop_file(job).unlink(missing_ok=True)
     return record, error

@@ -11,6 +11,7 @@ damaged checkpoint is renamed to <version>.damaged, and does not count among tho
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -197,6 +198,13 @@ def sweep(run_dir: Path) -> None:
     """Delete incomplete checkpoints of tasks that were killed; ignore those that cannot be deleted."""
     for part in folder(run_dir).glob(f".*{PART}"):
         discard(part)
+
+
+def sweep_results(run_dir: Path) -> None:
+    """Delete incomplete results of an evaluator that was killed; ignore those that cannot be deleted."""
+    with contextlib.suppress(OSError):
+        for part in run_dir.glob(f".*{PART}*"):
+            delete(part)
 
 
 def tidy(run_dir: Path) -> list[str]:

@@ -343,6 +343,7 @@ class RunRecord:
         if error is not None:
             outcome = error.outcome if isinstance(error, DistsgdError | Interrupted) else "failed"
             code = error.exit_code if isinstance(error, DistsgdError | Interrupted) else 1
+        stopped = error.signal if isinstance(error, Interrupted) else self.stopped  # perhaps before a task noticed it
         return {
             "algorithm": config["algorithm"],
             "outcome": outcome,
@@ -379,7 +380,7 @@ class RunRecord:
             "advice": self.advice or (shares.in_words(config) if shares else None),
             "curvature": self.curvature,
             "cpu": self.cpu.summary(),
-            "stopped_by": self.stopped,
+            "stopped_by": stopped,
             "recovery": self.faults.summary(),
             "network": self.network,
             "kernels": self.kernels,
