@@ -36,9 +36,10 @@ class Sleeping(AsyncSGD):
 
 @dataclass(frozen=True, kw_only=True)
 class SleepingBarrier(SyncSGD):
-    """Synchronous SGD, at 100 ms a round."""
+    """Synchronous SGD, at so many milliseconds a round."""
 
     name = "sleeping_barrier"
+    rest: int = 100
 
     def message(self, worker: Any) -> Any:
-        return rested(super().message(worker))
+        return rested(super().message(worker), self.rest)

@@ -124,7 +124,7 @@ def test_a_fork_server_that_is_stopped_in_a_run_is_named(tmp_path):
 def test_a_launcher_suspended_longer_than_any_wait_continues_its_run(tmp_path):
     """It ends by SIGTERM, as others by Ctrl-C."""
     seconds = patience(4)
-    flags = "sleeping_barrier", "--wait-seconds", f"{seconds:.0f}", "--steps", "1000000"
+    flags = "sleeping_barrier", "--rest", "250", "--wait-seconds", f"{seconds:.0f}", "--steps", "480"  # of 120 s
     process, _ = command_line_run(tmp_path, subprocess.PIPE, *flags)
     # In its first round a worker compiles, perhaps for longer than the others wait.
     wait_until(lambda: updates_logged(tmp_path / "run") > 0 or process.poll() is not None)
