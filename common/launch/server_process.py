@@ -172,10 +172,11 @@ def ahead(arguments: Sequence[str]) -> Iterator[None]:
     """Start the process of a fork server for the run inside this block, if its arguments are usual."""
     global _ahead
     flags = {word.lstrip("-").partition("=")[0].replace("-", "_") for word in arguments if word.startswith("-")}
-    if not (UNUSUAL & flags or "TF_CONFIG" in os.environ or sys.platform == "win32"):
-        with contextlib.suppress(CannotWrite, OSError):  # the run reports it
-            _ahead = ServerProcess("auto")
     try:
+        if not (UNUSUAL & flags or "TF_CONFIG" in os.environ or sys.platform == "win32"):
+            # The run reports an error. A signal waits until the process and its folder have an owner.
+            with contextlib.suppress(CannotWrite, OSError), held():
+                _ahead = ServerProcess("auto")
         yield
     finally:
         if _ahead is not None:
