@@ -334,6 +334,7 @@ def test_a_question_without_sense_is_one_line(arguments, message):
     [
         ("25M", 25_000_000),
         ("1.5k", 1500),
+        ("2.01k", 2010),
         ("9610", 9610),
         ("7B", 7 * 10**9),
         ("7b", 7 * 10**9),
@@ -351,7 +352,9 @@ def test_a_number_of_parameters_is_what_people_type(text, size):
     assert Question(parameters=text).size == size
 
 
-@pytest.mark.parametrize("text", ["", "M", "-1", "1e-3", "1e99", "nan", "inf", "0x10", "1,000", "5MB"])
+@pytest.mark.parametrize(
+    "text", ["", "M", "-1", "1e-3", "1e99", "nan", "inf", "0x10", "1,000", "5MB", "1.5", "1.0005k"]
+)
 def test_other_texts_are_no_number_of_parameters(text):
     with pytest.raises(UserError, match="parameters takes a number"):
         Question(parameters=text)

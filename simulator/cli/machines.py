@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 
 from ...common.cli import flags
 from ...common.cluster.platform import Machines, Platform
@@ -31,9 +32,9 @@ def free_links(platform: Platform, uses_ps: bool = True) -> list[str]:
 def number_of_parameters(text: str) -> int:
     """Parse the number of parameters of a model, such as 25M, 1.5B, 7b or 7e9; raises `UserError`."""
     found = re.fullmatch(r"((?:\d+\.?\d*|\.\d+)(?:e\+?\d{1,2})?)([kmgbt]?)", text.strip().lower().replace("_", ""))
-    size = round(float(found[1]) * SUFFIXES[found[2]]) if found else 0
-    if not 1 <= size <= MOST_PARAMETERS:
+    size = Fraction(found[1]) * SUFFIXES[found[2]] if found else Fraction(0)
+    if not (1 <= size <= MOST_PARAMETERS and size.denominator == 1):
         raise UserError(
             f"parameters takes a number, as in 25M or 7e9, with k, M, G, B or T, up to 1e12. Received: {text!r}"
         )
-    return size
+    return int(size)
