@@ -18,6 +18,7 @@ from distsgd.algorithms import (
     CO2,
     DCASGD,
     DESLOC,
+    DPSGD,
     EASGD,
     EF21SGDM,
     EFSGD,
@@ -888,19 +889,27 @@ def test_synchronous_elastic_workers_are_stable_only_below_the_known_bound(worke
 
 @pytest.mark.parametrize(
     "scheme",
-    [Downpour(push_period=3, pull_period=4), AEASGD(), SyncSGD(backup_workers=1), TrimmedMean(trim=0.4)],
+    [Downpour(push_period=3, pull_period=4), AEASGD(), SyncSGD(backup_workers=1), TrimmedMean(trim=0.4), DPSGD()],
     ids=lambda s: s.name,
 )
-def test_nothing_leaves_the_ps_under_the_lock(scheme, tmp_path):
-    """Else a worker that is stopped in this moment would hold it. A checkpoint once made a round trip to the chief."""
-    job = job_of(scheme, ps=2, backend="processes", steps=9, run_dir=tmp_path)
-    operations = TaskGraph(job, [0]).graph.get_operations()
+def test_nothing_leaves_the_task_of_the_lock_under_it(scheme, tmp_path):
+    """Else a worker that is stopped or cut off in this moment would hold it.
+
+    A checkpoint once made a round trip to the chief; numbers of a request once followed it from the worker.
+    """
+    ps, keep = (1, Recovery(min_workers=2)) if scheme.sync.gossips else (2, Recovery())
+    job = job_of(scheme, workers=3, ps=ps, backend="processes", steps=9, run_dir=tmp_path, recovery=keep)
+    operations = TaskGraph(job, [1]).graph.get_operations()
     locks = [op for op in operations if op.type == "MutexLock"]
     assert len(locks) > 5
     for lock in locks:
         (unlock,) = (op for op in lock.outputs[0].consumers() if op.type == "ConsumeMutexLock")
         for op in before(unlock) - before(lock):
-            assert op.type == "ReadVariableOp" or "/job:ps" in op.device or op.type == "Placeholder", op
+            assert op.type == "ReadVariableOp" or "/job:ps" in op.device or task_of(op) == task_of(lock), op
+
+
+def task_of(op):
+    return op.device.partition("/device:")[0]
 
 
 def test_sparta_makes_the_drawn_elements_their_mean_and_leaves_the_others():

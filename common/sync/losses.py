@@ -67,9 +67,9 @@ def lose(ps: Store, slot: WorkerSlot, of: Tensor, missed: Tensor) -> tuple[Tenso
         True if the run continues without it: enough others are left, and it is not worker 0; True if this is the first
         report of this loss. Both are False if both workers have done all their rounds: worker `of` may have left.
     """
-    own, this = ps.variables, tf.equal(tf.range(ps.num_workers, dtype=tf.int64), of)
+    own = ps.variables
     with ps.lock([]), tf.device(ps.devices[0]):
-        gone = out_from(ps) < NEVER
+        gone, this = out_from(ps) < NEVER, tf.equal(tf.range(ps.num_workers, dtype=tf.int64), of)
         enough = (ps.count(~(gone | this)) >= ps.min_workers) & (of > 0)
         ended = tf.reduce_any(ps.finished & this) & tf.gather(ps.finished, slot.index)
         known = tf.reduce_any(gone & this)

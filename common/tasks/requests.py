@@ -54,6 +54,9 @@ class Request(Generic[Inputs, Answer]):
         build: builds the tensors of the answer, given a part of the graph and the placeholders of the inputs.
         inputs: returns the placeholders that `build` is given, if they are no scalars.
         traced: `build` is traced as one function, so that its stateful operations run in program order.
+        under_lock: the inputs of a worker are read under the lock, so they are fed on its task, and come with the
+            request. An input that is fed on the worker follows later: if a cut of the network keeps it away, no other
+            task gets the lock.
         of_waiting: only made where tasks can read which workers wait; the graphs of other runs do not have it.
         waits: limit of a call, in units of the limit of a wait, unless `seconds` is given.
         seconds: limit of a call.
@@ -63,6 +66,7 @@ class Request(Generic[Inputs, Answer]):
     build: Callable[Concatenate[Any, Inputs], Answer]
     inputs: Callable[[Any], Sequence[Any]] | None = None
     traced: bool = False
+    under_lock: bool = False
     of_waiting: bool = False
     waits: float = 1.0
     seconds: float | None = None
@@ -81,9 +85,9 @@ class Request(Generic[Inputs, Answer]):
         return partial(calls.make, self)
 
     def operation(self, part: Any, device: str) -> Operation:
-        """Build the request into the current graph, with placeholders on this device."""
+        """Build the request into the current graph, with placeholders on this device, or on that of the lock."""
         declared: Callable[..., Any] = self.build
-        with tf.device(device):
+        with tf.device(part.ps.devices[0] if self.under_lock else device):
             if self.inputs is None:
                 kinds = [parameter.annotation for parameter in inspect.signature(declared).parameters.values()][1:]
                 inputs = [tf.compat.v1.placeholder(KINDS[kind], []) for kind in kinds]
@@ -269,7 +273,7 @@ class WorkerRequests:
     def _prepare(own: Any, data: Any, frozen: Any) -> None:
         return own.initialize
 
-    @request(traced=True, once=True)
+    @request(traced=True, under_lock=True, once=True)
     def _join(own: Any, recorded: bool) -> Joined:
         return own.start(recorded)
 
@@ -286,7 +290,7 @@ class WorkerRequests:
             own.collect(rounds)
         return tf.constant(True)
 
-    @request()
+    @request(under_lock=True)
     def set_finished(own: Any, computed: int, replied: int) -> None:
         """Mark this worker as finished: it has done all its rounds; these are times of the last, see `server.trace`."""
         return own.ps.finish(own.slot, [computed, replied])
@@ -297,7 +301,7 @@ class WorkerRequests:
             assigns = tf.nest.map_structure(lambda variable, value: variable.assign(value).op, own.local(), values)
             return tf.group(*tf.nest.flatten(assigns))
 
-    @request(traced=True, waits=SLOW)
+    @request(traced=True, under_lock=True, waits=SLOW)
     def _write_copy(own: Any, rounds: int, copy: bytes) -> None:
         return own.ps.local_copies.write_copy(own.slot, rounds, copy)
 
@@ -327,14 +331,14 @@ class StreamRequests:
 class LossRequests:
     """Requests of a worker of a run that may continue without some of its workers, without a ps; see `sync.losses`."""
 
-    @request(traced=True)
+    @request(traced=True, under_lock=True)
     def begin_rounds(own: Any, end: int) -> np.ndarray:
         """Announce the rounds before the one of that number; return the round from which on each worker is out, [W]."""
         return losses.begin(own.ps, own.slot, end)
 
     out_from = answer(np.ndarray, lambda own: losses.out_from(own.ps))  # see `begin_rounds`, [W]
 
-    @request(traced=True, once=True)
+    @request(traced=True, under_lock=True, once=True)
     def lose(own: Any, of: int, missed: int) -> tuple[bool, bool]:
         """Report the loss of a worker; return True if the run continues, and if this is the first report of it."""
         return losses.lose(own.ps, own.slot, of, missed)
