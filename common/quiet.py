@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,10 +22,11 @@ class QuietFinder:
     """
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return TensorFlow as Python finds it, with a silent start; None for other modules, or if a level is set."""
+        """Return TensorFlow as the other finders have it, with a silent start; None if a level is set, or else."""
         if name != "tensorflow" or os.environ.get(LOG_LEVEL) in WANTED:
             return None
-        spec = PathFinder.find_spec(name, path, target)
+        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((found for found in others if found is not None), None)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             loader.exec_module = _in_silence(loader.exec_module)
