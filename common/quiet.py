@@ -50,6 +50,6 @@ def _in_silence(execute: Any) -> Any:
 
 
 def import_quietly() -> None:
-    """Import TensorFlow, whoever does it first, without its messages, unless the environment asks for them."""
+    """Let the first import of TensorFlow print nothing, unless the environment asks for its messages."""
     if not any(isinstance(finder, QuietFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, QuietFinder())
