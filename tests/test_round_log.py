@@ -249,10 +249,10 @@ def test_elastic_workers_compute_from_one_reply_to_the_next_message(tmp_path):
 
 
 def patient(context):
-    """Each batch takes 20 ms, which begin when a worker asks for it."""
+    """Each batch takes 40 ms from when a worker asks for it: a little before the round, as nothing orders the two."""
     whole = tf.data.Options()
     whole.experimental_optimization.inject_prefetch = False
-    return slow_batches(context, 20).with_options(whole)
+    return slow_batches(context, 40).with_options(whole)
 
 
 @pytest.mark.parametrize("kind", [DPSGD, ADPSGD, AllReduce, partial(AEASGD, communication_period=1)])
@@ -261,5 +261,4 @@ def test_the_gradient_of_a_round_is_computing_also_if_the_message_holds_nothing_
     record(kind(), tmp_path, workers=2, steps=5, hidden=(4,), batch_size=8, backend="threads", data=patient)
     rows = load_rounds(tmp_path)
     assert len(rows) == 10
-    # On a busy machine the clock may be read some time after the batch was asked for: no operation orders the two.
-    assert (rows[:, READY] - rows[:, BEGUN]).min() >= 10_000
+    assert (rows[:, READY] - rows[:, BEGUN]).min() >= 20_000
