@@ -90,7 +90,7 @@ class LocalCopies:
         If the worker dies during the write, it has no copy: `rounds` is `NONE` until the copy is complete.
         """
         is_holder = partial(self.transactions.admit, slot, lambda: [])
-        with self.transactions.lock([copy], is_holder), tf.device(self.device):
+        with self.transactions.lock([], is_holder), tf.device(self.device):
             with tf.control_dependencies([self.slots.write(self.rounds, slot, tf.constant(NONE, tf.int64))]):
                 written = self.slots.write(self.copies, slot, copy)
             with tf.control_dependencies([written]):
