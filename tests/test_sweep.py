@@ -270,7 +270,7 @@ def test_a_run_whose_process_is_killed_stands_in_the_table(monkeypatch, capsys):
 
 
 def test_a_terminal_that_is_closed_ends_each_run_once_and_none_goes_on(monkeypatch):
-    """The shell and the kernel each send SIGHUP; the second one comes while the runs are told to end."""
+    """The shell and the kernel each send SIGHUP, the kernel while `sweep` ends its runs."""
     ended = []
 
     class Running:
