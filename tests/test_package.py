@@ -97,8 +97,8 @@ MAY_IMPORT = {
     "Tab downpour --": "cli.completion record.latest",
 }
 COMMAND_LINE = (
-    "arguments cli cli.catalogue cli.flags cli.main errors files lazy packages quiet record record.tables "
-    "record_format signals sources system triton"
+    "arguments cli cli.catalogue cli.flags cli.main errors files lazy libraries packages record record.tables "
+    "record_format signals sources system"
 )
 
 

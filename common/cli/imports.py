@@ -18,8 +18,8 @@ from ..contract.rounding import CODECS, Compressor
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..lazy import require_tensorflow
+from ..libraries import LOG_LEVEL
 from ..packages import remedy
-from ..quiet import LOG_LEVEL
 from ..replay.adapters import TRANSCRIPTIONS
 from ..replay.recorded import Transcription
 from ..replay.reference import codecs

@@ -13,8 +13,7 @@ if sys.platform == "linux" and os.uname().machine == "x86_64" and "tensorflow" n
     if "TF_ENABLE_ONEDNN_OPTS" not in os.environ:  # see common/kernels.py, which this module is to do without
         os.environ |= {"TF_ENABLE_ONEDNN_OPTS": "1", "DISTSGD_SET_KERNELS": "1"}
 
-importlib.import_module("distsgd.common.triton").keep_apart()
-importlib.import_module("distsgd.common.quiet").import_quietly()
+importlib.import_module("distsgd.common.libraries").load_with_care()
 
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # see common/cards.py
 

@@ -1,0 +1,88 @@
+"""The libraries of TensorFlow and Triton, which are loaded with care where `distsgd` is imported first.
+
+TensorFlow's print messages, which would be the first lines of every script. Some come before the libraries read the log
+level, so no setting turns those off.
+
+Triton is PyTorch's compiler. Both have LLVM in their libraries, with the same names of functions. Triton's library,
+when it is loaded after TensorFlow's, would call functions of TensorFlow's LLVM, and the process would die of a
+segmentation fault: already at `torch.optim.SGD(...)`, which imports Triton if it is installed. With `RTLD_DEEPBIND` it
+calls its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+
+WANTED = ("0", "1")  # levels of a user who wants to see messages
+
+TRITON = "triton._C.libtriton"
+
+DEEPLY = getattr(os, "RTLD_DEEPBIND", 0)  # Linux has it
+
+
+class Finder:
+    """A finder of one module: as the other finders have it, but for one step of its loading.
+
+    Args:
+        name: full name of the module.
+        step: name of the loader's function for the step.
+        make: makes the step, given that function and its argument.
+    """
+
+    def __init__(self, name: str, step: str, make: Callable[[Callable[[Any], Any], Any], Any]):
+        self.name, self.step, self.make = name, step, make
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return the module with the other step; None for all other modules."""
+        if name != self.name:
+            return None
+        finders = (getattr(other, "find_spec", None) for other in sys.meta_path if other is not self)  # or an old one
+        specs = (find(name, path, target) for find in finders if find is not None)
+        spec = next((found for found in specs if found is not None), None)
+        if spec is not None and spec.loader is not None:
+            setattr(spec.loader, self.step, partial(self.make, getattr(spec.loader, self.step)))
+        return spec
+
+
+def _execute_silently(execute: Callable[[Any], Any], module: Any) -> None:
+    """Import TensorFlow at the log level 3, without what its libraries print, unless the user wants to see that."""
+    from .files import standard_error_to
+
+    told = os.environ.get(LOG_LEVEL)
+    if told in WANTED:
+        return execute(module)
+    os.environ[LOG_LEVEL] = told or "3"  # TensorFlow reads it once; tasks set their own log level
+    try:
+        with standard_error_to(Path(os.devnull)):
+            execute(module)
+    finally:
+        if told is None:
+            del os.environ[LOG_LEVEL]
+
+
+def _create_deeply(create: Callable[[Any], Any], spec: Any) -> ModuleType | None:
+    """Load Triton's library, which then uses its own functions where TensorFlow has some of the same name."""
+    flags = sys.getdlopenflags()
+    sys.setdlopenflags(flags | DEEPLY)
+    try:
+        return create(spec)
+    finally:
+        sys.setdlopenflags(flags)
+
+
+def load_with_care() -> None:
+    """Set how the libraries of both are loaded from now on."""
+    finders = [Finder("tensorflow", "exec_module", _execute_silently)]
+    if DEEPLY:
+        finders.append(Finder(TRITON, "create_module", _create_deeply))
+    known = [finder.name for finder in sys.meta_path if isinstance(finder, Finder)]
+    sys.meta_path[:0] = [finder for finder in finders if finder.name not in known]
