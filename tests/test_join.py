@@ -439,7 +439,7 @@ def test_a_script_that_ends_in_a_round_exchanges_its_steps_and_leaves_a_record(l
         pytest.param("AEASGD(communication_period=4)", (), marks=pytest.mark.rotating),
         ("DPSGD()", ()),
         pytest.param("NoLoCo(communication_period=5)", (), marks=pytest.mark.rotating),
-        pytest.param("ADPSGD()", (), marks=pytest.mark.slow),
+        pytest.param("ADPSGD()", (), marks=pytest.mark.rotating),
     ],
 )
 def test_replay_executes_the_recorded_gradients_of_a_script(launch, tmp_path, capsys, scheme, words):
@@ -503,7 +503,10 @@ def test_gossip_of_a_script_is_resumed_after_its_last_round(launch, tmp_path):
     [
         ("never steps", 2, "no worker has made a step, so the center is where it began: call worker.step(gradient)"),
         pytest.param(
-            "never joins", 2, "script.py ended by sys.exit(None) without a call of distsgd.join", marks=pytest.mark.slow
+            "never joins",
+            2,
+            "script.py ended by sys.exit(None) without a call of distsgd.join",
+            marks=pytest.mark.rotating,
         ),
         pytest.param(
             "shapes",
@@ -669,10 +672,9 @@ def test_a_script_that_was_killed_resumes_from_its_checkpoint(launch, tmp_path):
     "schemes",
     [
         ("AsyncSGD()", "AsyncSGD()"),
-        *(
-            pytest.param(pair, marks=pytest.mark.slow)
-            for pair in [("AllReduce()", "AsyncSGD()"), ("AEASGD()", "AllReduce()"), ("DPSGD()", "SyncSGD()")]
-        ),
+        pytest.param(("AEASGD()", "AllReduce()"), marks=pytest.mark.slow),
+        pytest.param(("AllReduce()", "AsyncSGD()"), marks=pytest.mark.rotating),
+        pytest.param(("DPSGD()", "SyncSGD()"), marks=pytest.mark.rotating),
     ],
 )
 def test_ctrl_c_ends_all_scripts_and_writes_the_centers_and_checkpoints(launch, tmp_path, schemes):
@@ -703,7 +705,10 @@ def test_ctrl_c_ends_all_scripts_and_writes_the_centers_and_checkpoints(launch, 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "steps", "said"),
-    [("gan", "100", r"distance of the mean image: 0\.[0-4]"), ("policy_gradient", "100", r"caught: ([5-9]\d|100)%")],
+    [
+        ("gan", "100", r"distance of the mean image: 0\.[0-4]"),
+        pytest.param("policy_gradient", "100", r"caught: ([5-9]\d|100)%", marks=pytest.mark.rotating),
+    ],
 )
 def test_the_example_trains(warm, tmp_path, capsys, name, steps, said):
     assert dispatch(["launch", "--run-dir", str(tmp_path), str(ROOT / "examples" / f"{name}.py"), steps]) == 0

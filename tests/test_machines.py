@@ -89,7 +89,7 @@ def test_a_run_over_several_hosts_replays(machines, tmp_path):
         assert (tmp_path / name / "logs" / f"{name}.log").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.rotating  # each gate has such an evaluator in a run that resumes
 def test_a_separate_evaluator_has_the_results_of_a_run_without_a_ps(machines, tmp_path):
     cluster = Run(machines, tmp_path, ps=0, separate_evaluator=True)
     tasks = cluster.start_all(AllReduce())
@@ -198,7 +198,7 @@ def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(how, machines,
             machines.plug(2, "up")
 
 
-@pytest.mark.slow
+@pytest.mark.rotating  # each gate has it on one machine, and other faults on several
 def test_a_nan_loss_on_one_machine_ends_the_run_on_all_as_diverged(machines, tmp_path):
     tasks = Run(machines, tmp_path).start_all(AsyncSGD(learning_rate=1e38), **LASTING)
     for task in tasks.values():
@@ -602,7 +602,10 @@ def launch_on(machines, folder, *words, ps=1):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "ps"),
-    [("SyncSGD(learning_rate=0.1)", "AsyncSGD(learning_rate=0.5)", 1), (*["AllReduce(learning_rate=0.1)"] * 2, 0)],
+    [
+        ("SyncSGD(learning_rate=0.1)", "AsyncSGD(learning_rate=0.5)", 1),
+        rotating(*["AllReduce(learning_rate=0.1)"] * 2, 0),
+    ],
 )
 def test_a_script_on_several_machines_trains_two_centers(machines, tmp_path, first, second, ps):
     codes = launch_on(machines, tmp_path, first, second, ps=ps)
@@ -628,10 +631,10 @@ def test_a_script_on_several_machines_trains_two_centers(machines, tmp_path, fir
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["AsyncSGD(learning_rate=0.1 + distsgd.common.launch.launched.Launched.current.index)", "None"], 2,
-         "worker-1: all workers must join with the same algorithm"),
+        rotating(["AsyncSGD(learning_rate=0.1 + distsgd.common.launch.launched.Launched.current.index)", "None"], 2,
+                 "worker-1: all workers must join with the same algorithm"),
         (["AsyncSGD()", "AsyncSGD()", "ends"], 4, "worker 1 at "),
-        (["AllReduce()", "None"], 2, "all_reduce has no ps: leave --ps_hosts out"),
+        rotating(["AllReduce()", "None"], 2, "all_reduce has no ps: leave --ps_hosts out"),
     ],
 )  # fmt: skip
 def test_a_fault_of_a_script_ends_its_run_on_all_machines(machines, tmp_path, words, code, said):

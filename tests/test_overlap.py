@@ -73,8 +73,10 @@ class Meeting(Scheme):
         ({}, "threads"),
         ({"sync": Collective()}, "threads"),
         ({"sync": Collective()}, "processes"),
-        ({"sync": Collective(), "communication_period": 1}, "processes"),
-        ({"sync": Collective(), "communication_period": 2, "delay": 2}, "processes"),
+        pytest.param({"sync": Collective(), "communication_period": 1}, "processes", marks=pytest.mark.rotating),
+        pytest.param(
+            {"sync": Collective(), "communication_period": 2, "delay": 2}, "processes", marks=pytest.mark.rotating
+        ),
     ],
 )
 def test_a_worker_makes_its_last_steps_before_the_others_have_sent_their_messages(numbers, backend, warm, tmp_path):

@@ -107,7 +107,7 @@ def test_a_checkpoint_of_another_run_is_refused(warm, tmp_path):
         (PausingAsyncSGD, "lock", "ps-0"),
         pytest.param(PausingSyncSGD, "push", "worker-1", marks=pytest.mark.rotating),
         (PausingSyncSGD, "lock", "worker-0"),
-        pytest.param(PausingSyncSGD, "reply", "ps-0", marks=pytest.mark.slow),
+        pytest.param(PausingSyncSGD, "reply", "ps-0", marks=pytest.mark.rotating),
         (PausingAEAMSGD, "reply", "worker-1"),  # which begins without momentum, in the run as in the equations
     ],
     ids=lambda value: getattr(value, "name", value),

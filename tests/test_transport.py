@@ -478,9 +478,9 @@ def test_a_variable_that_keeps_a_view_of_shared_memory_writes_to_it():
 @pytest.mark.parametrize(
     ("scheme", "ps"),
     [
-        (SyncSGD(backup_workers=1), 1),
+        pytest.param(SyncSGD(backup_workers=1), 1, marks=pytest.mark.rotating),
         (EASGD(communication_period=2), 2),
-        (LocalSGD(communication_period=2), 1),  # all adopt pieces of one reply
+        pytest.param(LocalSGD(communication_period=2), 1, marks=pytest.mark.rotating),  # all adopt pieces of one reply
     ],
     ids=lambda value: getattr(value, "name", None),
 )
