@@ -251,7 +251,11 @@ def test_workers_that_are_stopped_crash_and_return_as_others(scheme):
 # Arithmetic, and what cannot be.
 
 
-@pytest.mark.parametrize("scheme", OF_EACH, ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize(
+    "scheme",
+    [OF_EACH[0], *(pytest.param(scheme, marks=pytest.mark.rotating) for scheme in OF_EACH[1:])],
+    ids=lambda scheme: scheme.name,
+)
 def test_a_simulated_run_is_replayed_and_computes_no_stopped_gradient(scheme, tmp_path):
     run = record(scheme, tmp_path, backend="simulation", workers=6, steps=40, hidden=(8,), batch_size=8)
     stopped = np.flatnonzero(run.trace["event"] == PULL)

@@ -198,7 +198,7 @@ def test_the_classes_of_mnist1d_are_balanced():
     np.testing.assert_array_equal(np.bincount(np.concatenate([one.train[1], one.test[1]])), [12] * 10)
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_mnist1d_is_as_hard_for_a_linear_model_as_in_the_paper():
     """32 % of its test examples; that a network does better is measured, and stands in the docstring."""
     from sklearn.linear_model import LogisticRegression

@@ -586,7 +586,11 @@ def test_scaled_signs_are_of_each_variable():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "workers", "devices"),
-    [(MultiGPU(learning_rate=0.3), 1, 3), (Hierarchical(learning_rate=0.3), 1, 3), (SyncSGD(learning_rate=0.3), 3, 2)],
+    [
+        pytest.param(MultiGPU(learning_rate=0.3), 1, 3, marks=pytest.mark.rotating),
+        pytest.param(Hierarchical(learning_rate=0.3), 1, 3, marks=pytest.mark.rotating),
+        (SyncSGD(learning_rate=0.3), 3, 2),
+    ],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_workers_and_devices_are_serial_sgd_on_larger_batches(scheme, workers, devices, tmp_path):

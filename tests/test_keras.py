@@ -424,8 +424,14 @@ def penalized():
     return model
 
 
-@pytest.mark.parametrize("make", [coded, penalized])
-@pytest.mark.parametrize("data", [X, (X, None)])
+@pytest.mark.parametrize(
+    ("make", "data"),
+    [
+        (coded, X),
+        (penalized, (X, None)),
+        *(pytest.param(*one, marks=pytest.mark.rotating) for one in [(penalized, X), (coded, (X, None))]),
+    ],
+)
 def test_a_model_whose_loss_needs_no_labels_trains_on_x_alone(make, data, tmp_path):
     result = run(model := make(), data, tmp_path, steps=STEPS, seed=SEED)
     for mine, keras_own in zip(model.get_weights(), by_hand(make(), (X,)), strict=True):

@@ -131,7 +131,7 @@ def test_the_transformer_takes_a_flat_vector_and_has_a_loss_per_character(transf
     assert measured["test_accuracy"] == pytest.approx(np.mean(logits.argmax(-1) == y), rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.rotating  # a gate trains one in test_claims.py
 def test_the_transformer_learns_more_than_the_frequencies_of_characters(tmp_path):
     text = "text:context=32,characters=60000"
     flags = ["--dataset", text, "--model", "transformer:layers=1,width=32,heads=2", "--steps", "150"]

@@ -103,7 +103,7 @@ def test_variables_are_where_xla_finds_them_on_a_gpu():
     [
         pytest.param(AsyncSGD(), "int8", marks=pytest.mark.slow),
         pytest.param(SyncSGD(), "topk:fraction=0.3", marks=pytest.mark.slow),
-        pytest.param(LocalSGD(communication_period=3), "bf16", marks=pytest.mark.slow),
+        pytest.param(LocalSGD(communication_period=3), "bf16", marks=pytest.mark.rotating),
         pytest.param(AsyncSGD(), "sign:memory=no", marks=pytest.mark.rotating),
         pytest.param(SyncSGD(), "bf16", marks=pytest.mark.rotating),
         pytest.param(LocalSGD(communication_period=3), "int8", marks=pytest.mark.rotating),
@@ -115,10 +115,12 @@ def test_slices_and_codecs_are_those_of_a_group(scheme, codec):
     assert distance(trained(scheme, 24, jit_compile=True, **how), grouped(scheme, 24, **how)) < TOLERANCE
 
 
-SLOW_OWN = [pytest.param(s, marks=pytest.mark.slow) for s in (Normalised(), Weighed(learning_rate=0.1), PerWorker())]
+OTHER_OWN = [pytest.param(s, marks=pytest.mark.rotating) for s in (Normalised(), PerWorker())]
 
 
-@pytest.mark.parametrize("scheme", [PowerSGD(), RandomPart(), *SLOW_OWN], ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize(
+    "scheme", [PowerSGD(), RandomPart(), Weighed(learning_rate=0.1), *OTHER_OWN], ids=lambda scheme: scheme.name
+)
 def test_means_rows_and_losses_are_those_of_a_group(scheme):
     assert distance(trained(scheme, 18, workers=3), grouped(scheme, 18, workers=3)) < TOLERANCE
 

@@ -130,7 +130,7 @@ def test_a_problem_has_one_model():
         name_for("quadratic", "dense")
 
 
-RUNS = [  # the last ones are slow tests
+RUNS = [  # the last ones rotate
     ("ringmaster", "simulation", "quadratic:dim=20,noise=0.1", ["--delay-threshold", "2"]),
     ("local_sgd", "threads", "quadratic:dim=20,noise=0.1,minima=3", ["--skew", "sorted"]),
     ("async_sgd", "simulation", "least_squares:examples=300,features=8", ["--l2", "0.1"]),
@@ -141,7 +141,7 @@ RUNS = [  # the last ones are slow tests
 
 @pytest.mark.parametrize(
     ("name", "backend", "dataset", "flags"),
-    [pytest.param(*run, id=run[0], marks=[pytest.mark.slow] if run in RUNS[3:] else []) for run in RUNS],
+    [pytest.param(*run, id=run[0], marks=[pytest.mark.rotating] if run in RUNS[3:] else []) for run in RUNS],
 )
 def test_a_run_on_a_problem_gets_nearer_to_its_minimum_and_replays(
     name, backend, dataset, flags, warm, tmp_path, capsys

@@ -51,7 +51,7 @@ def test_a_region_sends_its_news_after_k_updates_since_a_merge(monkeypatch):
     assert sent == pytest.approx(arrivals[3::4], abs=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_regional_servers_are_as_much_faster_as_the_paper_says(monkeypatch):
     monkeypatch.setattr(reproduced_regions, "SEEDS", 1)
     (regions,) = (each for each in reproduced.EXPERIMENTS if each.name == "regions")

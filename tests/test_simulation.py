@@ -378,7 +378,9 @@ def test_without_a_terminal_the_display_is_lines():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", [AllReduce(), Serial()], ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize(
+    "scheme", [AllReduce(), pytest.param(Serial(), marks=pytest.mark.rotating)], ids=lambda scheme: scheme.name
+)
 def test_algorithms_without_a_server_are_simulated_too(scheme, tmp_path):
     workers = 1 if isinstance(scheme, Serial) else WORKERS
     one = record(scheme, tmp_path, workers=workers, backend="simulation", steps=12, ema_decay=0.8)

@@ -40,7 +40,10 @@ class OfTheWholeGradient(Scheme):
         return server.center
 
 
-@pytest.mark.parametrize("kind", [DeMo, Krum, dataclass(frozen=True, kw_only=True)(OfTheWholeGradient)])
+@pytest.mark.parametrize(
+    "kind",
+    [DeMo, pytest.param(Krum, marks=pytest.mark.rotating), dataclass(frozen=True, kw_only=True)(OfTheWholeGradient)],
+)
 def test_settings_whose_copies_would_mix_run_one_by_one(kind):
     assert_as_alone(kind, [{"learning_rate": 0.05}, {"learning_rate": 0.01}])
 
