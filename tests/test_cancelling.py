@@ -4,6 +4,7 @@ import itertools
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,6 +116,13 @@ def test_links_and_locks_that_take_no_time_change_nothing(scheme, latency):
             found[0].trace[name].tolist() for name in ("worker", "event", "version")
         ]
         np.testing.assert_allclose(other.trace["microseconds"], found[0].trace["microseconds"], rtol=1e-4, atol=2)
+
+
+@each(OF_EACH)
+def test_a_computation_that_ends_with_the_update_is_not_stopped(scheme):
+    """Of equal workers, as many end so: the update is later by the time that the lock takes for the messages before."""
+    ends = [happens(scheme, 8, 40, latency="3ms", service=service).seconds for service in ("0ms", "1ns")]
+    assert ends[0] == pytest.approx(ends[1], rel=1e-6)
 
 
 def test_a_worker_that_is_down_is_not_stopped():
@@ -250,6 +258,9 @@ def test_workers_that_are_stopped_crash_and_return_as_others(scheme):
 
 # Arithmetic, and what cannot be.
 
+CANCELLING: Any = {"workers": 6, "steps": 40, "hidden": (8,), "batch_size": 8, "backend": "simulation"}
+CANCELLING |= {"platform": Platform(compute="exponential")}  # equal workers end together, so that none is stopped
+
 
 @pytest.mark.parametrize(
     "scheme",
@@ -257,7 +268,7 @@ def test_workers_that_are_stopped_crash_and_return_as_others(scheme):
     ids=lambda scheme: scheme.name,
 )
 def test_a_simulated_run_is_replayed_and_computes_no_stopped_gradient(scheme, tmp_path):
-    run = record(scheme, tmp_path, backend="simulation", workers=6, steps=40, hidden=(8,), batch_size=8)
+    run = record(scheme, tmp_path, **CANCELLING)
     stopped = np.flatnonzero(run.trace["event"] == PULL)
     assert len(stopped) > 10
     assert not np.isin(stopped, program_of(run.trace, scheme, 6, False).row).any()
@@ -268,7 +279,7 @@ def test_a_simulated_run_is_replayed_and_computes_no_stopped_gradient(scheme, tm
 
 def test_a_replay_notices_a_computation_that_was_stopped_too_early(tmp_path):
     scheme = Ringmaster(delay_threshold=2, cancel_late=True)
-    run = record(scheme, tmp_path, backend="simulation", workers=6, steps=40, hidden=(8,), batch_size=8)
+    run = record(scheme, tmp_path, **CANCELLING)
     run.hyperparameters["delay_threshold"] = 3
     with pytest.raises(ValueError, match="which messages were used"):
         run.execute()

@@ -18,8 +18,9 @@ from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Any, Protocol
 
-# The kinds of events: processed in this order at the same time.
-CRASH, BACK, ARRIVE, REPLY, CANCEL, COMPUTED, OVERLAPPED, GRACE, HELD = range(9)
+# The kinds of events: processed in this order at the same time. A computation that ends at the time of an update is not
+# stopped: the update is later by the time that the lock takes, however short that is.
+CRASH, BACK, ARRIVE, REPLY, COMPUTED, CANCEL, OVERLAPPED, GRACE, HELD = range(9)
 
 NEVER = 1 << 62  # nanoseconds: 146 years
 

@@ -144,7 +144,7 @@ class EventLoop:
         near = Neighbours(sync, server, self.timings, net, sizes, self._end_round)
         computed = self._computed if self.cores else late.computed if scheme.cancels_late else self._ready
         overlapped = self._computed if self.cores else self._computed_all
-        acts = self._crash, self._come_back, far.arrive, self._reply, late.stop, computed, overlapped, grace.end
+        acts = self._crash, self._come_back, far.arrive, self._reply, computed, late.stop, overlapped, grace.end
         shared = self.cores, net.up, net.down if net.down is not net.up else None, near.links
         self.queue = EventQueue(far.numbers, (*acts, far.serve), shared)
         late.queue = grace.queue = far.queue = near.queue = self.queue
