@@ -125,8 +125,8 @@ def _run(
                 write_graph(job.run_dir, job.scheme.sync.topology, job.cluster.workers)
             begin(job, publish, model, lambda: stop.number)
             stop.check()
-        if job.script is not None:
-            record.check_steps()
+            if job.script is not None:
+                record.check_steps()
         if record.unwritten:
             raise CannotWrite("; ".join(record.unwritten))
         _keep(job, config, model)

@@ -274,14 +274,28 @@ class RunRecord:
         return {name: [row.get(name) for row in centers] for name in names}
 
     def check_steps(self) -> None:
-        """Raise `UserError` if no worker of a script that has ended has made a step, in any of its joins."""
-        joins = [self, *self.later_joins.values()]
-        stepped = any(sum(join.steps.values()) or join.last.get("updates", 1) for join in joins)  # 1: not known here
-        if not stepped and self.stopped is None:
-            raise UserError(
-                "no worker has made a step, so the center is where it began: call worker.step(gradient), or "
-                "worker.stepped() after an optimizer, in the block of distsgd.join"
-            )
+        """Name the joins of a script that has ended in which no worker has made a step.
+
+        Raises:
+            UserError: these are all joins of the script.
+        """
+        joins = {"": self, **self.later_joins}
+        idle = {name: join for name, join in joins.items() if not join.has_steps}
+        if not idle or self.stopped is not None:
+            return
+        where = " and ".join(f"the join {name or 'of ' + join.config['algorithm']}" for name, join in idle.items())
+        message = (
+            f"no worker has made a step in {where}, so the center is where it began: call worker.step(gradient), or "
+            "worker.stepped() after an optimizer, in the block of distsgd.join"
+        )
+        if len(idle) == len(joins):
+            raise UserError(message)
+        self.publish({"event": "warning", "message": message})
+
+    @property
+    def has_steps(self) -> bool:
+        """True if a worker has made a step, or it is not known here."""
+        return bool(sum(self.steps.values()) or self.last.get("updates", 1))
 
     def finish(self, error: BaseException | None, picture: bool = True) -> dict[str, Any]:
         """Write result.json and the plot (if a `picture` is wanted); returns the result as JSON can hold it.
