@@ -12,7 +12,8 @@ Use: for large models with momentum and few bytes; not for small models, for whi
 Reference: Peng, Chen, Su, Quesnelle, Kingma, Liu, *DeMo: Decoupled Momentum Optimization*, ICLR 2026, arXiv:2411.19870,
 known here from a summary: α and the three φ are of that version. The preprint of 2024 has α = 1 and signs.
 Departures: a chunk is a part of the flat vector, and each ps task's slice begins a new one; the paper has squares of a
-matrix. There workers gather the messages of all, and each makes the step itself; here the ps does, so that replies are
+matrix. So a chunk may reach from a variable into the next, and moves elements of one without a gradient (a run names
+it). In the paper workers gather the messages of all, and each makes the step itself; here the ps does, so replies are
 not compressed. The preprint's code has η g in m, which matters under a schedule alone; here, as in the paper, it is g.
 The code takes the mean over the senders; what the paper's equations take is not known here. No weight decay.
 Limits: the momentum is the error memory of `--codec dct` with a decay. If all coefficients of a chunk are sent, m has

@@ -24,7 +24,7 @@ from .data.inputs import Sharded, build_on, first_batches, prepared, sizes_vary
 from .data.models import ModelRecipe, name_for
 from .data.named import load
 from .data.suspects import bad_example, of_worker
-from .data.trial import fails, try_out
+from .data.trial import fails, try_out, unconnected
 from .errors import Interrupted, UserError
 from .launch.gpus import gpus
 from .launch.run import run
@@ -306,6 +306,8 @@ def try_on_a_batch(job: Job, model: Any) -> None:
                 xla=("GPU" if gpu else "CPU") if xla else "",
                 decays=bool(weight_decay_of(job.scheme)),
             )
+            if job.codec.spreads and (unused := unconnected(job.recipe.flat(model), batches[0])):
+                job.warnings.append(moves_unused([model.trainable_variables[i].path for i in unused]))
         weigh(job, sizes_vary=job.cluster.workers > 1 and sizes_vary(job.train, job.cluster.workers))
         if xla and job.recipe.without_xla and job.options.jit == "on":
             raise UserError(f"{job.recipe.without_xla}. Leave jit out, or change the model. Received: jit='on'")
@@ -316,6 +318,14 @@ def try_on_a_batch(job: Job, model: Any) -> None:
                 f"servers of {job.regions} regions with a ps task each keep no state beside the parameters, such as "
                 f"that of batch normalisation: choose a model without, or leave ps out. Received: ps={job.ps}"
             )
+
+
+def moves_unused(paths: Sequence[str]) -> str:
+    """Return the warning that variables without a gradient move with the others of their block."""
+    return (
+        f"the loss does not depend on {', '.join(paths)}, but blocks of the cosine transform reach from a variable "
+        "into the next, so that some elements move: set trainable=False on the layer"
+    )
 
 
 @contextmanager

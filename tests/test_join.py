@@ -30,7 +30,7 @@ from distsgd.common.launch.own_state import OwnState
 from distsgd.common.launch.script import MOST_PENDING, Echo, of_network
 from distsgd.common.launch.unlaunched import refuse_copies
 from distsgd.common.record import checkpoint
-from distsgd.common.record.run_directory import RunRecord
+from distsgd.common.record.run_directory import RunRecord, check_steps
 from distsgd.common.record_format import read_config
 from distsgd.common.reports import OF_LATER_JOIN
 from distsgd.common.tasks.script_loop import Handoff
@@ -506,12 +506,12 @@ def test_a_join_without_steps_is_named_beside_one_that_has_some(tmp_path):
     record.on_event({"event": OF_LATER_JOIN, "join": "critic", "its": "worker", "worker": 0, "steps": 0})
     record.last = record.later_joins["critic"].last = {"updates": 0}
     with pytest.raises(UserError, match="made a step in the join of diloco and the join critic, so"):
-        record.check_steps()
+        check_steps(record)
     record.on_event({"event": "worker", "worker": 0, "steps": 4})
-    record.check_steps()
+    check_steps(record)
     assert "made a step in the join critic, so the center is where it began" in said[-1]["message"]
     record.later_joins["critic"].steps = {0: 1}
-    record.check_steps()
+    check_steps(record)
     assert len(said) == 1
     for own in (record, *record.later_joins.values()):
         own.metrics.close()

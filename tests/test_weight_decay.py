@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 
 import distsgd
-from distsgd import Cluster, LocalSGD, SignSGDMV, SyncSGD, UserError, train
+from distsgd import Cluster, DeMo, LocalSGD, SignSGDMV, SyncSGD, UserError, train
 from distsgd.common.cli.main import dispatch
 from distsgd.common.contract.decay import decayed_of
 from distsgd.common.contract.inner import INNER
+from distsgd.common.contract.rounding import rounded
+from distsgd.common.data.models import ModelRecipe
 from distsgd.common.replay.reference.inner_steps import INNER_STEPS
 from distsgd.common.replay.reference.synchronous_rules import signsgd_mv
+from distsgd.common.training import try_on_a_batch
+from runs import job_of
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(16, 3)).astype("f"), RNG.normal(size=(16, 1)).astype("f")
@@ -71,6 +75,24 @@ def test_the_optimizer_for_fit_heeds_its_own_excluded_variables():
     center, bias = optimizer.center
     np.testing.assert_allclose(center, kernel * 0.95, rtol=1e-5)
     assert bias == 1
+
+
+@pytest.mark.parametrize(
+    ("scheme", "spreads"),
+    [(DeMo(), True), (rounded(SyncSGD(), "dct"), True), (rounded(SyncSGD(), "sign"), False), (SyncSGD(), False)],
+    ids=["demo", "dct", "sign", "float32"],
+)
+def test_a_run_names_the_variables_without_a_gradient_that_blocks_reach(scheme, spreads):
+    model = two_heads()
+    job = job_of(scheme, model=ModelRecipe.of(model), data=(X, [Y, Y]))
+    try_on_a_batch(job, model)
+    named = [line for line in job.warnings if "the loss does not depend on unused/kernel, unused/bias, but" in line]
+    assert len(named) == spreads
+    if spreads:
+        model.get_layer("unused").trainable = False
+        job = job_of(scheme, model=ModelRecipe.of(model), data=(X, [Y, Y]))
+        try_on_a_batch(job, model)
+        assert not job.warnings
 
 
 @pytest.mark.parametrize("name", ["adamw", "lion", "muon"])

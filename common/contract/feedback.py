@@ -33,6 +33,11 @@ class WithMemory(Codec):
         """Return the initial residual, zero."""
         return {"memory": 0 * vector}
 
+    @property
+    def spreads(self) -> bool:
+        """True if the inner codec spreads elements."""
+        return self.rounding.spreads
+
     def send(self, message: Tensor, sizes: Sequence[int], variables: Sequence[Any], worker: Any) -> Sequence[Any]:
         """Encode the sum of the message and the residual; the error of that is the new residual."""
         for own, part in zip(variables, cut_into(message, sizes), strict=True):

@@ -229,13 +229,15 @@ class QSGD(InBlocks):
 class DCT(Compressor):
     """The largest coefficients of the cosine transform of each block (type 2, orthonormal), with their indices.
 
-    Each slice of a message begins a new block; the last block of a slice may be shorter.
+    Each slice of a message begins a new block; the last block of a slice may be shorter. A variable does not begin one,
+    so the end of a variable and the begin of the next have coefficients in common.
     """
 
     block: int = 64
     """Elements of a block."""
     kept: int = 4
     """Coefficients of a block that are sent."""
+    spreads: ClassVar[bool] = True  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __post_init__(self) -> None:
         super().__post_init__()

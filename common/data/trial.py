@@ -60,8 +60,8 @@ def try_out(
     if recipe.custom or any(map(computes_in_float16, model._flatten_layers())):
         _trace(recipe, model, batch)
     if decays:
-        unconnected = _unconnected(recipe.flat(model), batch)
-        recipe = replace(recipe, without_decay=tuple(sorted({*recipe.without_decay, *unconnected})))
+        unused = unconnected(recipe.flat(model), batch)
+        recipe = replace(recipe, without_decay=tuple(sorted({*recipe.without_decay, *unused})))
     if xla:
         recipe = replace(recipe, without_xla=_why_not_compiled(recipe, model, batch, xla))
     if validation is not None:
@@ -92,7 +92,7 @@ def _compare(copy: Any, model: Any, batch: Sequence[Any]) -> Divisors:
     return divisors
 
 
-def _unconnected(flat: FlatModel, batch: Sequence[Any]) -> list[int]:
+def unconnected(flat: FlatModel, batch: Sequence[Any]) -> list[int]:
     """Return the positions of the trainable variables on which the loss of a batch does not depend."""
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
     flat.gradient(

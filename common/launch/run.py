@@ -21,7 +21,7 @@ from ..record.callbacks import Callback, CallbackList
 from ..record.display import Display, SimulationDisplay, in_notebook, native_output
 from ..record.events import EventBus
 from ..record.keras_callbacks import EVALUATED
-from ..record.run_directory import RunRecord, load_center
+from ..record.run_directory import RunRecord, check_steps, load_center
 from ..settings import compared, using
 from ..signals import StopSignals
 from ..tasks.interruption import stop_file
@@ -126,7 +126,7 @@ def _run(
             begin(job, publish, model, lambda: stop.number)
             stop.check()
             if job.script is not None:
-                record.check_steps()
+                check_steps(record)
         if record.unwritten:
             raise CannotWrite("; ".join(record.unwritten))
         _keep(job, config, model)

@@ -52,6 +52,11 @@ class Codec:
         return {}
 
     @property
+    def spreads(self) -> bool:
+        """True if decoded vectors have other elements than zero beside those of the encoded ones."""
+        return False
+
+    @property
     def remembers(self) -> bool:
         """True if the codec has local variables."""
         return type(self).local_variables is not Codec.local_variables

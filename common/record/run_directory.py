@@ -273,30 +273,6 @@ class RunRecord:
         names = {name: None for row in centers for name in row if name != "kind"}
         return {name: [row.get(name) for row in centers] for name in names}
 
-    def check_steps(self) -> None:
-        """Name the joins of a script that has ended in which no worker has made a step.
-
-        Raises:
-            UserError: these are all joins of the script.
-        """
-        joins = {"": self, **self.later_joins}
-        idle = {name: join for name, join in joins.items() if not join.has_steps}
-        if not idle or self.stopped is not None:
-            return
-        where = " and ".join(f"the join {name or 'of ' + join.config['algorithm']}" for name, join in idle.items())
-        message = (
-            f"no worker has made a step in {where}, so the center is where it began: call worker.step(gradient), or "
-            "worker.stepped() after an optimizer, in the block of distsgd.join"
-        )
-        if len(idle) == len(joins):
-            raise UserError(message)
-        self.publish({"event": "warning", "message": message})
-
-    @property
-    def has_steps(self) -> bool:
-        """True if a worker has made a step, or it is not known here."""
-        return bool(sum(self.steps.values()) or self.last.get("updates", 1))
-
     def finish(self, error: BaseException | None, picture: bool = True) -> dict[str, Any]:
         """Write result.json and the plot (if a `picture` is wanted); returns the result as JSON can hold it.
 
@@ -414,3 +390,28 @@ def _message_of(error: BaseException | None) -> str | None:
 
 def _rounded(value: float | None, digits: int = 3) -> float | None:
     return None if value is None else round(value, digits)
+
+
+def check_steps(record: RunRecord) -> None:
+    """Name the joins of a script that has ended in which no worker has made a step.
+
+    Raises:
+        UserError: these are all joins of the script.
+    """
+    joins = {"": record, **record.later_joins}
+    idle = {name: join for name, join in joins.items() if not _has_steps(join)}
+    if not idle or record.stopped is not None:
+        return
+    where = " and ".join(f"the join {name or 'of ' + join.config['algorithm']}" for name, join in idle.items())
+    message = (
+        f"no worker has made a step in {where}, so the center is where it began: call worker.step(gradient), or "
+        "worker.stepped() after an optimizer, in the block of distsgd.join"
+    )
+    if len(idle) == len(joins):
+        raise UserError(message)
+    record.publish({"event": "warning", "message": message})
+
+
+def _has_steps(join: RunRecord) -> bool:
+    """Return True if a worker has made a step, or the number is not known here."""
+    return bool(sum(join.steps.values()) or join.last.get("updates", 1))
