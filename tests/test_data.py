@@ -187,9 +187,16 @@ def test_the_validation_split_is_the_end_and_class_weights_go_to_examples():
     np.testing.assert_array_equal(last["a"], np.arange(7, 10))
     for form in (labels, labels[:, 0], np.eye(3)[labels[:, 0]]):
         np.testing.assert_array_equal(weighted((first, form), {0: 5.0, 2: 0.5})[2], [5, 1, 0.5, 1, 5, 1, 0.5])
-    for sequences in (np.eye(3)[np.arange(28).reshape(7, 4) % 3], np.ones((7, 4, 1)), np.tile([0, 1, 1], (7, 1))):
-        with pytest.raises(UserError, match=re.escape(f"sample_weight of shape (7, {sequences.shape[1]})")):
-            weighted((first, sequences), {1: 2.0})
+    classes = np.arange(28).reshape(7, 4) % 3
+    for several, positions in [
+        (np.eye(3)[classes], (7, 4)),
+        (classes[..., None], (7, 4)),
+        (np.tile([0, 1, 1], (7, 1)), (7, 3)),
+        (classes.reshape(7, 2, 2), (7, 2, 2)),
+        (np.eye(3)[classes.reshape(7, 2, 2)], (7, 2, 2)),
+    ]:
+        with pytest.raises(UserError, match=re.escape(f"for each position, {positions}. Received")):
+            weighted((first, several), {1: 2.0})
 
 
 def test_the_classes_of_mnist1d_are_balanced():

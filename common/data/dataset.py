@@ -57,11 +57,12 @@ def weighted(data: tuple[Any, ...], class_weight: Mapping[int, float]) -> tuple[
     if not isinstance(y, np.ndarray):
         raise UserError(f"class_weight needs class numbers in y. Received: y is a {type(y).__name__}")
     rows = y.reshape(len(y), -1)
-    one_class = rows.shape[1] == 1 or (y.ndim == 2 and np.allclose(rows.sum(1), 1) and rows.min() >= 0)
-    if not one_class:
+    one_hot = y.ndim > 1 and np.allclose(y.sum(-1), 1) and y.min() >= 0
+    if rows.shape[1] > 1 and not (one_hot and y.ndim == 2):
+        positions = y.shape[:-1] if one_hot or y.shape[-1] == 1 else y.shape
         raise UserError(
-            "class_weight needs one class for each example, a number or a one-hot row: give sample_weight of shape "
-            f"{y.shape[: max(y.ndim - 1, 2)]} in its place. Received: y of shape {y.shape}"
+            "class_weight needs one class for each example, a number or a one-hot row: give sample_weight in its place "
+            f"for each example, ({len(y)},), or for each position, {positions}. Received: y of shape {y.shape}"
         )
     labels = rows.argmax(1) if rows.shape[1] > 1 else np.round(rows[:, 0]).astype(int)
     kinds, where = np.unique(labels, return_inverse=True)
