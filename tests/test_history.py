@@ -107,6 +107,15 @@ def test_a_version_is_told_once_however_often_it_is_looked_at(monkeypatch, harne
     assert watching.versions("center") == [watching.start]
 
 
+def test_the_last_center_has_the_time_of_its_event_not_that_of_its_evaluation(monkeypatch, harness):
+    watching = Watching(monkeypatch, harness)
+    harness.first.round()
+    made = round(1e6 * (watching.observer.began - watching.observer.ago)) + 5
+    monkeypatch.setattr(watching.observer.reader, "read", lambda action: (Tally(1), made))
+    watching.observer.observe(last=True)
+    assert watching.rows[-1]["when"] == pytest.approx(watching.observer.began + 5e-6, abs=2e-6)
+
+
 def test_a_last_evaluation_that_is_given_up_keeps_the_metrics_of_the_same_center(monkeypatch, harness):
     watching = Watching(monkeypatch, harness)
     watching.observer.observe()
@@ -225,7 +234,7 @@ def history(scheme, run_dir, **options):
     rows = [row for row in rows if row["kind"] == "center"]
     with np.load(run_dir / "trace.npz") as trace:  # a version is made by the last event at the one before
         made = dict(zip(trace["version"].tolist(), (trace["microseconds"] / 1e6).tolist(), strict=True))
-    apart = [row["seconds"] - made[row["version"] - 1] for row in rows[:-1] if row["version"] - 1 in made]
+    apart = [row["seconds"] - made[row["version"] - 1] for row in rows if row["version"] - 1 in made]
     assert np.ptp(apart) < 0.002  # the clock of the rows begins with the run
     return rows
 

@@ -325,7 +325,8 @@ class Observer:
         when, self.seen = time.monotonic(), self.reader.drain()
         if not last and int(snapshot["at"]) == self.reported.get("version"):
             return snapshot  # no update since the last report: each version is reported once
-        point = self._point(snapshot, *((self.seen, when) if last else self._made(int(snapshot["at"]), when)))
+        tally, made = self._made(int(snapshot["at"]), when)
+        point = self._point(snapshot, self.seen if last else tally, made)
         if last and self.shows_every:
             self._show_snapshots(point.version, last=True)
         elif last:
@@ -387,7 +388,7 @@ class Observer:
             affordable = self._affordable(end)
             points = points[:: -(-len(points) // affordable)] if affordable else []
         else:
-            points = self._in_time(points, end.when)
+            points = self._in_time(points, time.monotonic())
         for point in points:
             if self.interruption.noticed():
                 break
