@@ -61,6 +61,17 @@ def handle(handler: Any, numbers: Collection[int]) -> dict[int, Any]:
     return before
 
 
+@contextmanager
+def added(further: Collection[int]) -> Iterator[None]:
+    """Let `further` signals raise `Interrupted` inside the block, but in a run, which has its own handler."""
+    before = handle(interrupt, further)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class StopSignals:
     """The handler of the signals during a run, as a context.
 
@@ -112,34 +123,38 @@ class StopSignals:
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def held() -> Iterator[list[int]]:
     """Hold back signals inside the block, which is short and must not be cut: the first is handled at its end.
 
-    Outside of a run it is raised there.
+    Outside of a run it is raised there. The block gets the list of their numbers, and may clear it.
     """
     noted: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
         noted.append(number)
 
-    before, of_run = handle(note, USUAL), _handled_by_run()
-    for number in of_run:
+    before, other = handle(note, USUAL), _handled_here()
+    for number in other:
         signal.signal(number, note)
     try:
-        yield
+        yield noted
     finally:
-        for number, handler in (before | of_run).items():
+        for number, handler in (before | other).items():
             signal.signal(number, handler)
     for number in noted[:1]:
-        of_run.get(number, interrupt)(number, None)
+        other.get(number, interrupt)(number, None)
 
 
-def _handled_by_run() -> dict[int, Any]:
-    """Return the handlers of `StopSignals` that this thread may replace."""
+def _handled_here() -> dict[int, Any]:
+    """Return the handlers of `StopSignals` and of `added` signals that this thread may replace."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     handlers = {number: signal.getsignal(number) for number in (*USUAL, *numbers_of(FURTHER))}
-    return {number: own for number, own in handlers.items() if getattr(own, "__func__", None) is StopSignals._handle}
+    return {
+        number: own
+        for number, own in handlers.items()
+        if own is interrupt or getattr(own, "__func__", None) is StopSignals._handle
+    }
 
 
 @contextmanager

@@ -37,6 +37,7 @@ from .record.latest import named
 from .record.saved_runs import picture, read_run
 from .record.summary import summary, summary_html
 from .settings import refuse, use_tensorflow, using
+from .signals import added, held
 from .tasks.job import Job, describe, make_job
 from .tasks.options import Keywords, Recovery, options_of, takes_options
 from .tasks.weighing import weigh
@@ -226,19 +227,29 @@ def train(
     try_on_a_batch(job, model)
     config = {**describe(job, dataset="own data", model=given_name(model)), "architecture": model_digest(model)}
     own, keras_own = _hooks(job, model, callbacks)
-    record, error = run(job, config, verbose, model, own)
-    metrics = record.finish(error)
-    if error is not None and not isinstance(error, Interrupted):
-        raise error
-    if keras_own is not None and error is None:
-        keras_own.end()
-    if verbose and (in_notebook() or error is not None):
-        Console().print(summary(metrics))
-        if metrics["outcome"] == Interrupted.outcome and checkpoint.found(job.run_dir):
-            print(f"to continue: train(..., recovery=Recovery(resume={str(job.run_dir)!r}))")  # noqa: T201
-    if error is not None:
-        raise error
+    with added(how.recovery.signals):
+        record, error = run(job, config, verbose, model, own)
+        with held() as noted:
+            metrics = record.finish(error)
+            if verbose:
+                _show(metrics, error, bool(noted))
+            if error is not None:
+                noted.clear()
+        if error is not None:
+            raise error
+        if keras_own is not None:
+            keras_own.end()
     return Result(model, record.history(), metrics, job.run_dir)
+
+
+def _show(metrics: dict[str, Any], error: BaseException | None, signalled: bool) -> None:
+    """Show the result in a notebook, or after a signal, which takes it from the caller, and how to continue."""
+    failed = error is not None and not isinstance(error, Interrupted)
+    if failed or not (in_notebook() or error is not None or signalled):
+        return
+    Console().print(summary(metrics))
+    if metrics["outcome"] == Interrupted.outcome and checkpoint.found(Path(metrics["run_dir"])):
+        print(f"to continue: train(..., recovery=Recovery(resume={metrics['run_dir']!r}))")  # noqa: T201
 
 
 def cluster_of(scheme: Scheme, cluster: Cluster | None, **short: Any) -> Cluster:

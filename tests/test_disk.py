@@ -183,6 +183,15 @@ def test_a_result_without_an_evaluation_has_no_metrics_of_an_earlier_center(tmp_
     assert [result[name] for name in ("updates", "test_loss", "test_accuracy", "advice")] == [36, None, None, None]
 
 
+def test_a_result_has_the_figures_of_the_center_that_was_kept_at_a_signal(tmp_path):
+    """A second signal ends the run without a later result: its center is not the one that was evaluated before."""
+    log = RunRecord(tmp_path, CONFIG)
+    log.on_event({"event": "center", "version": 19, "examples": 19, "test_loss": 2.4})
+    log.on_event({"event": "kept", "version": 183, "examples": 183})
+    result = log.finish(Interrupted(2), picture=False)
+    assert [result[name] for name in ("outcome", "updates", "test_loss")] == ["interrupted", 183, None]
+
+
 def test_a_signal_that_no_task_has_noticed_is_in_the_result(tmp_path):
     result = RunRecord(tmp_path, CONFIG).finish(Interrupted(15), picture=False)
     assert [result[name] for name in ("outcome", "exit_code", "stopped_by")] == ["interrupted", 143, "SIGTERM"]

@@ -13,9 +13,11 @@ import pytest
 from resting import Resting
 
 from distsgd.common import Callback, Cluster, Recovery, UserError, train
+from distsgd.common.cli import train as train_command
+from distsgd.common.cli.flag_groups import OUTPUT
 from distsgd.common.errors import Interrupted
-from distsgd.common.record import checkpoint
-from distsgd.common.signals import StopSignals, held, interrupt
+from distsgd.common.record import checkpoint, run_directory
+from distsgd.common.signals import StopSignals, added, held, interrupt
 
 
 @pytest.fixture
@@ -109,6 +111,24 @@ def test_a_signal_of_a_run_that_is_held_back_asks_it_to_end_after_the_block(stop
     assert stop.asked == ["SIGUSR2"]
 
 
+@pytest.mark.parametrize("error", [None, Interrupted(signal.SIGINT)])
+def test_a_signal_while_the_result_is_written_takes_neither_table_nor_exit_code(monkeypatch, error):
+    said = []
+
+    def finished(record, error):
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            signal.raise_signal(number)
+        return record, {"exit_code": 0 if error is None else error.exit_code}, error
+
+    monkeypatch.setattr(train_command, "finished", finished)
+    monkeypatch.setattr(train_command, "show", lambda record, result, *_: said.append(record) or result["exit_code"])
+    with added([signal.SIGTERM, signal.SIGUSR2]):
+        assert train_command.shown(("record", error), OUTPUT) == (130 if error else 0)
+        assert said == ["record"]
+        with pytest.raises(Interrupted, match="SIGUSR2"):
+            signal.raise_signal(signal.SIGUSR2)
+
+
 TASK = """
 import os, signal, threading
 from distsgd.common import signals
@@ -155,7 +175,7 @@ class Kill(Callback):
             os.kill(os.getpid(), self.number)
 
 
-def test_train_gives_back_the_center_it_has_reached_and_continues_from_there(tmp_path, capsys):
+def test_train_gives_back_the_center_it_has_reached_and_continues_from_there(tmp_path, capsys, monkeypatch):
     x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile(loss="mse")
@@ -176,11 +196,19 @@ def test_train_gives_back_the_center_it_has_reached_and_continues_from_there(tmp
     half = tmp_path / "a" / ".data.npz.part"
     long = {"steps": 480, "callbacks": [Kill(signal.SIGUSR1, leaves=half)]}
     scheme = Resting(milliseconds=100)
+    events, on_event, save = [], run_directory.RunRecord.on_event, run_directory.save
+    monkeypatch.setattr(
+        run_directory.RunRecord, "on_event", lambda record, event: events.append(event) or on_event(record, event)
+    )
+    monkeypatch.setattr(run_directory, "save", lambda *_: signal.raise_signal(signal.SIGTERM))  # while it is drawn
     with pytest.raises(KeyboardInterrupt, match="SIGUSR1"):
         train(model, (x, x[:, :1]), scheme, run_dir=tmp_path / "a", **how, **long)
+    monkeypatch.setattr(run_directory, "save", save)
     before = result("a")
     assert (before["outcome"], before["exit_code"], before["stopped_by"]) == ("interrupted", 138, "SIGUSR1")
     assert 0 < before["updates"] == checkpoint.newest(tmp_path / "a").version
+    kept = [event["version"] for event in events if event["event"] == "kept"]  # none if all workers left before
+    assert all(0 < version <= before["updates"] for version in kept)
     with np.load(tmp_path / "a" / "center.npz") as saved:
         np.testing.assert_array_equal(weights(), saved["center"])
     assert np.abs(model.get_weights()[0] - start).max() > 0

@@ -18,7 +18,7 @@ from distsgd.common.cli.flag_groups import parse_flags
 from distsgd.common.cli.flags import words
 from distsgd.common.cli.sweep_report import Trial, best_of, picture, report
 from distsgd.common.errors import DistsgdError, Interrupted, UserError
-from distsgd.common.signals import interrupt
+from distsgd.common.signals import StopSignals, interrupt
 
 DOWNPOUR = SCHEMES["downpour"]
 LIMIT = 60.0  # seconds for what must happen
@@ -269,15 +269,45 @@ def test_a_run_whose_process_is_killed_stands_in_the_table(monkeypatch, capsys):
     assert "seed 1: no result" in shown.err
 
 
+def test_a_run_that_a_signal_has_cut_is_not_in_the_table_and_one_that_had_completed_is(trained, monkeypatch, capsys):
+    """The second run has completed when the signal comes, while its plot is drawn, and the third is cut."""
+    perform, handlers, last = sweep.perform, [], []
+    words = ["downpour", "--seeds", "3", "--parallel", "1", "--table", "md", "--stop-signals", "USR2"]
+
+    def interrupted(scheme, options, *words, **named):
+        handlers.append(signal.getsignal(signal.SIGUSR2))
+        ended = perform(scheme, options, *words, **named)
+        if (seed := options.run.seed) == last[-1]:
+            if seed == 1:
+                raise Interrupted(signal.SIGUSR2)
+            result = {**ended[1], "outcome": "interrupted"}
+            (options.run.run_dir / "result.json").write_text(json.dumps(result))
+            return None, result, Interrupted(signal.SIGUSR2)
+        assert seed < last[-1]
+        return ended
+
+    monkeypatch.setattr(sweep, "perform", interrupted)
+    for seed in (1, 2):
+        last.append(seed)
+        with pytest.raises(Interrupted, match="SIGUSR2"):
+            cli.dispatch(["sweep", *words])
+        shown = capsys.readouterr()
+        assert "| 2 |" in shown.out
+        assert "interrupted" not in shown.out
+        assert "to continue: the same command" in shown.err
+    assert set(handlers) == {interrupt}
+
+
 def test_a_terminal_that_is_closed_ends_each_run_once_and_none_goes_on(monkeypatch):
     """The shell and the kernel each send SIGHUP, the kernel while `sweep` ends its runs."""
-    ended = []
+    ended, handlers = [], []
 
     class Running:
         returncode = 143
 
         def __init__(self, command, **_):
             self.told = threading.Event()
+            handlers.append(signal.getsignal(signal.SIGUSR2))
 
         def __enter__(self):
             return self
@@ -301,7 +331,8 @@ def test_a_terminal_that_is_closed_ends_each_run_once_and_none_goes_on(monkeypat
     before = signal.signal(signal.SIGHUP, interrupt)
     try:
         with pytest.raises(Interrupted, match="SIGHUP"):
-            cli.dispatch(["sweep", "downpour", "--seeds", "2", "--parallel", "2"])
+            cli.dispatch(["sweep", "downpour", "--seeds", "2", "--parallel", "2", "--stop-signals", "USR2"])
     finally:
         signal.signal(signal.SIGHUP, before)
     assert len(set(ended)) == len(ended) == 2
+    assert {handler.__func__ for handler in handlers} == {StopSignals._handle}

@@ -15,11 +15,12 @@ from ..launch.run import run
 from ..launch.script import script_job
 from ..launch.terms import describe_script
 from ..lazy import require_tensorflow
+from ..signals import added
 from ..tasks.job import Script
 from ..tasks.options import Recovery, RunOptions, TransportName
 from . import flags
 from .flag_groups import GROUPS, OUTPUT, Output, TaskFlags, commands, find_task
-from .train import begin, finished, show
+from .train import begin, shown
 
 ABOUT = (
     "Run a Python script on every worker: its own loop takes the gradients, and distsgd.join makes the steps. The "
@@ -100,7 +101,8 @@ def main(arguments: list[str]) -> int:
     job = script_job(script, cluster, RunOptions(batch_size=1, **own))
     config = describe_script(job, script)
     begin(config, job.run_dir, options.output)
-    return show(*finished(*run(job, config, verbose=not options.output.quiet)), options.output)
+    with added(options.recovery.signals):
+        return shown(run(job, config, verbose=not options.output.quiet), options.output)
 
 
 def _place_of_script(arguments: Sequence[str]) -> int:

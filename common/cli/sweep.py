@@ -33,7 +33,7 @@ from ..record.repeats import FINISHED
 from ..record.sheet import TableFormat
 from ..record.tables import page
 from ..record_format import read_json
-from ..signals import StopSignals
+from ..signals import StopSignals, added
 from ..system import usable_cores
 from ..tasks.job import checked
 from . import flags
@@ -92,6 +92,9 @@ def main(arguments: list[str]) -> int:
         try:
             _train_all(unfinished, len(trials), how.parallel or _fitting(options))
         except Interrupted as error:
+            for trial in unfinished:  # the signal may have come while a completed run drew its plot, or have cut a run
+                if trial.result.get("outcome", Interrupted.outcome) == Interrupted.outcome:
+                    trial.result = result_in(trial.run_dir)
             interrupted, trials = error, [trial for trial in trials if trial.result]
     if trials:
         _show(",".join(texts), trials, how, options)
@@ -287,9 +290,10 @@ def _train_all(trials: Sequence[Trial], total: int, parallel: int) -> None:
     if trials[0].told and not trials[0].options.output.quiet:
         print(trials[0].told, file=sys.stderr)  # noqa: T201
     runs = _at_once(trials, parallel) if parallel > 1 and len(trials) > 1 else _in_turn(trials)
-    for number, trial in enumerate(runs, already + 1):
-        if not trial.options.output.quiet:
-            print(f"{number} of {total}: {trial}", file=sys.stderr, flush=True)  # noqa: T201
+    with added(trials[0].options.run.recovery.signals):
+        for number, trial in enumerate(runs, already + 1):
+            if not trial.options.output.quiet:
+                print(f"{number} of {total}: {trial}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _in_turn(trials: Sequence[Trial]) -> Iterator[Trial]:
@@ -328,7 +332,10 @@ def _at_once(trials: Sequence[Trial], parallel: int) -> Iterator[Trial]:
         trial.result = {"outcome": "failed", "exit_code": DistsgdError.exit_code}  # the other runs remain
         return trial
 
-    with StopSignals((), lambda name: None) as stop, ThreadPoolExecutor(parallel) as pool:
+    with (
+        StopSignals(trials[0].options.run.recovery.signals, lambda name: None) as stop,
+        ThreadPoolExecutor(parallel) as pool,
+    ):
         try:
             for trial in [pool.submit(train, trial) for trial in trials]:
                 yield trial.result()

@@ -25,6 +25,7 @@ from ..record.loggers import LOGGERS
 from ..record.run_directory import RunRecord
 from ..record.summary import summary
 from ..record.tables import aligned
+from ..signals import added, held
 from ..tasks.job import Job, describe, make_job
 from ..training import try_on_a_batch
 from .catalogue import meant_by
@@ -115,8 +116,16 @@ def run_command(scheme: Scheme, options: Options) -> int:
         if options.output.json:
             print(dumps(found), flush=True)  # noqa: T201
         return 0
-    record, result, error = perform(scheme, options, told)
-    return show(record, result, error, options.output)
+    with added(options.run.recovery.signals):
+        return shown(performed(scheme, options, told), options.output)
+
+
+def shown(ended: tuple[RunRecord, BaseException | None], output: Output) -> int:
+    """Finish the record of a run, and show its result; return the exit code, which no signal changes any more."""
+    with held() as noted:
+        code = show(*finished(*ended), output)
+        noted.clear()
+    return code
 
 
 def show(record: RunRecord, result: dict[str, Any], error: DistsgdError | Interrupted | None, output: Output) -> int:
@@ -152,11 +161,18 @@ def perform(
         told: a line on choices made for the user, printed after all options have been checked.
         verbose: show the progress of the run.
     """
+    return finished(*performed(scheme, options, told, verbose=verbose))
+
+
+def performed(
+    scheme: Scheme, options: Options, told: str = "", *, verbose: bool = True
+) -> tuple[RunRecord, BaseException | None]:
+    """Do the same up to the end of the run: its record has yet to be finished."""
     job, config, model = prepared(scheme, options)
     begin(config, job.run_dir, options.output, told)
     loggers = [LOGGERS[options.log]()] if options.log is not None and job.cluster.evaluates else []
-    shown = verbose and not options.output.quiet
-    return finished(*run(job, config, verbose=shown, model=model, callbacks=loggers))
+    verbose = verbose and not options.output.quiet
+    return run(job, config, verbose=verbose, model=model, callbacks=loggers)
 
 
 def begin(config: dict[str, Any], run_dir: Path, output: Output, told: str = "") -> None:

@@ -199,7 +199,7 @@ class RunRecord:
         elif kind == "finished":
             self.finished[event["worker"]] = event
             self.steps[event["worker"]] = event["steps"]  # a restarted worker without rounds left reports nothing else
-        elif kind in ("result", "center"):
+        elif kind in ("result", "center", "kept"):
             self.has_result = self.has_result or kind == "result"
             self.last = {k: v for k, v in event.items() if k not in NOT_FIGURES}  # without metrics of an older center
             self.unwritten = event.get("unwritten", [])

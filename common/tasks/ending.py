@@ -84,8 +84,11 @@ class Ending:
             return
         self.kept, self.stopped_workers = True, self.calls.present()
         snapshot = self.calls.snapshot()
-        check_finite(snapshot["center"], int(snapshot["at"]))
+        version = int(snapshot["at"])
+        check_finite(snapshot["center"], version)
         unwritten(self._writes_of_center({name: value for name, value in snapshot.items() if name not in BESIDES}))
+        figures = self.observer.figures.of(self.reader.drain(), version)
+        self.report(event="kept", version=version, **figures)  # a second signal may leave no later result
 
     def finish(self, snapshot: Snapshot) -> None:
         """Write the results, let the workers leave, report the result, end the ps tasks.
