@@ -228,10 +228,19 @@ class ClassSource:
         return _literal(value)
 
 
+def _named(name: str) -> Any:
+    """Return a function of this name that does nothing."""
+
+    def function(**_: Any) -> None: ...
+
+    function.__name__ = name
+    return function
+
+
 class Names(dict[str, Any]):
     """The names of a module as values, for the expressions in its source; the module is not executed.
 
-    A class of this package is a `ClassSource`, and a function of it stands for itself alone. Only the standard library
+    A class of this package is a `ClassSource`, and a function of it has nothing but its name. Only the standard library
     is imported.
     """
 
@@ -260,7 +269,7 @@ class Names(dict[str, Any]):
                 case ast.ClassDef(name=own) if own == name:
                     return ClassSource(self.module, node)
                 case ast.FunctionDef(name=own) if own == name:
-                    return lambda **_: None
+                    return _named(own)
                 case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) if _target(node) == name:
                     return self.value(value)
                 case ast.Import(names=names) | ast.ImportFrom(names=names):

@@ -119,14 +119,14 @@ def test_the_help_of_an_option_that_must_be_given_has_no_default(capsys):
 
 def test_flags_may_come_before_the_algorithm(monkeypatch):
     received = []
-    monkeypatch.setattr(train, "run_algorithm", lambda scheme, rest: received.append((scheme.name, rest)) or 0)
+    monkeypatch.setattr(train, "run_algorithm", lambda scheme, _, rest: received.append((scheme.name, rest)) or 0)
     cli.dispatch(["--workers", "4", "downpour", "--json"])
     assert received == [("downpour", ["--workers", "4", "--json"])]
 
 
 def test_names_are_taken_in_another_spelling(monkeypatch, capsys):
     received = []
-    monkeypatch.setattr(train, "run_algorithm", lambda scheme, rest: received.append(scheme.name) or 0)
+    monkeypatch.setattr(train, "run_algorithm", lambda scheme, *_: received.append(scheme.name) or 0)
     for arguments in (["sync-sgd"], ["Downpour"], ["Downpour()"], ["--workers", "2", "AsyncDiLoCo"]):
         cli.dispatch(arguments)
     assert received == ["sync_sgd", "downpour", "downpour", "async_diloco"]

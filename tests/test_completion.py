@@ -4,6 +4,8 @@ import dataclasses
 import io
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import resolve_name
 from unittest.mock import Mock
 
 import pytest
@@ -14,6 +16,7 @@ from distsgd.common.cli import completion
 from distsgd.common.cli import main as cli
 from distsgd.common.cli.flag_groups import flag_parser
 from distsgd.common.cli.flags import in_source
+from distsgd.common.sources import Names
 
 
 @pytest.fixture
@@ -58,6 +61,12 @@ def test_words_are_completed_where_they_stand(line, found, completed, tmp_path, 
     (tmp_path / "runs" / "agn" / "20260101").mkdir(parents=True)
     (tmp_path / "settings.toml").touch()
     assert [word for word in completed(line) if word not in ("downpour_easy", "downpour_easgd")] == found
+
+
+@pytest.mark.parametrize(("module", "table"), completion.NAMES.values())
+def test_the_names_in_the_source_of_a_table_are_its_keys(module, table):
+    module = resolve_name(module, completion.__package__)
+    assert [*Names(module)[table]] == [*getattr(import_module(module), table)]
 
 
 def test_the_first_word_is_a_command_or_an_algorithm(completed):

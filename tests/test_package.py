@@ -16,6 +16,7 @@ import distsgd
 import distsgd.common
 from distsgd.algorithms import SCHEMES
 from distsgd.common.cli import main as cli
+from distsgd.common.cli.completion import NAMES
 from distsgd.common.cluster.fingerprint import source_digest
 from distsgd.common.errors import Interrupted
 from distsgd.common.lazy import tf
@@ -95,6 +96,7 @@ MAY_IMPORT = {
     "runs": "cli.runs " + " ".join(f"record.{name}" for name in RUNS.split()),
     "Tab downp": "cli.completion record.latest",
     "Tab downpour --": "cli.completion record.latest",
+    **{f"Tab downpour --{option} ": "cli.completion record.latest" for option in NAMES},
 }
 COMMAND_LINE = (
     "arguments cli cli.catalogue cli.flags cli.main errors files lazy libraries packages record record.tables "

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
+from importlib.util import resolve_name
 from typing import Any
 
 import argcomplete
@@ -17,6 +18,7 @@ from argcomplete.shell_integration import shellcode
 from ...algorithms import SCHEMES
 from ..arguments import spelt
 from ..record.latest import LATEST, ROOT
+from ..sources import Names
 from .catalogue import known_names, meant_by
 from .flags import Parser, add, in_source, plain
 
@@ -127,5 +129,9 @@ def _complete_values(parser: argparse.ArgumentParser) -> None:
 
 
 def _names(module: str, table: str, **_: Any) -> list[str]:
-    """Return the keys of a table in a module, which is imported only now: it may import NumPy."""
-    return [*getattr(import_module(module, __package__), table)]
+    """Return the keys of a table in a module, from its source if that says them plainly: the module imports NumPy."""
+    module = resolve_name(module, __package__)
+    try:
+        return [*Names(module)[table]]
+    except LookupError:
+        return [*getattr(import_module(module), table)]

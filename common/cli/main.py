@@ -186,9 +186,11 @@ def _dispatch(arguments: list[str]) -> int:
     if place := COMMANDS.get(command):
         return function(place)(rest) if ":" in place else function("commands:measure")(place, rest)
     if command:
-        name, *options = meant_by(command)
+        name, *meant = meant_by(command)
+        words = [*meant, *rest]
         with function(".launch.server_process:ahead")(rest):
-            return function("train:run_algorithm")(SCHEMES[name], [*options, *rest])
+            scheme, options = function("flag_groups:parse_flags")(SCHEMES[name], words)
+            return function("train:run_algorithm")(scheme, options, words)
     otherwise = "See --help"
     if flag := spelt(word, flags.names(function("flag_groups:Options"))):
         otherwise = f"It is an option, as in: downpour {flags.flag_of(flag)} ..."

@@ -79,11 +79,10 @@ def with_data(options: Options, schemes: Iterable[Scheme]) -> tuple[Options, str
     return chosen, f"no --dataset: {steps} steps of each worker on {examples:,} generated examples, {often}"
 
 
-def run_algorithm(scheme_type: type[Scheme], arguments: list[str]) -> int:
-    """Parse the flags of an algorithm and run it, or print the command of each machine."""
-    scheme, options = parse_flags(scheme_type, arguments)
+def run_algorithm(scheme: Scheme, options: Options, arguments: list[str]) -> int:
+    """Run an algorithm, or print the command of each machine; `arguments` are the flags that describe it."""
     if options.machines.print_commands:
-        words = [*words_of_imports(scheme, codec_of(options.run.codec)), scheme_type.name]
+        words = [*words_of_imports(scheme, codec_of(options.run.codec)), scheme.name]
         print("\n".join(commands(words, options, arguments)))  # noqa: T201
         return 0
     return run_command(scheme, options)
@@ -102,7 +101,8 @@ def train_by_file(arguments: list[str]) -> int:
             f'{path} names no algorithm: add a line such as algorithm = "downpour", or type: downpour {FLAG} ...'
         )
     scheme_type = SCHEMES[meant_by(str(name), f"{path}: ")[0]]
-    return run_algorithm(scheme_type, with_settings(scheme_type, options_of(scheme_type), path, content, rest))
+    words = with_settings(scheme_type, options_of(scheme_type), path, content, rest)
+    return run_algorithm(*parse_flags(scheme_type, words), words)
 
 
 def run_command(scheme: Scheme, options: Options) -> int:
