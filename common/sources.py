@@ -156,7 +156,7 @@ class ClassSource:
     def _body(self, attribute: str) -> list[ast.stmt]:
         """Return the statements of the class, its methods included if the attribute is one, or not a plain value."""
         plain = any(_target(statement) == attribute for statement in self.node.body)
-        if plain or attribute not in text_of(self.module):
+        if plain or not re.search(rf"^ +(def )?{attribute}\b", text_of(self.module), re.MULTILINE):
             return self.node.body
         whole = self._find(tree(self.module), self.module, self.node.name)
         return whole.node.body if whole else []
