@@ -351,7 +351,7 @@ class Group:
     @property
     def version(self) -> int:
         """The number of updates of the center."""
-        return self._turns.version
+        return self._turns.sequencer.version
 
     @property
     def ready(self) -> list[int]:
@@ -368,7 +368,7 @@ class Group:
 
     def staleness(self, k: int) -> int:
         """Return the number of updates of the center since worker k last pulled it."""
-        return self._turns.now(self._worker(k)).staleness
+        return self._turns.sequencer.staleness(self._worker(k))
 
     def _worker(self, k: int) -> int:
         if not isinstance(k, Integral) or not 0 <= k < self.workers:

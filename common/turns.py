@@ -18,7 +18,7 @@ from .contract.rounds import ENDLESS
 from .contract.scheme import Scheme
 from .errors import UserError
 from .lazy import tf
-from .sync.release import waiting_at
+from .sequencer import Effect, Sequencer
 from .sync.store import Event
 
 Order = Literal["round robin", "random"] | Sequence[int]
@@ -58,11 +58,10 @@ class Position:
     left: int = 0  # those of them that are left
     event: Event = "exchange"  # the event at its end
     postponed: bool = False  # True if the gradient of a step waits for the exchange before it
-    pulled: int = 0  # version of the center that the worker pulled last
 
 
 class Turns:
-    """Which workers wait, and which operations follow from each local step.
+    """Which workers may step, and which operations follow from each local step.
 
     Args:
         scheme: the algorithm.
@@ -70,34 +69,30 @@ class Turns:
         do: does the operation of `Operations` with this name, when it is due.
 
     Attributes:
-        version: number of updates of the center.
+        sequencer: decides what a message does, and who continues.
     """
 
     def __init__(self, scheme: Scheme, workers: int, do: Callable[[str, Now], None]):
         self.scheme, self.sync, self.workers, self.do = scheme, scheme.sync, workers, do
-        self.version, self.messages = 0, 0
+        self.sequencer = sequencer = Sequencer(scheme, workers, self._effect)
+        self.events = {"exchange": sequencer.exchange, "push": sequencer.push, "pull": sequencer.pull}
         self.at = [Position(iter(scheme.rounds(ENDLESS, 0, k).after(0))) for k in range(workers)]
-        self.waiting = waiting_at(scheme.sync, workers)
         for at in self.at:
             self._begin_round(at)
 
     @property
     def ready(self) -> list[int]:
         """The workers that may step, in ascending order; there is always one."""
-        return [k for k in range(self.workers) if not self._waits(k) and k not in self._not_started]
+        return [k for k in range(self.workers) if not self._waits(k) and k not in self.sequencer.held_back]
 
     def _waits(self, k: int) -> bool:
         """Return True for a worker without its reply, unless it has steps to make until it uses the reply."""
-        return k in self.waiting.arrived and not (self.scheme.overlap and self.at[k].left > 0)
-
-    @property
-    def _not_started(self) -> range:
-        return range(1, self.workers if self.version < self.scheme.warmup_updates else 1)
+        return k in self.sequencer.waiting.arrived and not (self.scheme.overlap and self.at[k].left > 0)
 
     def now(self, k: int, completes: int = 0) -> Now:
         """Return the present time of worker k."""
-        at = self.at[k]
-        return Now(k, at.round, at.step, at.first, at.length, self.version - at.pulled, self.version, completes)
+        at, sequencer = self.at[k], self.sequencer
+        return Now(k, at.round, at.step, at.first, at.length, sequencer.staleness(k), sequencer.version, completes)
 
     def step(self, k: int) -> None:
         """Make one local step of worker k, which is ready, and with the last step of its round the event."""
@@ -106,28 +101,27 @@ class Turns:
             self.do("postpone", self.now(k))
             at.postponed = True
             self._end_round(k)
-            return
-        if self.scheme.overlap:
+        elif self.scheme.overlap:
             self._overlapped_step(k)
-            return
-        self._local_step(k, "local_step")
-        if not self.sync.exchanges:  # a single worker, whose parameters are the center
-            self._count(1)
-            at.pulled = self.version
-        if at.left <= 0 and self.sync.exchanges and not self.scheme.exchange_first:
-            self._end_round(k)
-            if self.scheme.cancels_late:
-                self._cancel_late()
         else:
-            self._go_on(k)
+            self._local_step(k, "local_step")
+            if not self.sync.exchanges:  # a single worker, whose parameters are the center
+                self.sequencer.step_alone()
+            if at.left <= 0 and self.sync.exchanges and not self.scheme.exchange_first:
+                self._end_round(k)
+                if self.scheme.cancels_late:
+                    self._cancel_late()
+            else:
+                self._go_on(k)
 
     def _cancel_late(self) -> None:
         """Let each worker whose message would be dropped begin its next round at the newest center, without a step."""
         for k, at in enumerate(self.at):
-            if self.scheme.is_late(self.version - at.pulled):
+            if self.scheme.is_late(self.sequencer.staleness(k)):
                 at.step, at.left = at.step + 1, 0
-                if self.sync.set_size(self.workers) is None:  # else the last reply is that of the set
+                if not self.sequencer.in_sets:  # else the last reply is that of the set
                     self.do("send", self.now(k))
+                self.sequencer.reply((k,))
                 self._use_reply(k)
 
     def _overlapped_step(self, k: int) -> None:
@@ -135,11 +129,11 @@ class Turns:
         at = self.at[k]
         overlap = min(self.scheme.overlap, at.length)
         if at.left == at.length == overlap:
-            self._join_set(k)
+            self._end_round(k)
         self._local_step(k, "local_step")
         if at.left == overlap:
-            self._join_set(k)
-        elif at.left == 0 and k not in self.waiting.arrived:  # its reply has arrived before
+            self._end_round(k)
+        elif at.left == 0 and k not in self.sequencer.waiting.arrived:  # its reply has arrived before
             self._use_reply(k)
 
     def _local_step(self, k: int, operation: str) -> None:
@@ -147,56 +141,27 @@ class Turns:
         self.at[k].step, self.at[k].left = self.at[k].step + 1, self.at[k].left - 1
 
     def _end_round(self, k: int) -> None:
-        """Do the event of a round: exchange a message for a reply, or only push it, or only pull the center."""
-        event, rounds = self.at[k].event, self.at[k].round + 1
-        if event == "pull":
-            self.waiting.counted(rounds)
-            self.do("read", self.now(k))
-            self._use_reply(k)
-        elif event == "push":
-            self._merge(k)
+        """Do the event of a round, and let the workers that it releases continue."""
+        event = self.at[k].event
+        released = self.events[event](k)
+        if event == "push":
             self._go_on(k)
-        elif self.sync.set_size(self.workers) is not None:
-            self._join_set(k)
-        else:
-            self._merge(k)
-            released = self.waiting.arrive(k, rounds)  # without a bound, this worker alone
-            if released and self.sync.waits:
-                self.do("send", self.now(k))  # the newest center is the reply
-            for j in released:
+            return
+        if event == "exchange" and released and self.sync.waits and not self.sequencer.in_sets:
+            self.do("send", self.now(k))  # the newest center is the reply
+        for j in released:
+            if replies_wait(self.scheme):
+                self.do("keep_reply", self.now(j))
+            if not (self.scheme.overlap and self.at[j].left):
                 self._use_reply(j)
 
-    def _merge(self, k: int) -> None:
-        """Merge a message into the center when it arrives, unless it is too stale."""
-        at = self.at[k]
-        if self.scheme.accepts(tf.constant(float(self.version - at.pulled))):
-            completes = int((self.messages + 1) % self.scheme.messages_per_update == 0)
-            self.do("merge", self.now(k, completes))
-            self.messages += 1
-            self._count(completes)
-        else:
-            self.do("drop", self.now(k))
-        self.waiting.counted(at.round + 1)
-
-    def _join_set(self, k: int) -> None:
-        """Add a message to the set; if that completes the set, merge the mean, which is an update, and release all."""
-        now = self.now(k)
-        self.do("join_set", now)
-        if now.staleness and self.sync.uses_ps and self.sync.late == "drop":
-            self._use_reply(k)  # the set of its version was complete without it: it was dropped
-        elif released := self.waiting.arrive(k, now.round + 1):
-            self.do("merge_set", now)
-            self._count(1)
-            for j in released:
-                if replies_wait(self.scheme):
-                    self.do("keep_reply", self.now(j))
-                    self.at[j].pulled = self.version
-                if not (self.scheme.overlap and self.at[j].left):
-                    self._use_reply(j)
+    def _effect(self, effect: Effect, k: int, completes: int) -> None:
+        """Do the operation of an effect; a member of a set that is dropped has its operation, too."""
+        in_set = effect == "add" or (effect == "drop" and self.sequencer.in_sets)
+        name = "join_set" if in_set else "merge_set" if effect == "close" else effect
+        self.do(name, self.now(k, completes))
 
     def _use_reply(self, k: int) -> None:
-        if not replies_wait(self.scheme):
-            self.at[k].pulled = self.version
         self.do("use_reply", self.now(k))
         self._go_on(k)
 
@@ -212,13 +177,6 @@ class Turns:
     def _begin_round(self, at: Position) -> None:
         at.length, at.event = next(at.rounds)
         at.round, at.first, at.left = at.round + 1, at.step, at.length
-
-    def _count(self, updates: int) -> None:
-        """Count updates of the center; after the last of the warm start, the other workers start from the center."""
-        before, self.version = self._not_started, self.version + updates
-        for k in before if not self._not_started else ():
-            self.at[k].pulled = self.version
-            self.do("start", self.now(k))
 
 
 def replies_wait(scheme: Scheme) -> bool:

@@ -127,16 +127,15 @@ def test_a_computation_that_ends_with_the_update_is_not_stopped(scheme):
 
 def test_a_worker_that_is_down_is_not_stopped():
     pulls = []
-    server = SimpleNamespace(
-        workers=2, pulled=[0, 0], version=0, over=False, pull=lambda worker, at: pulls.append(worker)
-    )
+    sequencer = SimpleNamespace(pulled=[0, 0], version=0, staleness=lambda k: sequencer.version - sequencer.pulled[k])
+    server = SimpleNamespace(workers=2, sequencer=sequencer, over=False, pull=lambda worker, at: pulls.append(worker))
     timings = SimpleNamespace(**{name: [0, 0] for name in ("begun", "ready", "computed", "arrived", "released")})
     cancelling = Cancelling(OF_EACH[0], server, timings, lock=lambda now: now, ready=lambda *_: None)
     cancelling.queue = SimpleNamespace(at=lambda *_: None)
     for worker in (0, 1):
         cancelling.begin(worker, now=0, until=9)
     cancelling.crash(1)
-    server.version = 1
+    sequencer.version = 1
     for worker in (0, 1):
         cancelling.stop(worker, now=5)
     assert pulls == [0]

@@ -107,10 +107,10 @@ def test_a_run_ends_with_the_version_that_it_is_to_stop_at(tmp_path):
 
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda scheme: scheme.name)
 def test_a_server_is_over_with_the_version_that_ends_its_run(scheme):
-    server, over = SimulatedServer(scheme, 1, stop_at_version=2), []
+    server, over = SimulatedServer(scheme, 1, lambda _: None, stop_at_version=2), []
     for now in range(3):
         server.exchange(0, now)
-        over.append((server.version, server.over))
+        over.append((server.sequencer.version, server.over))
     assert over == [(1, False), (2, True), (3, True)]
 
 

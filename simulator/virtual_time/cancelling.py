@@ -41,7 +41,7 @@ class Cancelling:
         """Begin a computation; the center may have become too old on its way to the worker."""
         if self.active:
             self.until[worker] = until
-            heappush(self.begun, (self.server.pulled[worker], worker))
+            heappush(self.begun, (self.server.sequencer.pulled[worker], worker))
             self.stop_late(now)
 
     def computed(self, worker: int, now: int) -> None:
@@ -58,8 +58,8 @@ class Cancelling:
         """Schedule the end, at this time, of the computations that have become late."""
         while self.begun:
             version, worker = self.begun[0]
-            present = self.server.pulled[worker] == version
-            if present and not self.scheme.is_late(self.server.version - version):
+            present = self.server.sequencer.pulled[worker] == version
+            if present and not self.scheme.is_late(self.server.sequencer.version - version):
                 break
             heappop(self.begun)
             if present:
@@ -67,7 +67,7 @@ class Cancelling:
 
     def stop(self, worker: int, now: int) -> None:
         """Stop the computation of a worker if its message would be dropped, and send the newest center."""
-        late = self.scheme.is_late(self.server.version - self.server.pulled[worker])
+        late = self.scheme.is_late(self.server.sequencer.staleness(worker))
         if self.server.over or self.until[worker] == IDLE or not late:
             return
         if now < self.timings.begun[worker]:  # the center that is too old is on its way to the worker

@@ -39,14 +39,14 @@ class Grace:
 
     def begin(self, now: int) -> None:
         """Begin the time of grace of a set that has enough messages since `now`."""
-        waiting = self.server.waiting
-        if self.length and self.version < self.server.version and isinstance(waiting, SetOfMessages) and waiting.enough:
-            self.version = self.server.version
+        version, waiting = self.server.sequencer.version, self.server.sequencer.waiting
+        if self.length and self.version < version and isinstance(waiting, SetOfMessages) and waiting.enough:
+            self.version = version
             self.queue.lives[self.workers] += 1  # drop the end of the time of a set that was closed before
             self.queue.at(now + self.length, GRACE, self.workers)
 
     def end(self, _: int, now: int) -> None:
         """Close the set whose time of grace ends, if it is still open."""
-        if self.version == self.server.version:
+        if self.version == self.server.sequencer.version:
             at = self.lock(now)
-            self.release(self.server.end_grace(), at, at)
+            self.release(self.server.sequencer.end_grace(), at, at)

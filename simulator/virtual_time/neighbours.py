@@ -79,7 +79,7 @@ class Neighbours:
 
     def send(self, worker: int, now: int) -> None:
         """Send the message of a worker to its neighbours."""
-        number = self.server.recorded[worker]
+        number = self.server.sequencer.recorded[worker]
         if number not in self.rounds:
             self.rounds[number] = GossipRound(self.rule.weights(self.server.workers, number), self.network, number)
         self.timings.arrived[worker] = now

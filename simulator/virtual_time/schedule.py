@@ -109,7 +109,6 @@ class EventLoop:
         fetching: workers that wait for the center alone.
         reducing: without a ps, the workers whose messages are ready.
         computing: workers that make the steps after their message, and the time at which the reply arrives, or None.
-        held_back: workers that wait for the warm-up of worker 0.
     """
 
     def __init__(
@@ -133,8 +132,8 @@ class EventLoop:
         self.plans = plans_of(machines, rounds, workers, seed, scheme.exchange_first)
         most_rounds = max(len(plan.steps) for plan in self.plans)
         self.sizes = sizes = Sizes(scheme, message_bytes, reply_bytes, float_bytes, before, most_rounds)
-        self.server = server = SimulatedServer(scheme, workers, most_rounds, stop_at_version)
-        self.timings = RoundTimings(workers)
+        self.server = server = SimulatedServer(scheme, workers, self._start_other, most_rounds, stop_at_version)
+        self.sequencer, self.timings = server.sequencer, RoundTimings(workers)
         self.regional = far = Regional(server, machines, ps, seed, self.timings, sizes, self._arrive, self._release)
         self.network = net = between_peers(Network(far.inside, workers, ps, seed), scheme.sync)
         far.connect(net)
@@ -156,10 +155,11 @@ class EventLoop:
         self.crashes, self.crash_at = [0] * workers, [math.inf] * workers  # of each worker: their number, the next
         self.away, self.returned, self.fetching, self.reducing = set[int](), set[int](), set[int](), list[int]()
         self.computing: dict[int, int | None] = {}
-        self.starts = (
-            net.starts(max(sizes.of_message, sizes.of_reply)) if before and not server.in_sets else [0] * workers
-        )
-        self.held_back = range(1, workers) if scheme.warmup_updates and not before else range(0)
+        self.starts = [0] * workers
+        if before:
+            self.sequencer.held_back = range(0)
+            if not self.sequencer.in_sets:
+                self.starts = net.starts(max(sizes.of_message, sizes.of_reply))
 
     def run(self, progress: Callable[[int], None] = lambda events: None) -> EventSchedule:
         """Process all events to the end of the run; `progress` receives their number now and then.
@@ -167,7 +167,7 @@ class EventLoop:
         Raises:
             UserError: the run takes more than a century, or hardly a round ends between two crashes.
         """
-        for worker in sorted({*range(self.workers)}.difference(self.held_back)):
+        for worker in sorted({*range(self.workers)}.difference(self.sequencer.held_back)):
             self._start_life(worker, self.starts[worker])
             self._begin(worker, self.starts[worker])
         try:
@@ -182,12 +182,12 @@ class EventLoop:
 
     def _begin(self, worker: int, now: int) -> None:
         """Begin the next round of a worker, or let the worker leave after its last."""
-        number, plan = self.server.recorded[worker], self.plans[worker]
+        number, plan = self.sequencer.recorded[worker], self.plans[worker]
         if self.server.over:
             return
         if number == len(plan.steps):
             self.queue.lives[worker] += 1
-            self._release(self.server.leave(worker), now, now)
+            self._release(self.sequencer.leave(worker), now, now)
             return
         self.timings.begun[worker] = now
         late = plan.after_message(worker, number, self.scheme.overlap) if self.scheme.overlap else 0
@@ -221,7 +221,7 @@ class EventLoop:
 
     def _send(self, worker: int, now: int) -> None:
         """Send a message, or a request for the center, which has no bytes."""
-        up, number = self.network.up, self.server.recorded[worker]
+        up, number = self.network.up, self.sequencer.recorded[worker]
         pull = self.plans[worker].events[number] == "pull"
         if up is None or pull or (way := self.network.way_up(worker, number)) is None:
             self._sent(worker, now)
@@ -230,7 +230,7 @@ class EventLoop:
 
     def _sent(self, worker: int, now: int) -> None:
         """Add the latency to a message whose bytes have all been sent."""
-        late = self.network.message_late(worker, self.server.recorded[worker])
+        late = self.network.message_late(worker, self.sequencer.recorded[worker])
         if late:
             self.queue.at(now + late, ARRIVE, worker)
         else:
@@ -240,12 +240,12 @@ class EventLoop:
         """Apply a message that has arrived, when the lock has served those before it."""
         if self.server.over:
             return
-        kind = self.plans[worker].events[number := self.server.recorded[worker]]
+        kind = self.plans[worker].events[number := self.sequencer.recorded[worker]]
         self.timings.arrived[worker] = begun = self._lock(now, self.service(self.sizes.of(kind, number)))
         self._release(self.process[kind](worker, begun), begun, self.lock_free)
         self.grace.begin(begun)
-        if self.held_back and worker == CHIEF:
-            self._start_others()
+        if worker == CHIEF and self.sequencer.recorded[CHIEF] == len(self.plans[CHIEF].steps):
+            self.sequencer.start_others()
 
     def _lock(self, now: int, service: int = 0) -> int:
         """Hold the lock of the ps for `service` nanoseconds as soon as it is free; return when that begins."""
@@ -267,7 +267,7 @@ class EventLoop:
 
     def _reply(self, worker: int, now: int) -> None:
         """Send a reply; the acknowledgement of a push has no bytes."""
-        down, number = self.network.down, max(0, self.server.recorded[worker] - 1)
+        down, number = self.network.down, max(0, self.sequencer.recorded[worker] - 1)
         pushed = worker not in self.fetching and self.plans[worker].events[number] == "push"
         if down is None or pushed or (way := self.network.way_down(worker, number)) is None:
             self._replied(worker, now)
@@ -276,7 +276,7 @@ class EventLoop:
 
     def _replied(self, worker: int, now: int) -> None:
         """Add the latency to a reply whose bytes have all been sent, and pass it to the worker."""
-        now += self.network.reply_late(worker, max(0, self.server.recorded[worker] - 1))
+        now += self.network.reply_late(worker, max(0, self.sequencer.recorded[worker] - 1))
         if worker in self.fetching:
             self.fetching.remove(worker)
             self._begin(worker, now)
@@ -303,7 +303,7 @@ class EventLoop:
         self.timings.arrived[worker] = now
         self.reducing.append(worker)
         if len(self.reducing) == self.workers:
-            self.reducing, number = [], self.server.version
+            self.reducing, number = [], self.sequencer.version
             at = now + self.network.reductions(self.sizes.reductions(number, self.workers), number)
             for free in self.server.reduce(at):
                 self.timings.released[free] = now
@@ -312,7 +312,7 @@ class EventLoop:
     def _step_alone(self, worker: int, now: int) -> None:
         """Apply the steps of a round of a single worker, which exchanges nothing."""
         self.timings.arrived[worker] = self.timings.released[worker] = now
-        self.server.step_alone(self.plans[worker].steps[self.server.recorded[worker]], now)
+        self.server.step_alone(self.plans[worker].steps[self.sequencer.recorded[worker]], now)
         self._end_round(worker, now)
 
     # Workers that crash, return and join.
@@ -330,7 +330,8 @@ class EventLoop:
         assert self.machines.failures is not None  # noqa: S101
         if self.server.over:
             return
-        if self.server.recorded[worker] > self.timings.logged[worker] and worker not in self.server.waiting.arrived:
+        recorded = self.sequencer.recorded[worker] > self.timings.logged[worker]
+        if recorded and worker not in self.sequencer.waiting.arrived:
             self.timings.log(worker, UNKNOWN)
         crashes, rounds = self.crashes[worker], self.timings.logged[worker]
         if crashes >= MOST_CRASHES * (1 + rounds):
@@ -371,11 +372,7 @@ class EventLoop:
             self.returned.remove(worker)
             self._join(worker, now)
 
-    def _start_others(self) -> None:
-        """Start the other workers from the present center once worker 0 has warmed up."""
-        warm = self.server.version >= self.scheme.warmup_updates
-        if warm or self.server.recorded[CHIEF] == len(self.plans[CHIEF].steps):
-            others, self.held_back = self.held_back, range(0)
-            for worker in others:
-                self._start_life(worker, self.lock_free)
-                self._join(worker, self.lock_free, log=False)
+    def _start_other(self, worker: int) -> None:
+        """Start a worker from the present center: worker 0 has warmed up, or has done all its rounds."""
+        self._start_life(worker, self.lock_free)
+        self._join(worker, self.lock_free, log=False)
