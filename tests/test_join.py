@@ -454,7 +454,8 @@ def test_replay_executes_the_recorded_gradients_of_a_script(launch, tmp_path, ca
     path = run_dir / "gradients-1.bin"
     content = path.read_bytes()
     path.write_bytes(content[:4] + b"\0\0\0\x41" + content[8:])  # another gradient in the first step
-    assert dispatch(["replay", str(run_dir)]) == 1
+    # A choice of elements may then hang on their rounding, so that nothing is decided.
+    assert dispatch(["replay", str(run_dir)]) in ((1, 2) if scheme == "EFSGD()" else (1,))
     path.write_bytes(b"\0" * 24 + content[24:])  # a hole in place of the row of the first step
     with pytest.raises(UserError, match="the gradients of all steps: 1 are missing, as the run was resumed"):
         dispatch(["replay", str(run_dir)])
