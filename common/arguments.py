@@ -42,8 +42,12 @@ MEANINGS = {
     "tutorials": "notebooks notebook jupyter",
 }
 
-# Words of other systems that can mean one option alone: the command line takes them for it.
-SAME = {"lr": "learning_rate", "bs": "batch_size", "nproc_per_node": "workers", "num_processes": "workers"}
+# Words of other systems, or of other commands, that can mean one option alone: the command line takes them for it.
+SAME = {
+    **{"lr": "learning_rate", "bs": "batch_size"},
+    **{"nproc_per_node": "workers", "num_processes": "workers"},
+    "output": "plot",
+}
 
 SYNONYMS = {word: name for name, words in MEANINGS.items() for word in words.split()}
 

@@ -202,6 +202,7 @@ def test_help_shows_flags_of_the_algorithm_and_common_ones_with_defaults(run_mai
         (["sync_sgd", "--bs", "0"], "batch_size must be at least 1"),
         (["sync_sgd", "--nproc_per_node", "0"], "workers must be at least 1"),
         (["sync_sgd_lr", "--lr", "3"], "unknown option --lr of sync_sgd_lr"),
+        (["sweep", "downpour", "--output", "x.txt"], "--plot takes a name that ends in .png, .svg or .pdf"),
         (["help", "zebra"], "unknown algorithm or command 'zebra'. See --help"),
         (["docs", "--foo"], "unknown option --foo of docs. See docs --help"),
         (["runs", "--filter"], "--filter needs a value"),
