@@ -332,6 +332,12 @@ def test_copies_of_a_script_by_another_starter_are_no_runs_of_one_worker(monkeyp
         refuse_copies("x.py")
 
 
+def test_a_join_outside_of_a_block_says_what_it_is():
+    with pytest.raises(UserError, match="join is a block: with join"):
+        distsgd.join(SyncSGD(), [np.zeros(2, np.float32)]).step()
+    assert not hasattr(distsgd.join(SyncSGD(), []), "backward")
+
+
 def test_a_script_without_launch_is_one_worker_with_a_record(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["my_script.py"])

@@ -12,7 +12,7 @@ import os
 import re
 import signal
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -338,10 +338,53 @@ class JoinedWorker:
         self._arrays.write(self._center())
 
 
+class Joining(AbstractContextManager[JoinedWorker]):
+    """The block of a `join`, which has joined the run once it is entered."""
+
+    def __init__(self, block: AbstractContextManager[JoinedWorker]):
+        self._block = block
+
+    def __enter__(self) -> JoinedWorker:
+        return self._block.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._block.__exit__(*error)
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(JoinedWorker, name):
+            raise UserError(f"join is a block: with join(...) as worker: ... Received: a call of {name} outside of one")
+        raise AttributeError(name)
+
+
 @contextmanager
+def _joined(
+    scheme: Scheme, variables: Any, name: str, without_decay: Collection[int], state: Any
+) -> Iterator[JoinedWorker]:
+    launched = Launched.current or Unlaunched.here()
+    if not re.fullmatch(r"\w*", name, re.ASCII):
+        raise UserError(f"the name of a join must have letters, digits and _ alone. Received: {name!r}")
+    if name in launched.states:
+        raise UserError(
+            f"each join of a script needs a name of its own, as in join(..., name='critic'). Received: {name!r}"
+        )
+    if len(launched.states) == MOST_JOINS:
+        raise UserError(f"a script can join {MOST_JOINS} times. Received: a join named {name!r}")
+    worker = JoinedWorker(launched, scheme, variables, name, without_decay, state)
+    launched.note(name, "joined")
+    try:
+        yield worker
+        worker._leave()
+    except BaseException as error:
+        if launched.leave_by(name, error):
+            worker._leave()
+            launched.note(name, "left")
+        raise
+    launched.note(name, "left")
+
+
 def join(
     scheme: Scheme, variables: Any, name: str = "", *, without_decay: Collection[int] = (), state: Any = None
-) -> Iterator[JoinedWorker]:
+) -> AbstractContextManager[JoinedWorker]:
     """Join the run of this script as one of its workers: the loop in the block makes the local steps.
 
     `bash run.sh launch --workers 4 my_script.py` starts the script in a process for each worker, beside the parameter
@@ -374,23 +417,4 @@ def join(
     Raises:
         UserError: the arguments do not fit, or the workers do not agree.
     """
-    launched = Launched.current or Unlaunched.here()
-    if not re.fullmatch(r"\w*", name, re.ASCII):
-        raise UserError(f"the name of a join must have letters, digits and _ alone. Received: {name!r}")
-    if name in launched.states:
-        raise UserError(
-            f"each join of a script needs a name of its own, as in join(..., name='critic'). Received: {name!r}"
-        )
-    if len(launched.states) == MOST_JOINS:
-        raise UserError(f"a script can join {MOST_JOINS} times. Received: a join named {name!r}")
-    worker = JoinedWorker(launched, scheme, variables, name, without_decay, state)
-    launched.note(name, "joined")
-    try:
-        yield worker
-        worker._leave()
-    except BaseException as error:
-        if launched.leave_by(name, error):
-            worker._leave()
-            launched.note(name, "left")
-        raise
-    launched.note(name, "left")
+    return Joining(_joined(scheme, variables, name, without_decay, state))
