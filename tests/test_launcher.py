@@ -199,11 +199,16 @@ def test_a_signal_to_all_processes_ends_the_run_with_its_center_and_a_checkpoint
     assert (tmp_path / "run" / "model.keras").exists()
 
 
-def test_nothing_survives_a_launcher_that_is_killed(tmp_path):
+def test_nothing_survives_a_launcher_that_is_killed(tmp_path, monkeypatch):
+    """The fork server deletes the temporary files, as after a signal to a script between two runs of `keep_warm`."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     process, mine = command_line_run(tmp_path, subprocess.DEVNULL)
     process.kill()
     process.wait()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in mine), patience(SECONDS_TO_END))
+    wait_until(lambda: not [*temporary.iterdir()], patience(SECONDS_TO_END))
 
 
 def test_isolation_that_is_demanded_and_refused_starts_nothing(monkeypatch):

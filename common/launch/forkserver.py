@@ -1,8 +1,11 @@
 """The fork server: imports TensorFlow once, then forks the tasks of a run, each ready in milliseconds.
 
-The launcher starts it as `python -m distsgd.common.launch.forkserver FD NETWORK` (see `isolation`), and exchanges
-messages with it over one socket (see `channel`). Its children report their events on the same socket. When the
-launcher's end closes, for any reason, it ends its children and itself.
+The launcher starts it as `python -m distsgd.common.launch.forkserver FD FOLDER NETWORK` (see `isolation`), and
+exchanges messages with it over one socket (see `channel`). Its children report their events on the same socket. When
+the launcher's end closes, for any reason, it ends its children and itself.
+
+It then deletes FOLDER, the temporary files of all of them. A launcher that was killed cannot, nor can a script that a
+signal has ended between two runs of `keep_warm`.
 
 It is started before the launcher has read the options of the run (see `server_process`). Meanwhile it imports all that
 needs no TensorFlow; the request `prepare` has the environment variables with which it imports TensorFlow.
@@ -21,6 +24,7 @@ import gc
 import importlib
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -80,7 +84,7 @@ class TaskForker:
                 try:
                     request = self.channel.receive()
                 except (EOFError, ConnectionError):
-                    return self.kill()
+                    return
                 if request is not None:
                     self.answer(request)
 
@@ -184,6 +188,13 @@ class TaskForker:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, how)
 
+    def end(self) -> None:
+        """Kill all children, and block until they have ended."""
+        self.kill()
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.wait()
+
 
 def other_threads() -> list[str]:
     """Return the names of all threads of this process but the main one.
@@ -220,17 +231,21 @@ def prepare(channel: Channel) -> None:
 def main() -> None:
     """Import TensorFlow, unless tasks will do that themselves, and serve requests."""
     ignore()
-    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    number, folder, network = sys.argv[1:]
+    channel = Channel(socket.socket(fileno=int(number)))
     raise_limit()
     others = other_threads()
-    try:
+    with contextlib.suppress(EOFError, ConnectionError):  # the launcher has closed its end
         prepare(channel)
-    except (EOFError, ConnectionError):
-        os._exit(0)
-    if not others:
-        import_tensorflow()
-    channel.send(event="server", network=sys.argv[2], kernels=None if others else used_here())
-    TaskForker(channel, others).serve()
+        if not others:
+            import_tensorflow()
+        channel.send(event="server", network=network, kernels=None if others else used_here())
+        forker = TaskForker(channel, others)
+        try:
+            forker.serve()
+        finally:
+            forker.end()
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)  # Python would take half a second to free all modules, for which the user would wait
 
 

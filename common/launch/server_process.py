@@ -41,7 +41,9 @@ UNUSUAL = {
 
 
 class Scratch:
-    """A temporary folder that is deleted with this process; the next process deletes those of killed processes.
+    """A temporary folder that is deleted with this process, or by the fork server that outlives it.
+
+    Where both are killed, the next process deletes it.
 
     Attributes:
         name: path of the folder.
@@ -127,9 +129,10 @@ class ServerProcess:
         try:
             with writing(self.log):
                 output = open_in_place(self.log, "wb")
+            arguments = str(theirs.fileno()), self.folder.name
             with held(), theirs, output, blocked():
                 self.process = subprocess.Popen(
-                    command(python, isolation, "distsgd.common.launch.forkserver", str(theirs.fileno())),
+                    command(python, isolation, "distsgd.common.launch.forkserver", *arguments),
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
