@@ -299,8 +299,8 @@ def test_a_run_that_a_signal_has_cut_is_not_in_the_table_and_one_that_had_comple
 
 
 def test_a_terminal_that_is_closed_ends_each_run_once_and_none_goes_on(monkeypatch):
-    """The shell and the kernel each send SIGHUP, the kernel while `sweep` ends its runs."""
-    ended, handlers = [], []
+    """The shell and the kernel each send SIGHUP, the kernel while `sweep` ends its runs, which get the same signal."""
+    ended, handlers, sent = [], [], []
 
     class Running:
         returncode = 143
@@ -321,9 +321,10 @@ def test_a_terminal_that_is_closed_ends_each_run_once_and_none_goes_on(monkeypat
             assert self.told.wait(LIMIT)
             return None, "interrupted"
 
-        def terminate(self):
+        def send_signal(self, number):
             signal.raise_signal(signal.SIGHUP)
             ended.append(self)
+            sent.append(number)
             self.told.set()
 
     started = threading.Barrier(2)
@@ -335,4 +336,5 @@ def test_a_terminal_that_is_closed_ends_each_run_once_and_none_goes_on(monkeypat
     finally:
         signal.signal(signal.SIGHUP, before)
     assert len(set(ended)) == len(ended) == 2
+    assert set(sent) == {signal.SIGHUP}  # which their results name
     assert {handler.__func__ for handler in handlers} == {StopSignals._handle}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -318,7 +319,7 @@ def _at_once(trials: Sequence[Trial], parallel: int) -> Iterator[Trial]:
         with subprocess.Popen(command, start_new_session=True, **pipes) as process:
             running.add(process)
             if stop.number is not None:  # the signal came while the process was started
-                process.terminate()
+                process.send_signal(stop.number)
             _, said = process.communicate()
             running.discard(process)
         path = trial.run_dir / "result.json"
@@ -326,8 +327,8 @@ def _at_once(trials: Sequence[Trial], parallel: int) -> Iterator[Trial]:
             trial.result = dict(read_json(path))
             return trial
         error = f"{trial.in_words()}: {(said.splitlines() or ['no result'])[-1]}"
-        if process.returncode != DistsgdError.exit_code and process.returncode >= 0:  # wrong options, an interruption
-            raise UserError(error)
+        if stop.number is not None or not (process.returncode == DistsgdError.exit_code or process.returncode < 0):
+            raise UserError(error)  # wrong options, an interruption
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         trial.result = {"outcome": "failed", "exit_code": DistsgdError.exit_code}  # the other runs remain
         return trial
@@ -340,11 +341,12 @@ def _at_once(trials: Sequence[Trial], parallel: int) -> Iterator[Trial]:
             for trial in [pool.submit(train, trial) for trial in trials]:
                 yield trial.result()
         except BaseException:
-            for _ in range(2):  # a second signal ends them at once
+            # The runs know the signal that has come here, and name it in their results. A second one ends them at once.
+            for number in (stop.number or signal.SIGTERM, signal.SIGTERM):
                 with contextlib.suppress(Interrupted):
                     pool.shutdown(wait=False, cancel_futures=True)
                     for process in list(running):
-                        process.terminate()
+                        process.send_signal(number)
                     pool.shutdown()
                     break
             raise
