@@ -111,7 +111,7 @@ def simulated(tmp_path, **options):
     )
 
 
-def test_a_run_with_servers_in_regions_replays(tmp_path):
+def test_a_run_with_servers_in_regions_replays_and_notices_messages_that_came_too_early(tmp_path):
     run = simulated(tmp_path)
     kinds = run.trace["event"]
     assert (kinds == KINDS["up"]).sum() > 10
@@ -119,6 +119,12 @@ def test_a_run_with_servers_in_regions_replays(tmp_path):
     assert run.error() < 1e-5
     at_once = replace(run, trace={name: column[kinds < KINDS["up"]] for name, column in run.trace.items()})
     assert at_once.error() > 1e-3  # as if those messages took no time
+    for event in ("up", "down"):
+        first = int(np.flatnonzero(kinds == KINDS[event])[0])
+        order = [first, *(i for i in range(len(kinds)) if i != first)]
+        early = replace(run, trace={name: column[order] for name, column in run.trace.items()})
+        with pytest.raises(ValueError, match="when servers exchanged"):
+            early.error()
 
 
 def test_a_restarted_worker_and_an_early_end_replay(tmp_path):
@@ -127,16 +133,6 @@ def test_a_restarted_worker_and_an_early_end_replay(tmp_path):
     assert run.joins.any()
     assert run.result["updates"] == 70
     assert run.error() < 1e-5
-
-
-@pytest.mark.parametrize("event", ["up", "down"])
-def test_a_message_between_servers_that_came_too_early_is_noticed(event, tmp_path):
-    run = simulated(tmp_path)
-    first = int(np.flatnonzero(run.trace["event"] == KINDS[event])[0])
-    order = [first, *(i for i in range(len(run.trace["event"])) if i != first)]
-    early = replace(run, trace={name: column[order] for name, column in run.trace.items()})
-    with pytest.raises(ValueError, match="when servers exchanged"):
-        early.error()
 
 
 def test_a_region_s_message_that_has_not_arrived_when_the_run_ends_changes_nothing(tmp_path):
