@@ -17,7 +17,6 @@ from distsgd.common.cli.catalogue import Card, _card_from_source, aliases, card,
 from distsgd.common.cli.flag_groups import parse_flags, scheme_of
 from distsgd.common.cli.main import dispatch
 from distsgd.common.data.models import ModelRecipe
-from distsgd.simulator.cli import simulate
 from runs import DIGITS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -121,12 +120,11 @@ def started(monkeypatch):
     """The runs that commands start, as algorithm and workers; none is executed."""
     runs = []
 
-    def run(scheme, options, *_, **more):
+    def performed(scheme, options, *_, **more):
         runs.append((scheme, options.workers))
-        return SimpleNamespace(rows=[]), {"exit_code": 2}, UserError("not executed")
+        return SimpleNamespace(rows=[], finish=lambda error: {"exit_code": 2}), UserError("not executed")
 
-    for module in (train_command, simulate):
-        monkeypatch.setattr(module, "perform", run)
+    monkeypatch.setattr(train_command, "performed", performed)
     return runs
 
 

@@ -24,6 +24,7 @@ from distsgd.algorithms import (
     SyncSGD,
 )
 from distsgd.common import Group, UserError
+from distsgd.common.cluster.platform import Platform
 from distsgd.common.contract import Int8, WithMemory, uniform_numbers
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.errors import Diverged
@@ -59,7 +60,9 @@ def engine_options(scheme):
         return VIRTUAL | {"stop_at_version": min(20, VIRTUAL["steps"] // scheme.period)}  # before a worker is done
     if scheme.takes_means:
         return VIRTUAL | {"steps": 12}  # orthonormal columns of nearly equal ones multiply the rounding of each step
-    if scheme.cancels_late or scheme.warmup_updates or sync.gossips or (sync.waits and sync.set_size(3) != 3):
+    if scheme.cancels_late:  # equal workers end before any of them is stopped
+        return VIRTUAL | {"platform": Platform(compute="exponential")}
+    if scheme.warmup_updates or sync.gossips or (sync.waits and sync.set_size(3) != 3):
         return VIRTUAL
     if scheme.name in {"krum", "sync_sgd_lr", "trimmed_mean"}:
         return SETS_OF_THREE
