@@ -8,6 +8,7 @@ import pytest
 from scheduled import happens
 
 from distsgd.algorithms import (
+    ADPSGD,
     AEASGD,
     AGN,
     DPSGD,
@@ -360,6 +361,7 @@ def swapped(path):
         (lambda d: (d / "result.json").write_text("[1"), "result.json"),
         (lambda d: recorded(d, AsyncSGD(), steps=9), "too few rounds to fit .* worker 0 has 7 of"),
         (lambda d: recorded(d, AsyncSGD(), steps=0), "steps_per_worker must be a whole number from 1"),
+        (lambda d: recorded(d, ADPSGD()), "without pairs, .* ad_psgd"),
         (lambda d: recorded(d, StreamingDiLoCo(delay=1)), "pairs, steps after the message.* streaming_diloco"),
         (lambda d: recorded(d, AllReduce(buckets=2)), "message, buckets or means. .* all_reduce"),
     ],

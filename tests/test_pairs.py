@@ -12,7 +12,6 @@ from distsgd.common.contract.rounds import Rounds
 from distsgd.common.errors import Diverged
 from distsgd.common.replay.replay import replay
 from distsgd.common.sync.topology import DRAWN, GRAPHS, Topology, _peers, classes
-from distsgd.simulator.fitting.fit import Recording
 from distsgd.simulator.virtual_time.schedule import EventLoop
 from runs import Harness, record
 
@@ -238,12 +237,6 @@ class WithLocalSteps(ADPSGD):
 def test_a_worker_of_a_pair_reads_and_writes_its_parameters_at_the_average_alone(kind):
     with pytest.raises(UserError, match=r"others change worker\.params while it computes"):
         Group(kind(), START, workers=2)
-
-
-def test_machines_are_not_fitted_to_rounds_with_and_without_a_message(tmp_path):
-    record(ADPSGD(), tmp_path, workers=2, backend="threads", steps=4, **FEW)
-    with pytest.raises(UserError, match=r"a fit needs .* without pairs"):
-        Recording.read(tmp_path, SCHEMES)
 
 
 def test_what_pairs_cannot_do_is_refused(tmp_path):
