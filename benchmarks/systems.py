@@ -40,9 +40,9 @@ PEER_SECONDS = 180  # a peer that takes longer than this beyond its measurement 
 MANY = 32  # workers
 STEADY = 0.25, 0.95  # part of a run that counts
 
-# Of each worker. From 1500 on, several go into one call, as in any run that is not very short; a large round is long
+# Of each worker. From 500 on, several go into one call, as in any run that is not very short; a large round is long
 # anyway, and so are several medium steps.
-LEAST_ROUNDS = {"small": 1600, "medium": 1600, "large": 12, "cnn": 600}
+LEAST_ROUNDS = {"small": 600, "medium": 600, "large": 12, "cnn": 600}
 
 LEAST_CALLS = 8  # of a worker that is alone, each of which is one event of its trace
 

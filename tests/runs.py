@@ -298,7 +298,7 @@ def slow_batches(context, milliseconds=100):
     return rows.apply(sleep(1000 * milliseconds))
 
 
-# A run of 48 s, if a test does not end it. A run of 1500 rounds has 16 in a call: such a graph takes seconds to build.
+# A run of 48 s, if a test does not end it. A run of 500 rounds has 16 in a call: such a graph takes seconds to build.
 LASTING: dict[str, Any] = {"steps": 480, "data": slow_batches, "batch_size": 8}
 
 

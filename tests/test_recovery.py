@@ -22,7 +22,6 @@ from distsgd.common.record.array_files import sliced, whole, write_array
 from distsgd.common.record.faults import Faults
 from distsgd.common.record_format import read_config
 from distsgd.common.server.answers import NONE
-from distsgd.common.tasks import plan
 from distsgd.common.tasks.options import Recovery
 from distsgd.common.tasks.worker_calls import WorkerCalls
 from distsgd.common.tasks.worker_loop import WorkerLoop
@@ -75,10 +74,9 @@ def test_an_interrupted_run_resumes_in_another_folder_from_its_checkpoint(warm, 
 
 
 @pytest.mark.rotating
-def test_a_run_with_several_rounds_per_call_resumes_past_its_old_end(monkeypatch, tmp_path):
+def test_a_run_with_several_rounds_per_call_resumes_past_its_old_end(warm, tmp_path):
     """There a round is shorter than the others, in the middle of a call that would hold it."""
-    monkeypatch.setattr(plan, "LONG_RUN_ROUNDS", 500)
-    asked = {"workers": 2, "backend": "threads", "recovery": Recovery(checkpoint_steps=200), **SMALL}
+    asked = {"workers": 2, "recovery": Recovery(checkpoint_steps=200), **SMALL}
     scheme = DownpourEasy(communication_period=2)
     record(scheme, tmp_path / "run", steps=1205, stop_at_version=300, **asked)
     again = record(scheme, tmp_path / "run", steps=1500, **asked)

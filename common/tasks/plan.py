@@ -22,7 +22,7 @@ from .options import RunOptions
 # 13 % of the remaining CPU time, thirty-two 4 % or 5 % more, and the graph grows with the number.
 ROUNDS_PER_CALL = 16
 
-LONG_RUN_ROUNDS = 1500  # shorter runs do not earn back the CPU time that building the larger graph takes
+LONG_RUN_ROUNDS = 500  # shorter runs do not earn back the time to build the larger graph
 
 POINTS = 20  # least number of points of a curve
 
