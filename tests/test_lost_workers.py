@@ -278,7 +278,7 @@ def test_gossip_continues_without_a_killed_worker_and_each_part_of_its_record_co
     ids=["sgp", "noloco", "dsgd_tracking", "several-rounds-in-a-call", "shared-memory"],
 )
 def test_other_gossip_continues_too(scheme, how, lost, going, monkeypatch):
-    run = going(scheme, **{"steps": 120} | how)
+    run = going(scheme, **{"steps": 240} | how)
     for k in lost:
         run.send(f"worker-{k}", signal.SIGKILL)
     outcome = survived(run, lost)
@@ -289,7 +289,7 @@ def test_other_gossip_continues_too(scheme, how, lost, going, monkeypatch):
 
 @pytest.mark.rotating
 def test_a_stopped_worker_is_killed_and_left_out(going):
-    run = going(RestingDPSGD(), steps=60, workers=3, wait_seconds=patience(8))
+    run = going(RestingDPSGD(), steps=240, workers=3, wait_seconds=patience(8))
     run.send("worker-1", signal.SIGSTOP)
     assert "silent for" in survived(run, [1]).result["recovery"]["warnings"][0]
 
