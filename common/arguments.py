@@ -44,8 +44,10 @@ MEANINGS = {
 
 # Words of other systems, or of other commands, that can mean one option alone: the command line takes them for it.
 SAME = {
-    **{"lr": "learning_rate", "bs": "batch_size"},
-    **{"nproc_per_node": "workers", "num_processes": "workers"},
+    "lr": "learning_rate",
+    "bs": "batch_size",
+    "nproc_per_node": "workers",
+    "num_processes": "workers",
     "output": "plot",
 }
 

@@ -15,14 +15,14 @@ Effect = Literal["merge", "drop", "add", "close", "read", "start"]
 
 
 class Sequencer:
-    """The synchronization of a run. An event of a worker returns those that continue now, each with the newest center.
+    """The synchronization of a run. An event returns the workers that continue, each of which has the newest center.
 
     Args:
         scheme: the algorithm.
         workers: number of workers, W.
-        do: is told of each effect before it is counted, with the worker, and 1 if a merged message completes an
-            update: a message is merged, dropped, or added to a set; a worker closes a set, reads the center, or starts
-            from it after the warm start.
+        do: function of an effect, its worker, and 1 if a merged message completes an update, else 0. The sequencer
+            calls this function before the version counts the effect. A message is merged, dropped, or added to a set;
+            a worker closes a set, reads the center, or starts from the center after the warm start.
 
     Attributes:
         version: number of updates of the center.
