@@ -223,7 +223,7 @@ with (
             print(error)
 """
 RECORDED = """
-w, k = [np.full(3, 2.0, np.float32), np.ones(2, np.float32)], distsgd.common.launch.launched.Launched.current.index
+w, k = [np.float32([2, 1.9, 1.7]), np.float32([1, 0.8])], distsgd.common.launch.launched.Launched.current.index
 with distsgd.join(eval(words[0]), w) as worker:
     for step in range(13):
         gradient = [part - k * step for part in w]
@@ -460,8 +460,7 @@ def test_replay_executes_the_recorded_gradients_of_a_script(launch, tmp_path, ca
     path = run_dir / "gradients-1.bin"
     content = path.read_bytes()
     path.write_bytes(content[:4] + b"\0\0\0\x41" + content[8:])  # another gradient in the first step
-    # A choice of elements may then hang on their rounding, so that nothing is decided.
-    assert dispatch(["replay", str(run_dir)]) in ((1, 2) if scheme == "EFSGD()" else (1,))
+    assert dispatch(["replay", str(run_dir)]) == 1
     path.write_bytes(b"\0" * 24 + content[24:])  # a hole in place of the row of the first step
     with pytest.raises(UserError, match="the gradients of all steps: 1 are missing, as the run was resumed"):
         dispatch(["replay", str(run_dir)])
