@@ -23,7 +23,7 @@ from .data.examples import read, yields_batches
 from .data.inputs import Sharded, build_on, first_batches, prepared, sizes_vary
 from .data.models import ModelRecipe, name_for
 from .data.named import load
-from .data.suspects import bad_example, of_worker
+from .data.suspects import bad_example, between_classes, of_worker
 from .data.trial import fails, try_out, unconnected
 from .errors import Interrupted, UserError
 from .launch.gpus import gpus
@@ -342,17 +342,26 @@ def moves_unused(paths: Sequence[str]) -> str:
 @contextmanager
 def _naming_examples(job: Job, model: Any) -> Iterator[None]:
     """Let an error of the trial name the bad example of arrays, and the worker that would train on it."""
+    read = [("data", job.train, True), ("validation_data", job.test, False)]
+    read = [(what, arrays, training) for what, arrays, training in read if isinstance(arrays, tuple)]
+
+    def place(row: int, what: str, training: bool) -> str:
+        owner = "worker" if job.options.participation is None else "client"
+        return f"example {row} of {what}{of_worker(row, job.plan.shards(), owner) if training else ''}"
+
     try:
         yield
     except UserError as error:
-        for what, arrays, training in (("data", job.train, True), ("validation_data", job.test, False)):
-            if isinstance(arrays, tuple):
-                row = bad_example(arrays, partial(fails, model, what=what, training=training))
-                if row is not None:
-                    owner = "worker" if job.options.participation is None else "client"
-                    place = of_worker(row, job.plan.shards(), owner) if training else ""
-                    raise UserError(f"{error}. The fault is in example {row} of {what}{place}") from None
+        for what, arrays, training in read:
+            row = bad_example(arrays, partial(fails, model, what=what, training=training))
+            if row is not None:
+                raise UserError(f"{error}. The fault is in {place(row, what, training)}") from None
         raise
+    for what, arrays, training in read:
+        if len(arrays) > 1 and (found := between_classes(model.loss, arrays[1])):
+            raise UserError(
+                f"the loss takes a class as a whole number. Received: {found[1]:g} in {place(found[0], what, training)}"
+            )
 
 
 def _check_kinds(scheme: Any, cluster: Any, callbacks: Any) -> None:

@@ -16,7 +16,7 @@ from distsgd.common.errors import Diverged, TaskFailed, WaitTimeout
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.record_format import EVENTS
 from distsgd.common.replay.reference import gradients
-from distsgd.common.server.failures import is_absence, own_failure
+from distsgd.common.server.failures import failed_step, is_absence, own_failure
 from distsgd.common.tasks import worker_recovery as recovery
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.options import Recovery
@@ -224,6 +224,69 @@ def test_a_file_missing_in_a_worker_s_own_data_is_no_lost_peer(kind, text, absen
     assert ("/data; No such file" in own_failure(error)) is (not absence and kind != "UnknownError")
 
 
+LABEL = "Received a label value of 7 which is outside the valid range of [0, 3).  Label values: 0 7"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "told"),
+    [
+        (
+            "InvalidArgumentError",
+            f"Graph execution error:\n\n{LABEL}\n\t [[{{{{node loss}}}}]]",
+            f"worker 1 failed: {LABEL}",
+        ),
+        (
+            "InvalidArgumentError",
+            "Graph execution error:\n\nDetected at node 'x' defined at (most recent call last):\nNode: 'x'\n"
+            + together(
+                "CANCELLED: From /job:worker/replica:0/task:0:\nRecvAsync is cancelled.",
+                f"INVALID_ARGUMENT: From /job:worker/replica:0/task:2:\n{LABEL}\n\t [[{{{{node loss}}}}]]",
+            ),
+            f"worker 2 failed: {LABEL}",
+        ),
+        (
+            "UnknownError",
+            "2 root error(s) found.\n  (0) UNKNOWN: KeyError: 'x'\nTraceback",
+            "worker 1 failed: KeyError: 'x'",
+        ),
+        (
+            "NotFoundError",
+            "Graph execution error:\n\n/data; No such file\n\t [[{{node ReadFile}}]]",
+            "failed: /data; No",
+        ),
+        ("NotFoundError", OWN, "worker 1 failed: Error in user-defined function passed to MapDataset:1"),
+        ("InternalError", "", "worker 1 failed: InternalError"),
+        ("InvalidArgumentError", "[refused] a message", ""),
+        ("FailedPreconditionError", ON_THE_PS, ""),
+        ("AbortedError", "This request was received twice", ""),
+        ("CancelledError", "Session was closed. [[{{node x}}]]", ""),
+    ],
+    ids=str,
+)
+def test_a_step_that_fails_names_the_worker_and_the_reason_in_one_line(kind, text, told):
+    """Of a data function with a class out of range, threads raised a graph's error, and processes told its title."""
+    error = getattr(tf.errors, kind)(None, None, text)
+    found = failed_step(error, 1)
+    assert told in found
+    assert bool(told) == bool(found)
+    assert "\n" not in found
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("backend", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
+def test_a_class_out_of_range_in_a_data_function_ends_a_run_in_one_line(backend, warm, tmp_path):
+    def batches():
+        x, y = DIGITS.train[0][:64], DIGITS.train[1][:64].copy()
+        y[56] = 99
+        return tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+
+    with pytest.raises(TaskFailed, match=r"a step of worker 1 failed: .* 99 .* \(InvalidArgumentError\)$"):
+        train(
+            softmax(), batches, AsyncSGD(), cluster=Cluster.local(2, backend=backend), steps=8, batch_size=8,
+            run_dir=tmp_path / "run", verbose=False,
+        )  # fmt: skip
+
+
 def test_rejoins_without_progress_take_longer_each_time_and_end(tmp_path, monkeypatch):
     """A fault that comes back at once was answered by rejoining for ever."""
     naps, rejoined = [], []
@@ -289,7 +352,7 @@ def test_a_missing_file_ends_a_run_that_may_restart_its_tasks(warm, tmp_path):
 
     with pytest.raises(
         TaskFailed,
-        match=r"worker-\d: an operation of the worker itself failed: .*/nowhere/to/be/found.* \(NotFoundError\)",
+        match=r"worker-\d: a step of worker \d failed: .*/nowhere/to/be/found.* \(NotFoundError\)",
     ):
         train(
             softmax(), batches, AsyncSGD(), cluster=Cluster.local(2, wait_seconds=patience(20)), steps=200,

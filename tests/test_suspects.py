@@ -48,15 +48,34 @@ def refusal(model, data, **options):
         ((17, 3), "does not take a batch of data: "),
         ((17, -1), "does not take a batch of data: "),
         ((17, 9, "f"), "does not take a batch of data: "),
+        ((17, 1.5, "f"), "the loss takes a class as a whole number. Received: 1.5 in example 17 of data (worker "),
     ],
-    ids=["NaN feature", "infinite feature", "class too large", "class below zero", "class in floats"],
+    ids=["NaN feature", "infinite feature", "class too large", "class below zero", "class in floats", "no class"],
 )
 def test_the_example_and_the_worker_of_a_bad_one_are_named(bad, why):
     data = with_bad(*bad)
     (worker,) = (k for k, rows in enumerate(shard_rows(data, 3, 0)) if 17 in rows)
     told = refusal(classifier(), data)
     assert why in told
-    assert told.endswith(f". The fault is in example 17 of data (worker {worker})"), told
+    assert told.endswith(f" in example 17 of data (worker {worker})"), told
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "found"),
+    [
+        ("sparse_categorical_crossentropy", np.array([0, 2.5], "f"), (1, 2.5)),
+        (keras.losses.SparseCategoricalCrossentropy(), np.array([[0, 1], [0.25, 1]], "f"), (1, 0.25)),
+        ("sparse_categorical_crossentropy", np.array([0, 2.0], "f"), None),
+        ("sparse_categorical_crossentropy", np.array([0, 2]), None),
+        ("mse", np.array([0, 2.5], "f"), None),
+        ({"a": "mse", "b": "sparse_categorical_crossentropy"}, {"b": np.array([0.5]), "a": np.array([1.5])}, (0, 0.5)),
+        (["mse", "sparse_categorical_crossentropy"], np.array([0.5]), None),
+    ],
+    ids=str,
+)
+def test_a_label_between_two_classes_is_found_where_the_loss_takes_classes(loss, labels, found):
+    """Keras and TensorFlow cut it off in silence."""
+    assert suspects.between_classes(loss, labels) == found
 
 
 def test_a_label_that_is_not_a_number_is_named_and_so_is_one_of_the_validation_data():

@@ -103,6 +103,31 @@ def _examples(arrays: Sequence[Any], rows: Sequence[int]) -> tuple[Any, ...]:
     return keras.tree.map_structure(lambda array: array[rows], tuple(arrays))
 
 
+def between_classes(loss: Any, labels: Any) -> tuple[int, float] | None:
+    """Return the first row with a label between two classes, and that label, where a sparse loss would cut it off.
+
+    Args:
+        loss: `model.loss`: a loss, or nested ones, one for each array of labels.
+        labels: nested arrays [examples, ...].
+    """
+    losses, arrays = keras.tree.flatten(loss), leaves(labels)
+    losses = losses * len(arrays) if len(losses) == 1 else losses
+    for one, array in zip(losses, arrays, strict=False) if len(losses) == len(arrays) else ():
+        if array.dtype.kind == "f" and _takes_classes(one):
+            bad = array != np.trunc(array)
+            if bad.any():
+                place = np.unravel_index(int(bad.argmax()), array.shape)
+                return int(place[0]), float(array[place])
+    return None
+
+
+def _takes_classes(loss: Any) -> bool:
+    if isinstance(loss, str):
+        return loss.replace("_", "").lower() == "sparsecategoricalcrossentropy"
+    kind = keras.losses.SparseCategoricalCrossentropy
+    return isinstance(loss, kind) or loss is keras.losses.sparse_categorical_crossentropy
+
+
 def of_worker(row: int, shards: np.ndarray, owner: str) -> str:
     """Return ' (worker 2)' for a row of one of the shards, [owners, examples]; nothing for a row of none."""
     found = np.argwhere(shards == row)

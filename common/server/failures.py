@@ -27,14 +27,43 @@ def own_failure(error: BaseException) -> str:
 
     An example is a missing file of its data, where a retry does not help. TensorFlow's message names the task of an
     operation, and the task for which it was waiting, if any; for several tasks it lists the message of each with its
-    code, in any order.
+    code, in any order. In a process without other tasks it names none.
     """
     if not isinstance(error, tf.errors.NotFoundError | tf.errors.FailedPreconditionError):
         return ""
-    said = re.split(r"^(?=(?:[A-Z_]+: )?From /job:)", str(error), flags=re.MULTILINE)
+    if "/job:" not in str(error):
+        return str(error) if "[[{{node" in str(error) else ""
     own = re.compile(r"(NOT_FOUND: |FAILED_PRECONDITION: )?From /job:worker")
-    mine = (part for part in said if own.match(part) and "[[" in part and "remote target" not in part)
+    mine = (part for part in _said(error) if own.match(part) and "[[" in part and "remote target" not in part)
     return next(mine, "")
+
+
+def _said(error: BaseException) -> list[str]:
+    """Return what each task says of a call, the first line naming the task; before that, what names none."""
+    return re.split(r"^(?=(?:[A-Z_]+: )?From /job:)", str(error), flags=re.MULTILINE)
+
+
+def failed_step(error: BaseException, worker: int) -> str:
+    """Return in one line that an operation of a step failed, and why; empty if a peer is gone or refuses the message.
+
+    Args:
+        error: the error of a call.
+        worker: the worker that has made the call; another one may have the operation.
+    """
+    own = own_failure(error)
+    if not own:
+        if not isinstance(error, tf.errors.OpError) or is_refusal(error) or is_absence(error) or was_repeated(error):
+            return ""
+        effect = re.compile("CANCELLED|ABORTED")
+        own = next((part for part in _said(error) if "From /job:" in part and not effect.match(part)), str(error))
+    if task := re.match(r".*From /job:worker/replica:0/task:(\d+)", own):
+        worker = int(task[1])
+    frame = re.compile(
+        r"\s(?!\s*\(\d)|$|Graph execution error|Detected at node|Node: |=====|(\S+: )?From /job:|\d+ root"
+    )
+    lines = (re.sub(r"^\(\d+\) [A-Z_]+: ", "", line.strip()) for line in own.splitlines() if not frame.match(line))
+    kind = type(error).__name__
+    return f"a step of worker {worker} failed: {next(lines, kind)} ({kind})"
 
 
 def is_absence(error: BaseException) -> bool:

@@ -20,7 +20,7 @@ from ..cluster.restart_rule import RestartRule
 from ..errors import Diverged, TaskFailed, WaitTimeout
 from ..lazy import tf
 from ..reports import Report
-from ..server.failures import is_absence, is_refusal, own_failure, was_repeated
+from ..server.failures import failed_step, is_absence, is_refusal, was_repeated
 from ..waiting import awake
 from .local_state import LocalState
 from .progress import Progress
@@ -208,6 +208,7 @@ class WorkerRecovery:
             except (tf.errors.OpError, WaitTimeout) as error:
                 helps = self.rule.recovers and (is_absence(error) or is_refusal(error))
                 if not helps or awake.now() > deadline:
+                    self._raise_if_own(error)
                     raise
             time.sleep(RETRY_SECONDS)
             self.calls.reconnect(max(1.0, deadline - awake.now()))
@@ -233,14 +234,18 @@ class WorkerRecovery:
             return self.join()
         if is_refusal(error) and (self._has_ended() or self._was_not_finite()):
             return None
-        if own_failure(error):
-            raise _of_its_own(error) from error
+        self._raise_if_own(error)
         if self.rule.recovers and (is_refusal(error) or is_absence(error)):
             return self._join_after_loss(error)
         counted = self.calls.graph.sync.uses_ps and not self.calls.graph.sync.in_regions  # there, not at once
         if counted and not self.rule.recovers and was_repeated(error):
             return self._join_at_once(error)
         raise error
+
+    def _raise_if_own(self, error: BaseException) -> None:
+        """Raise `TaskFailed` with TensorFlow's reason if an operation of a step failed, whatever the peers do."""
+        if why := failed_step(error, self.index):
+            raise TaskFailed(why) from error
 
     def _has_ended(self) -> bool:
         """Return True if a call was refused because the run ends now; the logged rounds then count as done."""
@@ -310,9 +315,3 @@ class WorkerRecovery:
             raise error
         if self.repeated:
             time.sleep(min(RETRY_SECONDS * 2**self.repeated, self.calls.wait_seconds))
-
-
-def _of_its_own(error: BaseException) -> TaskFailed:
-    """Return the error for a failed operation of the worker itself, with TensorFlow's reason."""
-    what = own_failure(error).splitlines()[1]
-    return TaskFailed(f"an operation of the worker itself failed: {what} ({type(error).__name__})")
