@@ -1,8 +1,9 @@
 """`bash run.sh pictures [NAME ...]`: draw the measured pictures again that show something else than now.
 
 Those of `benchmark`, `claims`, `reproduced`, `stragglers` and `collisions` are drawn from the results that they have
-left; those of docs/choosing.md and docs/not-converging.md from their simulated runs, which are repeated. The pictures
-of the algorithms' pages are drawn with each build of the site.
+left; those of `shown_runs` from rows of runs, which `--again` executes once more; those of docs/choosing.md and
+docs/not-converging.md from their simulated runs, which are repeated. The pictures of the algorithms' pages are drawn
+with each build of the site.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from rich.console import Console
 
 from ..common.arguments import check_known
 from ..common.cli import flags
-from . import choosing, claims, collisions, convergence, plots, reproduced, stamps, stragglers
+from ..common.errors import UserError
+from . import choosing, claims, collisions, convergence, plots, reproduced, shown_runs, stamps, stragglers
 from .claims_study import Found
 
 RESULTS = Path(__file__).resolve().parent / "results"
+
+DPI = {**dict.fromkeys(plots.PICTURES, 100), "downpour": 120, "timeline": 130}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +34,15 @@ class Options:
 
     names: tuple[str, ...] = ()
     """Names of pictures, as claims-agn; all of them if none is given."""
+    again: bool = False
+    """Execute the runs of the pictures downpour and timeline once more, before they are drawn."""
 
     def __post_init__(self):
         pages = [name for name, block in choosing.blocks().items() if block["axis"]]
         known = [*(path.stem for path in from_results()), *pages]
         check_known("picture", *self.names, known=known)
+        if self.again and not {*self.names} <= shown_runs.RUNS.keys():
+            raise UserError(f"--again is for {' and '.join(shown_runs.RUNS)}. Received: {', '.join(self.names)}")
 
 
 def from_results(folder: Path = RESULTS) -> dict[Path, Callable[[], Any]]:
@@ -58,6 +66,7 @@ def from_results(folder: Path = RESULTS) -> dict[Path, Callable[[], Any]]:
         },
         "stragglers": partial(stragglers.figure_of, read("stragglers.json")),
         "hogwild": partial(collisions.figure_of, read("hogwild.json")),
+        **{name: partial(make, read(f"{name}.json")) for name, make in shown_runs.FIGURES.items()},
     }
     return {folder / f"{name}.png": make for name, make in figures.items()}
 
@@ -73,9 +82,11 @@ def main(arguments: list[str]) -> int:
     about = "Draw the measured pictures again that show something else than their results, or in other colours."
     options: Options = flags.read("run.sh pictures", about, arguments, {"options": Options}, positional="names")[0]
     console = Console(highlight=False)
+    for name in (options.names or shown_runs.RUNS) if options.again else ():
+        shown_runs.execute(name, RESULTS)
     for path, figure in outdated().items():
         if path.stem in (options.names or [path.stem]):
-            stamps.save(figure, path, dpi=100 if path.stem in plots.PICTURES else 110)
+            stamps.save(figure, path, dpi=DPI.get(path.stem, 110))
             console.print(f"{path.name}: drawn")
     names = [name for name in choosing.outdated() if name in (options.names or [name])]
     return choosing.main(names) if names else 0
