@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from .claims_catalogue import CLAIMS
@@ -84,14 +85,25 @@ def table(claim: Claim, found: Found) -> str:
     for arm in found.arms:
         cells = [cell(found.get(arm, place)) for place in found.places]
         rows.append(f"| {arm} | {' | '.join(cells)} |")
-    tuned = [row for row in found.rows if row.tried]
-    if tuned:
-        tried, further = sorted({row.tried for row in tuned}), max(row.further for row in tuned)
-        beyond = f", and up to {further} beyond the ends of a grid" if further else ""
-        rows += ["", f"Settings tried for each row that was tuned: {', '.join(map(str, tried))}{beyond}."]
+    if sides := tried(found):
+        rows += ["", sides]
     if any(row.edges for row in found.rows):
         rows += ["", "\\* chosen at the end of what was tried: a wider search might find something better."]
     return "\n".join(rows)
+
+
+def tried(found: Found) -> str:
+    """Return how many settings were tried for each arm, least and most of its places, and the number of seeds."""
+    if not any(row.tried for row in found.rows):
+        return ""
+    counts = {arm: [max(1, row.tried + row.further) for row in found.rows if row.arm == arm] for arm in found.arms}
+    sides = "; ".join(f"{arm} ({_span(numbers)})" for arm, numbers in counts.items())
+    return f"Settings tried: {sides}. Shown on {len(found.rows[0].scores)} seeds."
+
+
+def _span(numbers: Sequence[int]) -> str:
+    least, most = min(numbers), max(numbers)
+    return f"{least} to {most}" if most > least else f"{most}"
 
 
 def cell(row: Row | None) -> str:

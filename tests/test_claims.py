@@ -386,6 +386,16 @@ def test_arms_of_a_claim_had_as_many_settings_and_no_best_one_at_an_end():
         assert len({len(row.scores) for row in rows}) == 1, name  # differences are paired over seeds
 
 
+def test_below_a_table_is_how_many_settings_each_side_tried():
+    """One number stood for all rows: the sides of a claim differed, up to 30 against 9."""
+    claim = next(claim for claim in claims_catalogue.CLAIMS if claim.name == "agn")
+    rows = [Row("a", "4", {"learning_rate": 0.1}, [], [0.5] * 3, 4), Row("b", "4", {}, [], [0.5] * 3)]
+    rows.append(Row("a", "8", {"learning_rate": 0.1}, [], [0.5] * 3, 4, further=2))
+    *_, last = claims_page.table(claim, Found(rows)).splitlines()
+    assert last == "Settings tried: a (4 to 6); b (1). Shown on 3 seeds."
+    assert "Settings tried" not in claims_page.table(claim, Found(rows[1:2]))
+
+
 def test_the_quadratic_has_its_stated_minimum_and_ignores_late_gradients():
     x = -(1 - np.arange(1, claims_quadratic.SIZE + 1) / (claims_quadratic.SIZE + 1))
     assert np.abs(claims_quadratic.gradient(x)).max() < 1e-12
