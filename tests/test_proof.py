@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from distsgd.algorithms import SCHEMES, AsyncSGD
+from distsgd.algorithms import SCHEMES, AsyncSGD, SignSGDMV
 from distsgd.common import UserError
 from distsgd.common.cli.main import dispatch
 from distsgd.common.contract.rounding import only_takes_gradients
@@ -20,7 +20,7 @@ from distsgd.common.replay.recorded import Hyperparameters
 from distsgd.common.replay.replay import read, replay
 from distsgd.common.replay.with_codec import PUSH_GRADIENTS
 from distsgd.common.tasks.observer import Observer
-from runs import change, record
+from runs import DIGITS, change, record
 
 APART = {"exact": 0.0, "single": 3e-6, "disturbed": 4e-5}  # executions of a run
 SMALL = ["--steps", "40", "--model", "mlp:hidden=8", "--seed", "3", "--backend", "threads"]
@@ -98,10 +98,10 @@ def test_the_record_of_a_run_is_what_the_equations_say(arguments, warm, tmp_path
 def voted(tmp_path_factory):
     """A run of majority votes, so long that votes on gradients near zero take its center elsewhere."""
     folder = tmp_path_factory.mktemp("voted") / "run"
-    arguments = ["--steps", "200", "--seed", "3", "--backend", "threads", "--evaluate-every", "10"]
+    options = {"workers": 2, "steps": 200, "batch_size": 32, "hidden": (128,), "evaluate_every": 10}
     with pytest.MonkeyPatch.context() as patch:  # on a busy machine some evaluations would have no time
         patch.setattr(Observer, "_in_time", lambda self, points, ended: points)
-        assert dispatch(["signsgd_mv", *arguments, "--run-dir", str(folder)]) == 0
+        record(SignSGDMV(), folder, backend="threads", seed=3, test=DIGITS.test, **options)  # in this process
     assert {*range(10, 200, 10)} <= read(folder, SCHEMES).losses.keys()
     return folder
 
