@@ -152,7 +152,8 @@ def _replay_one(run_dir: Path) -> int:
     lines = {
         "run": run_dir,
         "algorithm": f"{run.algorithm}, {run.workers} worker{'s' * (run.workers > 1)}, {run.steps} local steps each",
-        "events": f"{len(run.order)} recorded, {run.result['updates']} updates of the center",
+        "events": f"{len(run.order)} recorded, {run.result['updates']} updates of the center"
+        + "; versions, staleness and drops are those of the synchronization rule" * verdict.ordered,
         "replay": f"in NumPy, float64, the recorded order, {time.monotonic() - began:.1f} s",
         "relative error": f"{verdict.error:.1e} of the center, {len(run.center)} parameters; {run.factors} explains "
         f"{verdict.limit:.0e}, the center moved by {verdict.moved:.1e}",

@@ -47,6 +47,7 @@ class Verdict:
         limit: largest error that float32 explains; a run with a larger error differs.
         moved: relative distance of the initial center from that of the equations.
         until: update up to which the recorded test losses are those of the equations; 0 if that was not needed.
+        ordered: True if all events are those that the synchronization rule allows; False if that is unknown.
     """
 
     run: RecordedRun
@@ -55,6 +56,7 @@ class Verdict:
     limit: float = LEAST
     moved: float = 1.0
     until: int = 0
+    ordered: bool = False
 
     @property
     def differs(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from ..data import named
 from ..data.models import MODELS
 from ..data.recipes import Dataset
 from ..errors import UserError, first_line
-from ..record_format import read_config, without_script
+from ..record_format import read_config, read_result, read_trace, without_script
 from ..spec import parse
 from ..sync.topology import FILE, GRAPH
 from .adapters import TRANSCRIPTIONS
 from .comparison import NO_ROOM, Verdict, judge
+from .order import departure_of
 from .problem_runs import of_problem
 from .recorded import RecordedRun, read_run
 from .scripted import recorded_gradients
@@ -39,7 +41,22 @@ def replay(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Verdict:
         run = read(run_dir, schemes)
     except MemoryError:
         raise UserError(NO_ROOM) from None
-    return judge(run)
+    departure = _departure(run_dir, schemes)
+    return Verdict(run, math.inf, departure) if departure else replace(judge(run), ordered=departure is not None)
+
+
+def _departure(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> str | None:
+    """Return the first event that the synchronization rule does not allow, "" if there is none, None if unknown."""
+    config = read_config(run_dir)
+    if (kind := schemes.get(config["algorithm"])) is None or not (run_dir / "result.json").is_file():
+        return None
+    scheme, trace = _scheme(run_dir, config, kind)[0], read_trace(run_dir, config)
+    return departure_of(scheme, config["workers"], trace, read_result(run_dir), _may_be_sparse(config))
+
+
+def _may_be_sparse(config: Mapping[str, Any]) -> bool:
+    """Return True if workers may take single parameters from the center, when they need them."""
+    return str(config.get("model")).startswith("logistic") or "shapes" in config
 
 
 def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
@@ -51,6 +68,11 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
     equations = dict(TRANSCRIPTIONS)
     if name in equations:
         equations[name] = compressed(name, equations[name], config["codec"], config["seed"])
+    elif (departure := _departure(run_dir, schemes)) is not None:
+        order = departure or "all its events are those that its synchronization rule allows"
+        raise UserError(
+            f"{name} has no reference in NumPy: --import a file with its equations. Its order alone: {order}"
+        )
     given = _hyperparameters(run_dir, config, schemes[name]) if name in schemes else None
     if config["record"] == "gradients":
         known, are_moves = recorded_gradients(run_dir, config)
@@ -84,7 +106,13 @@ def _unnamed(run_dir: Path, error: UserError) -> UserError:
 
 
 def _hyperparameters(run_dir: Path, config: Mapping[str, Any], kind: type[Scheme]) -> dict[str, Any]:
-    """Return the hyperparameters of a run, with the defaults of the algorithm."""
+    """Return the hyperparameters of a run, with the defaults of the algorithm, and schedules in words."""
+    scheme, texts = _scheme(run_dir, config, kind)
+    return {own.name: getattr(scheme, own.name) for own in fields(kind)} | texts
+
+
+def _scheme(run_dir: Path, config: Mapping[str, Any], kind: type[Scheme]) -> tuple[Scheme, dict[str, str]]:
+    """Return the algorithm of a run, with default rates in place of schedules, and those schedules in words."""
     name, given = kind.name, with_tuples(without_script(config["hyperparameters"]))
     if "topology" in given and (run_dir / GRAPH).exists():  # the file that the run had may have changed
         given["topology"] = f"{FILE}{run_dir / GRAPH}"
@@ -97,4 +125,4 @@ def _hyperparameters(run_dir: Path, config: Mapping[str, Any], kind: type[Scheme
         check_scheme(scheme, config["workers"])
     except (TypeError, ValueError) as error:
         raise UserError(f"{name} cannot have the recorded hyperparameters: {first_line(error)}") from None
-    return {own.name: getattr(scheme, own.name) for own in fields(kind)} | texts
+    return scheme, texts
