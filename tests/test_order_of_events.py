@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from distsgd.algorithms import SSP, AsyncSGD, Downpour, FedBuff, KSync, Ringmaster, SyncSGD
+from distsgd.algorithms import SSP, AsyncSGD, Downpour, FedBuff, Hogwild, KSync, Ringmaster, SyncSGD
 from distsgd.common.cluster.platform import Platform
 from distsgd.common.record_format import EVENTS
 from distsgd.common.replay.order import departure_of
@@ -58,3 +58,9 @@ def test_a_message_of_a_worker_that_had_to_wait_departs_from_the_rule():
     trace = dict(zip(("version", "worker", "staleness", "accepted"), np.array(rows).T, strict=True))
     trace["event"] = np.full(len(rows), EVENTS.index("exchange"))
     assert departs(SyncSGD(), trace) == "row 1: worker 0 had to wait"
+
+
+def test_the_order_of_a_run_without_a_lock_or_of_one_that_lost_a_worker_is_unknown():
+    trace, lost = trace_of(AsyncSGD()), {"recovery": {"restarts": {"worker-1": 1}}}
+    assert departs(Hogwild(), trace) is None
+    assert departure_of(AsyncSGD(), 3, trace, lost, sparse=False) is None

@@ -15,6 +15,7 @@ from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..record_format import EVENTS
 from ..sequencer import Effect, Sequencer
+from ..sync.asynchronous import Unlocked
 from ..sync.release import SetOfMessages
 
 
@@ -23,8 +24,8 @@ def departure_of(
 ) -> str | None:
     """Return the first event of a record that the rule does not allow, and why; "" if there is none.
 
-    None if that is unknown: without a parameter server, with a rule that `Sequencer` does not know, in a run that was
-    resumed or has lost a worker, and after a message that was dropped though it was in time: it may not be finite.
+    None if that is unknown: without a parameter server or its lock, with a rule that `Sequencer` does not know, in a
+    run that was resumed or has lost a worker, and after a message that was dropped in time: it may not be finite.
 
     Args:
         scheme: the algorithm.
@@ -34,8 +35,8 @@ def departure_of(
         sparse: True if the model may be sparse.
     """
     faults = result["recovery"]
-    lost = any(faults.get(name) for name in ("restarts", "evicted", "restored", "resumed_from"))
-    if not scheme.sync.uses_ps or not scheme.sync.exchanges or lost:
+    lost = any(faults.get(name) for name in ("restarts", "evicted", "restored", "resumed_from", "refused"))
+    if not scheme.sync.uses_ps or not scheme.sync.exchanges or isinstance(scheme.sync, Unlocked) or lost:
         return None
     try:
         return OrderOfEvents(scheme, workers, trace, sparse).departure()
@@ -59,7 +60,8 @@ class OrderOfEvents:
     def __init__(self, scheme: Scheme, workers: int, trace: Mapping[str, np.ndarray], reads_later: bool):
         self.effects: list[Effect] = []
         self.rule = Sequencer(scheme, workers, lambda effect, *_: self.effects.append(effect))
-        self.reads_later = reads_later or scheme.sync.lead is not None
+        # A worker without which a set may be complete takes the lock a second time to read.
+        self.reads_later = reads_later or (scheme.sync.waits and not scheme.sync.meets(workers))
         names = ("version", "worker", "staleness", "accepted", "event")
         self.rows: Sequence[tuple[int, ...]] = list(zip(*(trace[name].tolist() for name in names), strict=True))
         self.last = dict.fromkeys(range(workers), -1) | {row[1]: i for i, row in enumerate(self.rows)}
@@ -104,7 +106,7 @@ class OrderOfEvents:
 
     def _advance(self, i: int, version: int, worker: int) -> None:
         """Let workers leave that have no more rows, and end a time of grace, if row i needs it."""
-        rule = self.rule
+        rule, scheme = self.rule, self.rule.scheme
         if worker in rule.held_back and self.last[0] < i:
             rule.start_others()
         gone = iter(
@@ -112,7 +114,7 @@ class OrderOfEvents:
         )
         while rule.version < version or worker in rule.waiting.arrived:
             waiting = rule.waiting
-            if isinstance(waiting, SetOfMessages) and rule.scheme.sync.grace and waiting.enough and waiting.arrived:
+            if isinstance(waiting, SetOfMessages) and scheme.sync.grace and waiting.enough and waiting.arrived:
                 rule.end_grace()
                 continue
             leaver = next((k for k in gone if k not in waiting.arrived), None)
@@ -120,5 +122,5 @@ class OrderOfEvents:
                 return
             self.left.add(leaver)
             for k in rule.leave(leaver):
-                if self.reads_later:  # at some time after the last row of the worker that left
+                if scheme.sync.lead is not None:  # at some time after the last row of the worker that left
                     rule.pulled[k] = self.rows[self.last[leaver] + 1][0]
