@@ -52,6 +52,28 @@ def test_a_short_series_is_kept_and_continued(tmp_path, monkeypatch):
     assert rows_of(tmp_path / "metrics.jsonl") == again.rows
 
 
+def test_rows_that_a_run_repeats_from_a_checkpoint_are_there_once(tmp_path, monkeypatch):
+    """After a SIGKILL and `--resume`, versions after the checkpoint stood in the file twice."""
+    monkeypatch.setattr(module, "LIMIT", 16)
+    first = Metrics(tmp_path / "metrics.jsonl")
+    for n in range(30):
+        first.add({"kind": "center", "seconds": n, "version": 10 * n})
+        first.add({"kind": "worker", "worker": 0, "seconds": n, "steps": 10 * n + 5, "loss": 0.5})
+    first.close()
+    again = Metrics(tmp_path / "metrics.jsonl", resuming=True)
+    again.undo(205)
+    for n in range(21, 40):
+        again.add({"kind": "center", "seconds": 10 + n, "version": 10 * n})
+        again.add({"kind": "worker", "worker": 0, "seconds": 10 + n, "steps": 10 * n + 5, "loss": 0.5})
+    again.close()
+    assert rows_of(tmp_path / "metrics.jsonl") == again.rows
+    for kind, count, last in ("center", "version", 390), ("worker", "steps", 395):
+        rows = [row for row in again.rows if row["kind"] == kind]
+        assert [row[count] for row in rows] == sorted({row[count] for row in rows})
+        assert all((row["seconds"] > 30) == (row[count] > 205) for row in rows)
+        assert (rows[0]["seconds"], rows[-1][count]) == (0, last)
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_a_series_of_any_length_keeps_both_ends_and_its_order(late, tmp_path, monkeypatch):
     """A center may be evaluated after those that are newer."""

@@ -18,7 +18,7 @@ from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.errors import TaskLost
 from distsgd.common.record import checkpoint
 from distsgd.common.record.callbacks import Callback
-from distsgd.common.record_format import ALONE_STEPS
+from distsgd.common.record_format import ALONE_STEPS, read_rows
 from distsgd.common.settings import using
 from distsgd.common.tasks import local_state, standstill, state_manager
 from distsgd.common.tasks import worker_loop as loop
@@ -149,6 +149,11 @@ def test_an_interrupted_run_that_is_resumed_is_the_uninterrupted_one(name, halfw
     assert again.result["recovery"]["resumed_from"] == before.version
     assert again.result["recovery"]["warnings"] == []
     assert 0 < before.version < whole.result["updates"] == again.result["updates"]
+    rows = [*read_rows(tmp_path / "again" / "metrics.jsonl")]
+    for kind, count in (("center", "version"), ("worker", "steps")):  # those after the checkpoint are not there twice
+        for worker in {row.get("worker") for row in rows if row["kind"] == kind}:
+            counts = [row[count] for row in rows if (row["kind"], row.get("worker")) == (kind, worker)]
+            assert counts == sorted(counts)
     last, first = (checkpoint.newest(tmp_path / folder) for folder in ("again", "whole"))
     assert last.arrays.keys() == first.arrays.keys()
     for part in first.arrays:

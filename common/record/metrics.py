@@ -72,6 +72,11 @@ class Series:
             self.kept.append(row)
         return keep
 
+    def cut(self, name: str, most: int) -> None:
+        """Drop the rows whose count of this name is above `most`; the next row is kept."""
+        self.kept, self.last = ([one for one in rows if one[1].get(name, 0) <= most] for rows in (self.kept, self.last))
+        self.seen = len(self.kept) * self.every
+
     def thin(self) -> bool:
         """Drop every other row if the series has reached its limit; returns True if it had."""
         if len(self.kept) < LIMIT:
@@ -96,6 +101,7 @@ class Metrics:
         self.series: dict[tuple[str, Any], Series] = {}
         self.number = 0
         self.ordered = True  # False if a row was appended after one with a later place
+        self.repeating: set[tuple[str, Any]] = set()  # series of workers that have not reported since an `undo`
         for row in filter(is_row, read_rows(path)) if resuming else ():  # the file may be foreign
             self._add(row)
         self.file = open_in_place(path, "a", buffering=1)  # line-buffered, so that other programs can follow it
@@ -120,6 +126,18 @@ class Metrics:
             with writing(self.path):
                 self.file.write(dumps(row) + "\n")
 
+    def undo(self, version: int) -> None:
+        """Drop the rows of the center beyond a version from which the run continues, as it repeats them.
+
+        Those of a worker are dropped with its next row, which has the number of its steps.
+        """
+        for name, series in self.series.items():
+            if name[0] == "center":
+                series.cut("version", version)
+            else:
+                self.repeating.add(name)
+        self._rewrite()
+
     def stop_writing(self) -> None:
         """Close the file; rows are kept in memory alone from here on."""
         with contextlib.suppress(OSError):
@@ -136,10 +154,15 @@ class Metrics:
 
     def _add(self, row: Row) -> tuple[bool, bool]:
         self.number += 1
-        series = self.series.setdefault((row["kind"], row.get("worker")), Series())
+        name = row["kind"], row.get("worker")
+        series = self.series.setdefault(name, Series())
+        if repeats := name in self.repeating and "steps" in row:
+            self.repeating.remove(name)
+            series.cut("steps", row["steps"] - 1)
         self.ordered &= _place(row) >= series.newest
         series.newest = max(series.newest, _place(row))
-        return series.add((self.number, row)), series.thin()
+        kept = series.add((self.number, row))
+        return kept, series.thin() or repeats
 
     def _rewrite(self) -> None:
         if not self.file.closed:

@@ -217,6 +217,8 @@ class RunRecord:
         elif kind == "curvature":
             self.curvature = {name: event[name] for name in ("curvature", "largest_rate")}
             self.too_large = event["too_large"]
+        elif kind in ("resumed", "restored"):
+            self.metrics.undo(event["version"])
         elif kind == "first_update" and self.first_update is None:
             self.first_update = now
         elif kind == "stopped":
