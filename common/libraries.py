@@ -1,4 +1,4 @@
-"""The libraries of TensorFlow and Triton, which are loaded with care where `distsgd` is imported first.
+"""The libraries of TensorFlow, PyTorch and Triton, which are loaded with care where `distsgd` is imported first.
 
 TensorFlow's print messages, which would be the first lines of every script. Some come before the libraries read the log
 level, so no setting turns those off.
@@ -7,6 +7,9 @@ Triton is PyTorch's compiler. Both have LLVM in their libraries, with the same n
 when it is loaded after TensorFlow's, would call functions of TensorFlow's LLVM, and the process would die of a
 segmentation fault: already at `torch.optim.SGD(...)`, which imports Triton if it is installed. With `RTLD_DEEPBIND` it
 calls its own.
+
+So it is with PyTorch's library: TensorFlow's has functions of the CUDA runtime that stand in for those of a missing
+one. PyTorch (2.14) would call these, and warn at the first `backward` of an error of CUDA: "GPU will not be used".
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 WANTED = ("0", "1")  # levels of a user who wants to see messages
 
-TRITON = "triton._C.libtriton"
+TRITON, PYTORCH = "triton._C.libtriton", "torch._C"
 
 DEEPLY = getattr(os, "RTLD_DEEPBIND", 0)  # Linux has it
 
@@ -70,7 +73,7 @@ def _execute_silently(execute: Callable[[Any], Any], module: Any) -> None:
 
 
 def _create_deeply(create: Callable[[Any], Any], spec: Any) -> ModuleType | None:
-    """Load Triton's library, which then uses its own functions where TensorFlow has some of the same name."""
+    """Load a library, which then uses its own functions where TensorFlow has some of the same name."""
     flags = sys.getdlopenflags()
     sys.setdlopenflags(flags | DEEPLY)
     try:
@@ -80,9 +83,11 @@ def _create_deeply(create: Callable[[Any], Any], spec: Any) -> ModuleType | None
 
 
 def load_with_care() -> None:
-    """Set how the libraries of both are loaded from now on."""
+    """Set how these libraries are loaded from now on."""
     finders = [Finder("tensorflow", "exec_module", _execute_silently)]
     if DEEPLY:
         finders.append(Finder(TRITON, "create_module", _create_deeply))
+    if DEEPLY and "LD_PRELOAD" not in os.environ:  # else two libraries may allocate and free the same memory
+        finders.append(Finder(PYTORCH, "create_module", _create_deeply))
     known = [finder.name for finder in sys.meta_path if isinstance(finder, Finder)]
     sys.meta_path[:0] = [finder for finder in finders if finder.name not in known]

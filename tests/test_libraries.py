@@ -1,4 +1,4 @@
-"""TensorFlow's first lines, which its libraries print before they read a log level; Triton's library beside them."""
+"""TensorFlow's first lines, which its libraries print before they read a log level; PyTorch's libraries beside them."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from distsgd.common.libraries import TRITON, Finder
+from distsgd.common.libraries import PYTORCH, TRITON, Finder, load_with_care
 
 FAKE = """
 import os
@@ -39,19 +39,22 @@ def test_a_script_that_imports_distsgd_first_has_no_lines_of_tensorflow(told, le
 
 
 @pytest.mark.skipif(not hasattr(os, "RTLD_DEEPBIND"), reason="other systems have no such flag")
-def test_the_library_of_triton_is_loaded_with_its_own_functions_first(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", [TRITON, PYTORCH])
+def test_the_libraries_of_pytorch_are_loaded_with_their_own_functions_first(name, tmp_path, monkeypatch):
     """A segmentation fault ended scripts at `torch.optim.SGD(...)`, where TensorFlow had been imported before."""
-    library = tmp_path / "triton" / "_C" / "libtriton.so"
+    library = tmp_path / f"{name.replace('.', '/')}.so"
     library.parent.mkdir(parents=True)
     library.write_bytes(b"no library")
-    for folder in (library.parent, library.parent.parent):
+    for folder in {library.parent, tmp_path / name.partition(".")[0]}:
         (folder / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    load_with_care()
     before, seen = sys.getdlopenflags(), []
     monkeypatch.setattr(sys, "setdlopenflags", seen.append)
-    assert [finder.name for finder in sys.meta_path if isinstance(finder, Finder)].count(TRITON) == 1
-    for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
-        monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ImportError, match="libtriton"):
-        __import__(TRITON)
+    assert [finder.name for finder in sys.meta_path if isinstance(finder, Finder)].count(name) == 1
+    for known in [known for known in sys.modules if known.partition(".")[0] == name.partition(".")[0]]:
+        monkeypatch.delitem(sys.modules, known)
+    with pytest.raises(ImportError, match=library.stem):
+        __import__(name)
     assert seen == [before | os.RTLD_DEEPBIND, before]

@@ -288,6 +288,17 @@ def test_optimizers_of_torch_do_not_meet_the_compiler_of_tensorflow():
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
 
 
+def test_torch_does_not_meet_the_cuda_of_tensorflow():
+    """It warned of an error of the CUDA runtime at the first `backward`."""
+    code = """
+        import distsgd, tensorflow, torch, warnings
+        warnings.simplefilter("error")
+        torch.zeros(2, requires_grad=True).sum().backward()
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_example_of_jax_finds_the_line():
     done = subprocess.run([sys.executable, EXAMPLES / "jax_group.py"], capture_output=True, text=True, timeout=120)
     assert done.stdout == "{'w': [1.0, -2.0, 3.0], 'b': 0.5}\n", done.stderr
