@@ -318,9 +318,10 @@ def step_here(before=lambda step: None):
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, "torchrun .* bash run.sh launch --workers 2 x.py"),
-        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, "mpirun .* bash run.sh launch --workers 4 x.py"),
-        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"}, "srun -n 3 bash run.sh launch --cluster slurm x.py"),
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, "torchrun .* bash run.sh launch --workers 2 x.py 3"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "torchrun .* and -m distsgd launch --cluster torchrun x.py 3, "),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, "mpirun .* bash run.sh launch --workers 4 x.py 3"),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"}, "srun -n 3 bash run.sh launch --cluster slurm x.py 3"),
         ({"RANK": "0", "WORLD_SIZE": "1"}, ""),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "3"}, ""),
     ],
@@ -329,7 +330,7 @@ def test_copies_of_a_script_by_another_starter_are_no_runs_of_one_worker(monkeyp
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=said) if said else contextlib.nullcontext():
-        refuse_copies("x.py")
+        refuse_copies("x.py 3")
 
 
 def test_a_join_outside_of_a_block_says_what_it_is():

@@ -282,6 +282,24 @@ def test_the_example_of_torch_runs_on_two_machines(tmp_path):
     assert 0 < result["figures"]["loss"] < 2
 
 
+def test_the_example_of_torch_runs_on_two_machines_of_torchrun(tmp_path):
+    """The tasks tell each other their addresses in the store of the first `torchrun`: a ps, and three workers."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        store = str(one.getsockname()[1])
+    words = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", "--master-addr=127.0.0.1"]
+    words += ["--master-port", store, "-m", "distsgd", "launch", "--cluster=torchrun", "--run-dir=run"]
+    with ExitStack() as stack:
+        programs = []
+        for node in (0, 1):
+            command = [sys.executable, *words[:2], f"--node-rank={node}", *words[2:], EXAMPLES / "torch_classifier.py"]
+            programs.append(stack.enter_context(subprocess.Popen([*map(str, command), "3"], cwd=tmp_path)))
+            stack.callback(programs[-1].kill)
+        assert [program.wait(300) for program in programs] == [0, 0]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["outcome"], result["workers"]) == ("completed", 3)
+
+
 def test_optimizers_of_torch_do_not_meet_the_compiler_of_tensorflow():
     """Where Triton is installed, they import it: a segmentation fault ended the process."""
     code = "import distsgd, tensorflow, torch; torch.optim.SGD([torch.zeros(2, requires_grad=True)], 0.1)"

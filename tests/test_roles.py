@@ -1,7 +1,8 @@
-"""How a task learns its role: from flags, TF_CONFIG, Slurm; what is refused; what to type on each machine."""
+"""How a task learns its role: from flags, TF_CONFIG, Slurm, torchrun; what is refused; what to type on each machine."""
 
 import json
 import shlex
+import socket
 
 import pytest
 
@@ -9,8 +10,9 @@ from distsgd.algorithms import SCHEMES, Downpour
 from distsgd.common import Cluster
 from distsgd.common.cli import train as command
 from distsgd.common.cli.flag_groups import find_cluster, parse_flags
+from distsgd.common.cluster import torchrun
 from distsgd.common.cluster.discovery import (
-    SLURM_PORTS,
+    OWN_PORTS,
     commands,
     expand_counts,
     expand_nodes,
@@ -172,7 +174,7 @@ def test_the_ports_of_neighbouring_slurm_jobs_and_steps_are_distinct(tasks, jobs
     for first in (1, 67_108_000):
         taken = [ports(first + job, step, tasks) for job in range(jobs) for step in range(steps)]
         assert len(set.union(*taken)) == jobs * steps * tasks
-        assert set.union(*taken) <= set(SLURM_PORTS)
+        assert set.union(*taken) <= set(OWN_PORTS)
 
 
 @pytest.mark.parametrize("reserved", ["12000-12001,12005-12007", "[12000-12001,12005-12007]"])
@@ -222,6 +224,54 @@ def test_a_role_from_slurm_outside_a_step_is_refused():
         from_slurm(1, {})
 
 
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+def test_tasks_of_torchrun_take_the_addresses_that_all_leave_in_its_store(monkeypatch):
+    left = {}
+
+    def exchanged(own, rank, size, wait_seconds, environment):
+        left[rank] = own
+        return [left.get(k, f"far:{k + 1}") for k in range(size)]
+
+    monkeypatch.setattr(torchrun, "_exchanged", exchanged)
+    role = torchrun.from_torchrun(2, 60, TORCHRUN)
+    assert str(role) == "worker-1"
+    assert role.addresses == Addresses(("far:1", "far:2"), ("far:3", left[3]))
+    assert role.origin == (
+        "torchrun at 127.0.0.1:29500: "
+        "tasks 0 to 1 on far are ps 0 to 1; tasks 2 to 3 on far to 127.0.0.1 are workers 0 to 1."
+    )
+    beside = torchrun.from_torchrun(0, 60, TORCHRUN | {"RANK": "2"})
+    assert (str(beside), left[2] == left[3]) == ("worker-2", False)
+    assert {int(address.rpartition(":")[2]) for address in left.values()} <= set(OWN_PORTS)
+
+
+def test_a_port_that_is_taken_is_passed_over():
+    port = torchrun.free_port(29500, 0, 2)
+    with socket.socket() as taken:
+        taken.bind(("", port))
+        assert torchrun.free_port(29500, 0, 2) not in (port, torchrun.free_port(29500, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"RANK": None}, "RANK is not set: start the tasks with torchrun, as in torchrun --nproc-per-node 3 -m dist"),
+        ({"MASTER_PORT": None}, "MASTER_PORT is not set"),
+        ({"MASTER_PORT": "x"}, "something that is no number: .*'x'"),
+        ({"RANK": "4"}, "contradicts itself: task 4 of 4"),
+        ({"WORLD_SIZE": "1", "RANK": "0"}, "of 1 tasks, 1 cannot be ps and leave a worker"),
+        ({"MASTER_PORT": "99999"}, "no way from here to MASTER_ADDR and MASTER_PORT .* Received: 127.0.0.1:99999"),
+        ({"MASTER_ADDR": "::1"}, "no way from here to MASTER_ADDR and MASTER_PORT of torchrun .* Received: ::1:29500"),
+    ],
+)
+def test_an_environment_of_torchrun_that_makes_no_sense_is_refused(changed, message):
+    environment = {name: value for name, value in (TORCHRUN | changed).items() if value is not None}
+    with pytest.raises(UserError, match=message):
+        torchrun.from_torchrun(1, 60, environment)
+
+
 @pytest.mark.parametrize(
     ("short", "nodes"),
     [
@@ -257,6 +307,7 @@ def test_an_algorithm_and_its_cluster_must_fit():
         (["downpour", "--ps_hosts=h0:1", "--job_name=ps", "--cluster=slurm"], "exclude each other"),
         (["downpour", "--ps_hosts=h0:1", "--worker_hosts=h1:1", "--job_name=ps", "--workers=3"], "--workers"),
         (["downpour", "--cluster", "slurm"], "SLURM_PROCID is not set"),
+        (["downpour", "--cluster", "torchrun"], "RANK is not set"),
         (["downpour", "--print-commands"], "--print-commands needs the addresses"),
     ],
 )  # fmt: skip

@@ -22,7 +22,7 @@ from . import flags
 from .catalogue import meant_by, timing
 from .config_file import expanded
 
-Discovery = Literal["auto", "local", "tf_config", "slurm"]
+Discovery = Literal["auto", "local", "tf_config", "slurm", "torchrun"]
 
 RUN = RunOptions(epochs=20)  # `train` has 1, as Keras' `fit`
 
@@ -59,8 +59,8 @@ class TaskFlags:
     separate_evaluator: bool = False
     """Run the evaluator as a task of its own (--job_name=evaluator) instead of in the chief."""
     cluster: Discovery = "auto"
-    """Source of the task's role. auto: flags, then TF_CONFIG, else all tasks run on this machine. Slurm is used only
-    with slurm."""
+    """Source of the task's role. auto: flags, then TF_CONFIG, else all tasks run on this machine. Slurm and
+    torchrun are used only with slurm and torchrun: their first --ps tasks are parameter servers."""
     print_commands: bool = False
     """Print the command line of each machine, and start nothing."""
 
@@ -217,6 +217,8 @@ def find_task(options: Any, uses_ps: bool, how: dict[str, Any]) -> Cluster | Non
         cluster = _cluster_of_flags(machines, how)
     elif machines.cluster == "slurm":
         cluster = Cluster.from_slurm(ps=options.ps if uses_ps else 0, **how)
+    elif machines.cluster == "torchrun":
+        cluster = Cluster.from_torchrun(ps=options.ps if uses_ps else 0, **how)
     elif machines.cluster == "tf_config" or (machines.cluster == "auto" and discovery.has_tf_config()):
         cluster = Cluster.from_tf_config(separate_evaluator=machines.separate_evaluator, **how)
     elif machines.separate_evaluator:

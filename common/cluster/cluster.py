@@ -100,8 +100,9 @@ def compute_devices(worker: str, number: int, first: int = 0) -> list[str]:
 class Cluster(CheckedCall):
     """A description of the machines and processes of a run.
 
-    `Cluster.local(...)` runs all tasks on this machine. `Cluster.at(...)`, `Cluster.from_tf_config()` and
-    `Cluster.from_slurm()` describe one task of several machines, on each of which the same program is started.
+    `Cluster.local(...)` runs all tasks on this machine. `Cluster.at(...)`, `Cluster.from_tf_config()`,
+    `Cluster.from_slurm()` and `Cluster.from_torchrun()` describe one task of several machines, on each of which the
+    same program is started.
 
     Attributes:
         workers: number of worker tasks.
@@ -229,6 +230,22 @@ class Cluster(CheckedCall):
         from .discovery import from_slurm
 
         return cls._placed(from_slurm(ps), wait_seconds, devices_per_worker)
+
+    @classmethod
+    @checked_call
+    def from_torchrun(
+        cls, *, ps: int = 1, wait_seconds: float = 60.0, devices_per_worker: int | None = None
+    ) -> Cluster:
+        """Return one task of those of `torchrun`: the first `ps` tasks are parameter servers, the others workers.
+
+        Example:
+            >>> cluster = Cluster.from_torchrun(ps=1)  # in a script that `torchrun --nproc-per-node 5` starts
+            >>> cluster.workers
+            4
+        """
+        from .torchrun import from_torchrun
+
+        return cls._placed(from_torchrun(ps, wait_seconds), wait_seconds, devices_per_worker)
 
     @classmethod
     def _placed(cls, here: TaskSpec, wait_seconds: float, devices_per_worker: int | None) -> Cluster:

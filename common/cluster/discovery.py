@@ -22,7 +22,7 @@ JOBS: tuple[JobName, ...] = ("ps", "worker", "evaluator")
 
 PORTS = range(1, 65536)
 
-SLURM_PORTS = range(2**14, 2**15)  # below the ports that systems give out by themselves
+OWN_PORTS = range(2**14, 2**15)  # below the ports that systems give out by themselves
 
 # From one Slurm job or step to the next, the ports move by these strides, modulo the range, so that neighbours stay far
 # apart: on one node, 120 consecutive jobs of 4 steps with 16 tasks share no port, nor do 75 jobs of 2 steps with 64.
@@ -210,10 +210,10 @@ def from_slurm(ps: int, environment: Mapping[str, str] = os.environ) -> TaskSpec
     addresses = [f"{nodes[node]}:{ports[i]}" for node, i in where]
     job_name, index = ("ps", rank) if rank < ps else ("worker", rank - ps)
     here = task_spec(addresses[:ps], addresses[ps:], job_name, index)
-    return replace(here, origin=f"Slurm job {job}, step {step}: {_shares(ps, [nodes[node] for node, _ in where])}.")
+    return replace(here, origin=f"Slurm job {job}, step {step}: {shares(ps, [nodes[node] for node, _ in where])}.")
 
 
-def _shares(ps: int, nodes: list[str]) -> str:
+def shares(ps: int, nodes: list[str]) -> str:
     """Return the jobs of the tasks in words: `task 0 on a is ps 0; tasks 1 to 2 on a to b are workers 0 to 1`."""
     shares: list[str] = []
     for job, first, end in (("ps", 0, ps), ("worker", ps, len(nodes))):
@@ -229,7 +229,7 @@ def _shares(ps: int, nodes: list[str]) -> str:
 def slurm_ports(job: int, step: int, count: int) -> list[int]:
     """Return the ports of a job step on each node: the same for all its tasks, others for steps of about that time."""
     first = JOB_STRIDE * job + STEP_STRIDE * step
-    return [SLURM_PORTS[(first + i) % len(SLURM_PORTS)] for i in range(count)]
+    return [OWN_PORTS[(first + i) % len(OWN_PORTS)] for i in range(count)]
 
 
 def expand_nodes(text: str) -> list[str]:

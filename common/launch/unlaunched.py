@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import shlex
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ from ..cluster.cluster import Cluster
 from ..cluster.discovery import other_starter
 from ..errors import DistsgdError, Interrupted, TaskFailed, UserError, first_line
 from ..lazy import require_tensorflow, tf
+from ..packages import PROGRAM
 from ..record.summary import summary
 from ..tasks.evaluator import Evaluator
 from ..tasks.graph import TaskGraph
@@ -113,13 +115,21 @@ class RunHere:
             raise self.outcome
 
 
-def refuse_copies(script: str) -> None:
-    """Raise `UserError` in one of several copies of a script: each would be a run of its own, with one worker."""
+def refuse_copies(words: str) -> None:
+    """Raise `UserError` in one of several copies of a script: each would be a run of its own, with one worker.
+
+    Args:
+        words: the script and its arguments, as for a shell.
+    """
     starter, copies = other_starter()
+    how = f"{PROGRAM} launch --workers {copies} {words}"
     if starter == "srun":
-        how = f"srun -n {copies} bash run.sh launch --cluster slurm {script}, whose first task is the parameter server"
-    else:
-        how = f"bash run.sh launch --workers {copies} {script}"
+        how = f"srun -n {copies} {PROGRAM} launch --cluster slurm {words}, whose first task is the parameter server"
+    elif starter == "torchrun":
+        how += (
+            f"; or, on several machines, torchrun with its options and -m distsgd launch --cluster torchrun {words}, "
+            "whose first task is the parameter server"
+        )
     if starter:
         raise UserError(
             f"{starter} has started {copies} copies of this script, and each would be a run of one worker. Start one "
@@ -148,8 +158,9 @@ class Unlaunched:
             path = Path(sys.argv[0] or "script")
             name = path if path.suffix == ".py" and path.is_file() else Path("notebook")
             cls.current = cls(Script(name.resolve(), tuple(sys.argv[1:])))
-            refuse_copies(name.name)
-            several = f"bash run.sh launch --workers 4 {name.name}" if name.suffix else "a script and run.sh launch"
+            words = shlex.join(sys.argv) if name.suffix else "my_script.py"
+            refuse_copies(words)
+            several = f"{PROGRAM} launch --workers 4 {words}" if name.suffix else f"a script and {PROGRAM} launch"
             text = f"one worker, in this process; for several: {several}"
             cls.current.console.print(text, highlight=False, soft_wrap=True)
         return cls.current
