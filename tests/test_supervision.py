@@ -221,6 +221,19 @@ def test_a_complaint_of_the_evaluator_accuses_no_worker():
     assert str(run.error) == "evaluator-0: it says why"
 
 
+@pytest.mark.parametrize("rule", [ALL_NEEDED, COLLECTIVE])
+def test_who_waits_for_a_task_that_still_builds_its_graph_hears_that_the_machine_is_busy(rule):
+    names = NAMES[1:] if rule is COLLECTIVE else NAMES
+    tasks = {f"{name}-{index}": os.getpid() for name, index in names}
+    started, late = {"event": "started", "pids": tasks}, error("evaluator-0", "WaitTimeout")
+    ready = [{"event": "ready", "task": f"worker-{k}"} for k in range(2)]
+    busy = Watched(started, late, names=names, rule=rule).error
+    assert str(busy) == f"evaluator-0: it says why. {supervision.STARTING}"
+    asks = Watched(started, late | {"message": "is it short of CPU?"}, names=names, rule=rule).error
+    assert str(asks) == "evaluator-0: is it short of CPU?"  # a question says what to look for already
+    assert str(Watched(started, *ready, late, names=names, rule=rule).error) == "evaluator-0: it says why"
+
+
 def test_without_a_ps_a_worker_that_was_found_silent_is_named_alone(monkeypatch):
     """The message once named the worker that waited for it, too."""
     workers, found = [("worker", k) for k in range(2)], [{"worker-1": 10.0}]

@@ -23,6 +23,8 @@ IMPORT_SECONDS = 20.0  # for a task that is not forked to import TensorFlow befo
 
 INTERRUPTED_SECONDS = 25.0  # for the result of a run after a signal; a scheduler kills all processes after about 30 s
 
+STARTING = "All tasks give signs of life, and some still start: is the machine busy? Give a longer --wait-seconds"
+
 LEAVING_SECONDS = 10.0  # for center and checkpoint of a run that the other machines continue
 
 OnEvent = Callable[[dict[str, Any]], None]
@@ -133,16 +135,24 @@ class Supervision:
             names = ", ".join(f"{name} for {seconds:.0f} s" for name, seconds in sorted(silent.items()))
             before = f"{failure}. " if isinstance(failure, WaitTimeout) else ""
             return WaitTimeout(f"{before}No word from {names}: is it stopped?")
-        # Without a ps no task knows which worker is awaited: if some have complained, it is one that has not.
+        if run_state.silenced or not isinstance(failure, WaitTimeout):  # the others only waited for a silenced one
+            return failure
         workers = {task for task, (name, _) in self.tasks.items() if name == "worker"}
         late = sorted(workers & run_state.alive - run_state.reported_failure)
-        if run_state.silenced or not late or late == sorted(workers):  # else the others only waited for it, or for none
-            return failure
-        if not (run_state.rule.is_collective and isinstance(failure, WaitTimeout)):
-            return failure
-        if set(late) <= self.detector.quiet(QUIET_SECONDS).keys():
-            return WaitTimeout(f"{failure}. No word from {', '.join(late)}")
-        return WaitTimeout(f"{failure}. {', '.join(late)} came too late, and gives signs of life: is it short of CPU?")
+        # Without a ps no task knows which worker is awaited: if some have complained, it is one that has not.
+        if run_state.rule.is_collective and late and late != sorted(workers):
+            if set(late) <= self.detector.quiet(QUIET_SECONDS).keys():
+                return WaitTimeout(f"{failure}. No word from {', '.join(late)}")
+            return WaitTimeout(
+                f"{failure}. {', '.join(late)} came too late, and gives signs of life: is it short of CPU?"
+            )
+        starts = not run_state.far and not workers <= run_state.ready and not str(failure).endswith("?")
+        return WaitTimeout(f"{failure}. {STARTING}") if starts and self._all_give_signs() else failure
+
+    def _all_give_signs(self) -> bool:
+        """Return True if all tasks that have not ended are observed, and none is quiet."""
+        observed = {FORK_SERVER, *self.run_state.alive} <= self.detector.last.keys()
+        return observed and not self.detector.quiet(QUIET_SECONDS)
 
     def log_of(self, task: str) -> str:
         """Return the path of a task's log and its last lines."""
