@@ -14,6 +14,7 @@ from distsgd.common.data.models import ModelRecipe
 from distsgd.common.files import Lock
 from distsgd.common.record import events as listener
 from distsgd.common.record.callbacks import Callback
+from distsgd.common.tasks import interruption
 from distsgd.common.tasks.interruption import reason_to_stop
 from runs import DIGITS, LASTING, job_of, record, wait_until
 
@@ -138,6 +139,26 @@ def test_a_run_ends_when_the_version_or_the_accuracy_is_reached(rule, version, a
     job = job_of(AsyncSGD(), run_dir=tmp_path, **rule)
     metrics = {"accuracy": 1.0} | ({} if accuracy is None else {"test_sparse_accuracy": accuracy})
     assert reason_to_stop(job, lambda: version, metrics) == reason
+
+
+def test_a_signal_while_a_run_looks_for_one_is_not_taken_for_a_callback(monkeypatch, tmp_path):
+    """A simulated run ended as completed, with code 0, when the file came between two looks at it."""
+
+    class Appearing:
+        looks = 0
+
+        def read_text(self):
+            self.looks += 1
+            if self.looks == 1:
+                raise FileNotFoundError
+            return "SIGUSR1"
+
+        def exists(self):
+            return True
+
+    file, job = Appearing(), job_of(AsyncSGD(), run_dir=tmp_path)
+    monkeypatch.setattr(interruption, "stop_file", lambda job: file)
+    assert [reason_to_stop(job, int, {}) for _ in range(2)] == [None, "SIGUSR1"]
 
 
 class Epochs(keras.callbacks.Callback):

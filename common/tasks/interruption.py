@@ -25,9 +25,14 @@ def stop_file(job: Job) -> Path:
 
 def interruption(job: Job) -> str:
     """Return the name of the signal that has interrupted the run; an empty text if none has."""
+    return _asked(job) or ""
+
+
+def _asked(job: Job) -> str | None:
+    """Return what the file holds, the name of a signal, or nothing if a callback made it; None if there is no file."""
     with contextlib.suppress(FileNotFoundError):
         return stop_file(job).read_text()
-    return ""
+    return None
 
 
 def reason_to_stop(job: Job, version: Callable[[], int], metrics: dict[str, Any]) -> str | None:
@@ -43,7 +48,8 @@ def reason_to_stop(job: Job, version: Callable[[], int], metrics: dict[str, Any]
         return f"version {most}"
     if wanted is not None and reached is not None and reached >= wanted:
         return f"accuracy {wanted}"
-    return interruption(job) or ("a callback" if stop_file(job).exists() else None)
+    asked = _asked(job)  # once: a signal between two looks at the file would be taken for a callback
+    return "a callback" if asked == "" else asked
 
 
 class Interruption:
