@@ -19,26 +19,29 @@ class BoundedRounds(Synchronization):
         return {**super().variables(ps), "clocks": tf.zeros([ps.num_workers], tf.int64)}
 
     def exchange(self, ps, slot, message):
-        slot, slices = ps.receive(slot, message)
+        slot, slices = ps.center.receive(slot, message)
         with ps.event(slot, slices) as pushed:
             ps.apply(slot, slices)
             with tf.device(ps.devices[0]):
                 clock = ps.variables.clocks.read_value()[slot.index] + 1
-                noted = [ps.write(ps.variables.clocks, slot, clock), ps.write(ps.variables.arrived, slot, True)]
+                noted = [
+                    ps.slots.write(ps.variables.clocks, slot, clock),
+                    ps.slots.write(ps.variables.arrived, slot, True),
+                ]
                 with tf.control_dependencies(noted):
                     self.release(ps)
-        with ps.lock(after=[slot.sleep(after=[pushed.released])]):
-            ps.note_pull(slot)
-            replies = ps.each_slice(lambda part, _: part.center.read_value())
-        return ps.reply(replies)
+        with ps.transactions.lock(after=[slot.sleep(after=[pushed.released])]):
+            ps.center.note_pull(slot)
+            replies = ps.center.each_slice(lambda part, _: part.center.read_value())
+        return ps.center.reply(replies)
 
     def awaited(self, ps):
         clocks, waiting = ps.variables.clocks.read_value(), ps.variables.arrived.read_value()
-        return ps.active & (clocks + self.slack < tf.reduce_max(tf.where(waiting, clocks, 0)))
+        return ps.slots.active & (clocks + self.slack < tf.reduce_max(tf.where(waiting, clocks, 0)))
 
     def release(self, ps):
         clocks, waiting = ps.variables.clocks.read_value(), ps.variables.arrived.read_value()
-        last = tf.reduce_min(tf.where(ps.active & ~ps.finished, clocks, clocks.dtype.max))
+        last = tf.reduce_min(tf.where(ps.slots.active & ~ps.slots.finished, clocks, clocks.dtype.max))
         free = waiting & (clocks - self.slack <= last)
         with tf.control_dependencies([ps.variables.arrived.assign(waiting & ~free)]):
             ps.wake(free)

@@ -61,9 +61,7 @@ def means_of(workers, way):
 
 def received(k, workers, buckets, message, way=None):
     """Build the exchange of a worker; returns whether the reply is finite, and the reply."""
-    store = Books(
-        num_workers=workers, min_workers=workers, in_process=False, released=SimpleNamespace(assign=lambda _: None)
-    )
+    store = SimpleNamespace(num_workers=workers, min_workers=workers, in_process=False, center=Books(), journal=Books())
     mail = Channels(k, ["/device:CPU:0"] * workers, way or Transport())
     slot = WorkerSlot(k, "", None, None, mail=mail, times=tf.fill([TIMES], tf.constant(k, tf.int64)))
     rule = Collective(buckets=buckets)
@@ -154,8 +152,10 @@ def test_buckets_change_no_bit_of_a_run_on_processes(warm, tmp_path):
     assert parts.error() < 1e-5
 
 
-class Books(SimpleNamespace):
-    """A store in which nothing is written down."""
+class Books:
+    """A part of a ps in which nothing is written down."""
+
+    released = SimpleNamespace(assign=lambda _: None)
 
     def read_version(self):
         return 0
@@ -184,7 +184,8 @@ def test_the_mean_of_a_number_and_of_a_vector_of_unknown_length():
 
 def test_running_statistics_are_the_workers_mean_at_each_worker_and_stored():
     with tf.Graph().as_default() as graph:
-        store = SimpleNamespace(num_workers=3, min_workers=3, in_process=False, states=tf.Variable(tf.zeros([3, 2])))
+        store = SimpleNamespace(num_workers=3, min_workers=3, in_process=False)
+        store.slots = SimpleNamespace(states=tf.Variable(tf.zeros([3, 2])))
 
         def shared(k):
             slot = SimpleNamespace(index=k, mail=Channels(k, ["/device:CPU:0"] * 3, Transport()))
@@ -192,9 +193,9 @@ def test_running_statistics_are_the_workers_mean_at_each_worker_and_stored():
 
         functions = [in_program_order(partial(shared, k)) for k in range(3)]
     with tf.compat.v1.Session(graph=graph) as session:
-        session.run(store.states.initializer)
+        session.run(store.slots.states.initializer)
         assert np.array(session.run(functions)).tolist() == [[5.0, 3.0]] * 3
-        assert session.run(store.states).tolist() == [[5.0, 3.0]] * 3
+        assert session.run(store.slots.states).tolist() == [[5.0, 3.0]] * 3
 
 
 @pytest.mark.parametrize(("size", "workers"), [(1, 4), (LEAST, 2), (LEAST + 1, 2), (4 * LEAST, 3), (21_000_000, 7)])

@@ -214,10 +214,11 @@ def store_of(workers, lost, last_version=7, every=3):
     part = SimpleNamespace(center=tf.Variable(tf.zeros([2])), average=tf.Variable(tf.zeros([2])))
     states, noted = tf.Variable(tf.zeros([3, 1])), []
     ps = SimpleNamespace(num_workers=3, can_lose=True, last_version=last_version, multiples=(every, 9), when=when)
-    ps.slices, ps.states, ps.variables, ps.exclusive = [part], states, variables, nullcontext
-    ps.read_version, ps.count = lambda: 0, lambda flags: tf.reduce_sum(tf.cast(flags, tf.int32))
-    ps.record_rounds = lambda version, times, present: noted.append(present.numpy().tolist())
-    ps.count_updates, ps.after_update = lambda number: number, lambda *_: None
+    ps.variables, ps.transactions = variables, SimpleNamespace(exclusive=nullcontext)
+    ps.center = SimpleNamespace(slices=[part], read_version=lambda: 0)
+    ps.center.count_updates, ps.center.after_update = lambda number: number, lambda *_: None
+    ps.slots = SimpleNamespace(states=states, count=lambda flags: tf.reduce_sum(tf.cast(flags, tf.int32)))
+    ps.journal = SimpleNamespace(record_rounds=lambda version, times, present: noted.append(present.numpy().tolist()))
     nothing = tf.zeros([5]), tf.zeros([0, 5]), tf.constant(False)
     mail = SimpleNamespace(at=lambda number: mail, notes=lambda *_: tf.zeros([0, 5]))
     mail.collected = lambda k, *_: nothing if k in lost else (workers[k], tf.zeros([0, 5]), tf.constant(True))
@@ -231,9 +232,9 @@ def test_lost_workers_count_neither_in_the_center_nor_in_its_average_and_consens
     slot = SimpleNamespace(index=0, mail=mail, round=tf.constant(2, tf.int64))
     Gossip().collect(ps, slot, workers[0, :4], workers[0, 4:])
     assert noted == [[True, True, False]]
-    part = ps.slices[0]
+    part = ps.center.slices[0]
     assert (part.center.numpy().tolist(), part.average.numpy().tolist()) == ([2, 3], [3, 5])
-    assert (ps.states.numpy().ravel().tolist(), float(ps.variables.consensus)) == ([8, 2, 5], 2)
+    assert (ps.slots.states.numpy().ravel().tolist(), float(ps.variables.consensus)) == ([8, 2, 5], 2)
     assert ps.variables.kept.numpy().tolist() == [3, 3, 0]
 
 

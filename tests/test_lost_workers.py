@@ -209,10 +209,12 @@ def test_a_lost_worker_that_joins_again_takes_part_from_the_present_version(prot
 
 def test_a_worker_that_returns_skips_the_rounds_that_it_was_out_and_is_in_no_earlier_center():
     own = {name: tf.Variable(value) for name, value in losses.variables(3).items()}
-    ps, skipped = SimpleNamespace(variables=SimpleNamespace(**own), read_version=lambda: tf.constant(9, tf.int64)), []
-    ps.rounds_applied, ps.skip_rounds = tf.constant([9, 9, 4], tf.int64), lambda number: skipped.append(number.numpy())
-    ps.only = lambda slot: tf.equal(tf.range(3), slot.index)
-    ps.write = lambda variable, slot, value: Row(variable, slot.index).write(value)
+    ps, skipped = SimpleNamespace(variables=SimpleNamespace(**own)), []
+    ps.center = SimpleNamespace(read_version=lambda: tf.constant(9, tf.int64))
+    ps.journal = SimpleNamespace(rounds_applied=tf.constant([9, 9, 4], tf.int64))
+    ps.journal.skip_rounds = lambda number: skipped.append(number.numpy())
+    ps.slots = SimpleNamespace(only=lambda slot: tf.equal(tf.range(3), slot.index))
+    ps.slots.write = lambda variable, slot, value: Row(variable, slot.index).write(value)
     own["lost"].assign([losses.NEVER, losses.NEVER, 5])
     losses.keep(ps, tf.constant([True, True, False]), tf.constant(9, tf.int64))
     for worker in (1, 2):

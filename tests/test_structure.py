@@ -145,6 +145,18 @@ def test_each_member_that_an_author_of_a_scheme_can_set_is_set():
     assert not {"at", "takes_means"} & of_authors()
 
 
+def test_the_parameter_server_repeats_no_function_of_its_parts():
+    """Synchronization rules call a part by its name, as in `ps.journal.record`."""
+    folder = ROOT / "common" / "server"
+    parts = [ast.parse((folder / f"{name}.py").read_text()) for name in ("transaction", "center", "journal", "slots")]
+    functions = {node.name for part in parts for node in ast.walk(part) if isinstance(node, ast.FunctionDef)}
+    server = ast.walk(ast.parse((folder / "parameter_server.py").read_text()))
+    own = {node.attr for node in server if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    assert {"record", "receive", "write", "exclusive"} < functions
+    assert {"journal", "center", "slots"} < own
+    assert own & functions == set()
+
+
 def test_no_field_of_a_scheme_is_read_by_its_name_as_a_string():
     """A field of any name that is not declared is the author's own."""
     names = of_authors() | {field.name for kind in SCHEMES.values() for field in dataclasses.fields(kind)}

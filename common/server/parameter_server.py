@@ -78,24 +78,7 @@ class ParameterServer:
         self.slots = slots = Slots(transactions, self.devices, self.initial_state, scheme.sync.waits)
         self.local_copies = LocalCopies(transactions, journal, slots)
         center.apart = not in_process
-
-        # The interface of synchronization rules, see `sync.store`; the methods below call the parts themselves.
-        self.lock, self.exclusive, self.holds = transactions.lock, transactions.exclusive, transactions.holds
-        self.slices, self.each_slice = center.slices, center.each_slice
-        self.receive, self.reply = center.receive, center.reply
-        self.merge, self.weighted = center.merge, center.weighted
-        plain = type(scheme.reply_codec) is Codec  # an encoded reply is another tensor: sharing the plain one is no use
-        self.share = center.transport.share if plain and scheme.elementwise else lambda reply: reply
-        self.read_version, self.count_updates = center.read_version, center.count_updates
-        self.staleness, self.note_pull, self.pulled = center.staleness, center.note_pull, center.pulled
-        self.multiples, self.after_update, self.when, self.clock = multiples, center.after_update, when, clock
-        self.record, self.rounds_applied, self.released = journal.record, journal.rounds_applied, journal.released
-        self.skip_rounds, self.record_rounds = journal.skip_rounds, journal.record_rounds
-        self.most_hostile, self.count_refused = scheme.most_hostile, journal.count_refused
-        self.active, self.finished, self.states = slots.active, slots.finished, slots.states
-        self.write, self.close_slots = slots.write, slots.close_slots
-        self.store_state, self.only, self.count = slots.store_state, slots.only, slots.count
-        self.check = lambda slices: transactions.check(center.each_slice(lambda _, u: is_finite(u), slices))
+        self.multiples = multiples
 
         with tf.device(self.devices[0]):
             own = scheme.sync.variables(self)
@@ -114,6 +97,18 @@ class ParameterServer:
         }
         saved |= _of_sync(scheme, vars(self.variables), saved)
         self.persistence = Persistence(saved, self.devices, transactions, journal, slots, self.client)
+
+    when, clock = staticmethod(when), staticmethod(clock)  # for the rules, whose folder is below that of `messages`
+
+    def check(self, slices: Sequence[Message]) -> Any:
+        """Refuse a message that is not finite; returns a tensor that its update must follow."""
+        return self.transactions.check(self.center.each_slice(lambda _, u: is_finite(u), slices))
+
+    def share(self, reply: Any) -> Any:
+        """Return a slice of a reply for several workers: the same, or a copy in memory that all of them read."""
+        # An encoded reply is another tensor: sharing the plain one is of no use.
+        plain = type(self.scheme.reply_codec) is Codec
+        return self.center.transport.share(reply) if plain and self.scheme.elementwise else reply
 
     @contextmanager
     def event(
@@ -201,13 +196,13 @@ class ParameterServer:
         with transactions.lock([], transactions.check_clean, lambda: transactions.mark(CLEAN)):
             with tf.device(self.devices[0]):
                 waits = self.scheme.sync.rejoin(self, slot)
-                version, rounds = self.center.read_version(), self.rounds_applied.read_value()[slot.index]
+                version, rounds = self.center.read_version(), self.journal.rounds_applied.read_value()[slot.index]
                 self.slots.take(slot)
                 self.slots.write(self.journal.ended, slot, tf.fill([2], tf.constant(UNKNOWN, tf.int64)))
                 copied, asked = self.local_copies.join(slot, rounds)
                 is_logged = recorded & (version > 0) & ~copied
                 when(is_logged, lambda: self.journal.record(version, slot, 0, accepted=False, event="join"))
-                state = self.states[slot.index]
+                state = self.slots.states[slot.index]
                 restoration, stopping = self.journal.restored[0], self.is_ending()
                 joined = Joined(rounds, waits, restoration, stopping, copied, version, asked)
             self.center.note_pull(slot, unless=copied)  # a worker that resumes from a copy keeps its older center
@@ -235,7 +230,7 @@ class ParameterServer:
         with self.transactions.lock([]) as held, tf.device(self.devices[0]):
             mine = self.transactions.holds(slot)
             self.journal.finish(slot, ended, mine)
-            self.slots.write(self.finished, slot, mine | tf.gather(self.finished, slot.index))
+            self.slots.write(self.slots.finished, slot, mine | tf.gather(self.slots.finished, slot.index))
         return held.released
 
     def is_ending(self) -> Any:
@@ -270,7 +265,7 @@ class ParameterServer:
         with self.transactions.clean():
             version, vectors = center.read_version(), {name: center.sent(center.read(name)) for name in names}
             with tf.device(self.devices[0]):
-                state, refused = tf.reduce_mean(self.states, 0), self.journal.refused.read_value()
+                state, refused = tf.reduce_mean(self.slots.states, 0), self.journal.refused.read_value()
                 more = {} if self.consensus is None else {"consensus": self.consensus.read_value()}
         return {"at": version, "state": state, "vectors": vectors, "refused": refused, **more}
 

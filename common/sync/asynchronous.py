@@ -30,9 +30,9 @@ class Async(Synchronization):
             if self.locked:
                 # Copy the reply into shared memory under the lock. Otherwise the next update would find a center that
                 # is still being sent, and would have to copy it before it writes.
-                replies = ps.each_slice(lambda _, reply: ps.share(reply), replies)
-            ps.note_pull(slot)
-        return ps.reply(replies)
+                replies = ps.center.each_slice(lambda _, reply: ps.share(reply), replies)
+            ps.center.note_pull(slot)
+        return ps.center.reply(replies)
 
     def push(self, ps: Store, slot: WorkerSlot, message: Message) -> None:
         """Lock, take the staleness, update, count the version, unlock."""
@@ -46,7 +46,7 @@ class Async(Synchronization):
     @contextmanager
     def _received(self, ps: Store, slot: WorkerSlot, message: Message) -> Iterator[tuple[WorkerSlot, list[Message]]]:
         """Run what is built inside as one event of the worker, once the whole message has arrived."""
-        slot, slices = ps.receive(slot, message)
+        slot, slices = ps.center.receive(slot, message)
         with ps.event(slot, slices):
             yield slot, slices
 
@@ -61,6 +61,6 @@ class Unlocked(Async):
     @contextmanager
     def _received(self, ps: Store, slot: WorkerSlot, message: Message) -> Iterator[tuple[WorkerSlot, list[Message]]]:
         """Run what is built inside once the whole message has arrived and is finite."""
-        slot, slices = ps.receive(slot, message)
+        slot, slices = ps.center.receive(slot, message)
         with tf.control_dependencies([ps.check(slices)]):
             yield slot, slices

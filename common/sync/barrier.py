@@ -53,20 +53,20 @@ class InSets(Synchronization):
         """Return True once the last version has been reached; where late messages count, all of them are awaited."""
         if self.late == "count" or ps.last_version is None:
             return super().complete(ps)
-        return ps.read_version() >= ps.last_version
+        return ps.center.read_version() >= ps.last_version
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Add the message to the set, apply the set if it is complete, wait for the token, read the reply."""
-        slot, slices = ps.receive(slot, message)
+        slot, slices = ps.center.receive(slot, message)
         with ps.event(slot, slices, (lambda: self._has_room(ps)) if self._tolerates(ps) else None) as arrival:
             reply_variables = self._arrive(ps, slot, slices, arrival.finite)
         token = slot.sleep(after=[arrival.released])
         # If a set may be complete without this worker, the others may apply the next one while it reads. So it reads
         # under the lock; otherwise its reply could mix two versions.
-        with ps.lock(after=[token]) if self._has_late(ps) else tf.control_dependencies([token]):
-            ps.note_pull(slot)
-            replies = ps.each_slice(lambda _, variable: tf.identity(variable), reply_variables)
-        return ps.reply(replies)
+        with ps.transactions.lock(after=[token]) if self._has_late(ps) else tf.control_dependencies([token]):
+            ps.center.note_pull(slot)
+            replies = ps.center.each_slice(lambda _, variable: tf.identity(variable), reply_variables)
+        return ps.center.reply(replies)
 
     def _tolerates(self, ps: Store) -> bool:
         """Return True if the scheme leaves out messages that are not finite, see `Scheme.most_hostile`."""
@@ -74,13 +74,13 @@ class InSets(Synchronization):
 
     def _most_hostile(self, ps: Store) -> list[int]:
         """Return how many messages of a set may not be finite, for each number of active workers."""
-        return [ps.most_hostile(self.set_size(number)) for number in range(ps.num_workers + 1)]
+        return [ps.scheme.most_hostile(self.set_size(number)) for number in range(ps.num_workers + 1)]
 
     def _has_room(self, ps: Store) -> Tensor:
         """Return True if one more message of the open set may not be finite; under the lock."""
         with tf.device(ps.devices[0]):
-            there = ps.count(ps.variables.arrived & ps.variables.not_finite)
-            return there < tf.gather(self._most_hostile(ps), ps.count(ps.active))
+            there = ps.slots.count(ps.variables.arrived & ps.variables.not_finite)
+            return there < tf.gather(self._most_hostile(ps), ps.slots.count(ps.slots.active))
 
     def _arrive(self, ps: Store, slot: WorkerSlot, slices: list[Message], finite: Tensor | None) -> list[Any]:
         """Add a message to the sums unless it is left out, and apply them if it completes the set; under the lock.
@@ -95,28 +95,28 @@ class InSets(Synchronization):
             the same as `_close_set`.
         """
         with tf.device(ps.devices[0]):
-            version = ps.read_version()
-            staleness = ps.staleness(version, slot)
+            version = ps.center.read_version()
+            staleness = ps.center.staleness(version, slot)
             fresh = tf.equal(staleness, 0) | (self.late == "count")
             first = ~tf.reduce_any(ps.variables.arrived.read_value())
             # Read `first` before this worker's flag is set. Otherwise no message would ever be the first of its set.
-            with tf.control_dependencies([ps.record(version, slot, staleness, accepted=fresh), first]):
-                arrived = ps.write(ps.variables.arrived, slot, fresh)
+            with tf.control_dependencies([ps.journal.record(version, slot, staleness, accepted=fresh), first]):
+                arrived = ps.slots.write(ps.variables.arrived, slot, fresh)
             counts = fresh
             if finite is not None:
                 counts &= finite
-                ps.count_refused(slot, tf.cast(~finite, tf.int64))
+                ps.journal.count_refused(slot, tf.cast(~finite, tf.int64))
                 with tf.control_dependencies([arrived]):
-                    arrived = ps.write(ps.variables.not_finite, slot, ~finite)
+                    arrived = ps.slots.write(ps.variables.not_finite, slot, ~finite)
 
         drops = self.late == "drop" and self._has_late(ps)
 
         def arrive_at(part: Any, message: Message) -> Any:
             if drops:  # a message that is dropped writes no row of its worker
-                weigh = partial(ps.weighted, part, message, staleness, slot)
+                weigh = partial(ps.center.weighted, part, message, staleness, slot)
                 message = tf.cond(fresh, weigh, lambda: tf.nest.map_structure(tf.zeros_like, message))
             else:
-                message = ps.weighted(part, message, staleness, slot)
+                message = ps.center.weighted(part, message, staleness, slot)
             if drops or finite is not None:
                 message = tf.nest.map_structure(lambda u: tf.where(counts, u, tf.zeros_like(u)), message)
 
@@ -129,7 +129,7 @@ class InSets(Synchronization):
             return ps.when(first, lambda: put(lambda _, u: u), lambda: put(lambda inbox, u: inbox + u))
 
         with tf.control_dependencies([arrived]):
-            inboxes = ps.each_slice(arrive_at, slices)
+            inboxes = ps.center.each_slice(arrive_at, slices)
         with tf.control_dependencies(inboxes):
             reply_variables = self._close_set(ps, fresh, version)
         if drops:
@@ -152,31 +152,33 @@ class InSets(Synchronization):
             the variable of each slice that will hold the reply.
         """
         with tf.device(ps.devices[0]):
-            arrived, active = ps.variables.arrived.read_value(), ps.active.read_value()
-            needed = tf.gather([self.set_size(number) for number in range(ps.num_workers + 1)], ps.count(active))
-            complete = possible & (ps.count(arrived & active) >= needed)
+            arrived, active = ps.variables.arrived.read_value(), ps.slots.active.read_value()
+            needed = tf.gather([self.set_size(number) for number in range(ps.num_workers + 1)], ps.slots.count(active))
+            complete = possible & (ps.slots.count(arrived & active) >= needed)
             if self.grace and not grace_is_over:
-                complete = self._unless_in_grace(ps, complete, ps.count(arrived & active) >= ps.count(active))
+                complete = self._unless_in_grace(
+                    ps, complete, ps.slots.count(arrived & active) >= ps.slots.count(active)
+                )
             merged = arrived & ~ps.variables.not_finite if self._tolerates(ps) else arrived
-            messages = tf.cast(tf.maximum(ps.count(merged), 1), tf.float32)
+            messages = tf.cast(tf.maximum(ps.slots.count(merged), 1), tf.float32)
 
-        reply_variables = [part.reply for part in ps.slices]
+        reply_variables = [part.reply for part in ps.center.slices]
 
         def apply(part: Any) -> None:
             mean = tf.nest.map_structure(lambda inbox: inbox / messages, part.inbox)
-            reply = ps.share(ps.merge(part, mean, tf.constant(0.0), version))
+            reply = ps.share(ps.center.merge(part, mean, tf.constant(0.0), version))
             if reply is part.center and not self._has_late(ps):
                 # Read the reply from the center, without a copy: the next update needs a message of each reader.
                 reply_variables[part.index] = part.center
             else:
                 part.reply.assign(reply)
 
-        applied = ps.each_slice(lambda part, _: ps.when(complete, lambda: apply(part)))
+        applied = ps.center.each_slice(lambda part, _: ps.when(complete, lambda: apply(part)))
 
         def release() -> None:
-            with tf.control_dependencies([ps.count_updates(1)]):
+            with tf.control_dependencies([ps.center.count_updates(1)]):
                 if self._has_late(ps):  # after the last update no worker waits for those that are late
-                    ps.active.assign(active & (arrived | ~self.complete(ps)))
+                    ps.slots.active.assign(active & (arrived | ~self.complete(ps)))
                 cleared = ps.variables.arrived.assign(tf.zeros([ps.num_workers], tf.bool))
                 if self.grace:
                     ps.variables.quorum_at.assign(tf.constant(0, tf.int64))
@@ -193,7 +195,7 @@ class InSets(Synchronization):
 
     def release(self, ps: Store) -> None:
         """Apply the set if it is complete without the workers that have left."""
-        self._close_set(ps, tf.constant(True), ps.read_version())
+        self._close_set(ps, tf.constant(True), ps.center.read_version())
 
     def _unless_in_grace(self, ps: Store, enough: Tensor, has_all: Tensor) -> Tensor:
         """Return True if a set with enough messages has those of all workers; else its time of grace begins."""
@@ -215,9 +217,9 @@ class InSets(Synchronization):
 
     def end_grace(self, ps: Store, began: Tensor) -> Tensor:
         """Close the set whose time of grace has begun at `began`, unless it is closed."""
-        with ps.exclusive(), tf.device(ps.devices[0]):
+        with ps.transactions.exclusive(), tf.device(ps.devices[0]):
             is_open = tf.equal(ps.variables.quorum_at.read_value(), began) & (began > 0)
-            self._close_set(ps, is_open, ps.read_version(), grace_is_over=True)
+            self._close_set(ps, is_open, ps.center.read_version(), grace_is_over=True)
         return tf.constant(True)
 
 

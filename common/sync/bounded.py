@@ -33,27 +33,27 @@ class Bounded(Synchronization):
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Apply the message, wait until the slowest worker is within the slack, read the center."""
-        slot, slices = ps.receive(slot, message)
+        slot, slices = ps.center.receive(slot, message)
         with ps.event(slot, slices) as pushed:
             ps.apply(slot, slices)
             # Set this worker's flag before the release reads it. Otherwise a worker near enough would get no token.
-            with tf.device(ps.devices[0]), tf.control_dependencies([ps.write(ps.variables.arrived, slot, True)]):
+            with tf.device(ps.devices[0]), tf.control_dependencies([ps.slots.write(ps.variables.arrived, slot, True)]):
                 self.release(ps)
         token = slot.sleep(after=[pushed.released])
-        with ps.lock(after=[token]):
-            ps.note_pull(slot)
-            replies = ps.each_slice(lambda part, _: part.center.read_value())
-        return ps.reply(replies)
+        with ps.transactions.lock(after=[token]):
+            ps.center.note_pull(slot)
+            replies = ps.center.each_slice(lambda part, _: part.center.read_value())
+        return ps.center.reply(replies)
 
     def awaited(self, ps: Store) -> Tensor:
         """Return flags [W] of the workers that are too far behind a waiting worker."""
-        rounds, arrived = ps.rounds_applied.read_value(), ps.variables.arrived.read_value()
-        return ps.active & (rounds + self.lead < tf.reduce_max(tf.where(arrived, rounds, 0)))
+        rounds, arrived = ps.journal.rounds_applied.read_value(), ps.variables.arrived.read_value()
+        return ps.slots.active & (rounds + self.lead < tf.reduce_max(tf.where(arrived, rounds, 0)))
 
     def release(self, ps: Store) -> None:
         """Wake the waiting workers that are within the slack of the slowest."""
-        rounds, arrived = ps.rounds_applied.read_value(), ps.variables.arrived.read_value()
-        slowest = tf.reduce_min(tf.where(ps.active & ~ps.finished, rounds, rounds.dtype.max))
+        rounds, arrived = ps.journal.rounds_applied.read_value(), ps.variables.arrived.read_value()
+        slowest = tf.reduce_min(tf.where(ps.slots.active & ~ps.slots.finished, rounds, rounds.dtype.max))
         free = arrived & (rounds - self.lead <= slowest)
         with tf.control_dependencies([ps.variables.arrived.assign(arrived & ~free)]):
             ps.wake(free)

@@ -67,11 +67,11 @@ class Collective(Barrier):
 
     def _record(self, ps: Store, slot: WorkerSlot, times: Tensor) -> None:
         """Record the round of all workers; `times` are their times, [W, 4]. The last message releases all of them."""
-        version = ps.read_version()
+        version = ps.center.read_version()
         for k in range(ps.num_workers):
-            ps.record(version, replace(slot, times=times[k], index=k), 0, accepted=True, locked=False)
-        ps.released.assign(tf.fill([ps.num_workers], tf.reduce_max(times[:, 1])))
-        ps.count_updates(1)
+            ps.journal.record(version, replace(slot, times=times[k], index=k), 0, accepted=True, locked=False)
+        ps.journal.released.assign(tf.fill([ps.num_workers], tf.reduce_max(times[:, 1])))
+        ps.center.count_updates(1)
 
     def is_finite(self, ps: Store, reply: Tensor) -> Tensor:
         """Return True if one element of each slice is finite: its reducer fills a slice that is not finite with NaN."""
@@ -94,7 +94,7 @@ class Collective(Barrier):
             return super().share_state(ps, slot, state)
         mean = self._mean(ps, slot, state)
         if slot.index == 0:
-            ps.states.assign(tf.tile(mean[None], [ps.num_workers, 1]))
+            ps.slots.states.assign(tf.tile(mean[None], [ps.num_workers, 1]))
         return mean
 
     def _mean(self, ps: Store, slot: WorkerSlot, vector: Tensor) -> Tensor:

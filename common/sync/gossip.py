@@ -184,7 +184,7 @@ class Gossip(Collective):
         slot.mail.at(slot.round).hand_over(0, tf.concat([vectors, state], 0))
 
     def _gather(self, ps: Store, slot: WorkerSlot, vectors: Tensor, state: Tensor, done: Tensor) -> None:
-        mail, version, part = slot.mail, ps.read_version(), ps.slices[0]
+        mail, version, part = slot.mail, ps.center.read_version(), ps.center.slices[0]
         sizes = [part.center.shape[0], vectors.shape[0] - part.center.shape[0], state.shape[0]]
         own = tf.concat([vectors, state], 0), mail.notes(0, done - version), tf.constant(True)
         found = [own, *(mail.collected(k, sum(sizes), done - version) for k in range(1, ps.num_workers))]
@@ -195,17 +195,17 @@ class Gossip(Collective):
             vectors = tf.where(present[:, None], vectors, mean)
         workers, averages, states = tf.split(vectors, sizes, 1)
         center = tf.reduce_mean(workers, 0)
-        share = tf.cast(ps.count(present), tf.float32) / ps.num_workers
-        with tf.control_dependencies([center, times]), ps.exclusive():
-            ps.record_rounds(version, times, present)
+        share = tf.cast(ps.slots.count(present), tf.float32) / ps.num_workers
+        with tf.control_dependencies([center, times]), ps.transactions.exclusive():
+            ps.journal.record_rounds(version, times, present)
             part.center.assign(center)
             if part.average is not None:
                 part.average.assign(tf.reduce_mean(averages, 0))
-            ps.states.assign(states)
+            ps.slots.states.assign(states)
             ps.variables.consensus.assign(consensus(workers) / share)
             losses.keep(ps, present, done)
-            ps.count_updates(done - version)
-            ps.after_update(done, None, tf.reduce_mean(states, 0))
+            ps.center.count_updates(done - version)
+            ps.center.after_update(done, None, tf.reduce_mean(states, 0))
 
     # Lost workers; see `losses`.
 

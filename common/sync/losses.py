@@ -55,8 +55,8 @@ def out_from(ps: Store) -> Tensor:
 
 def begin(ps: Store, slot: WorkerSlot, end: Tensor) -> Tensor:
     """Announce rounds before the one of that number; returns the round from which on each worker is out, [W]."""
-    with ps.lock([]), tf.device(ps.devices[0]):
-        ps.write(ps.variables.begun, slot, end)
+    with ps.transactions.lock([]), tf.device(ps.devices[0]):
+        ps.slots.write(ps.variables.begun, slot, end)
         return tf.identity(out_from(ps))
 
 
@@ -68,27 +68,27 @@ def lose(ps: Store, slot: WorkerSlot, of: Tensor, missed: Tensor) -> tuple[Tenso
         report of this loss. Both are False if both workers have done all their rounds: worker `of` may have left.
     """
     own = ps.variables
-    with ps.lock([]), tf.device(ps.devices[0]):
+    with ps.transactions.lock([]), tf.device(ps.devices[0]):
         gone, this = out_from(ps) < NEVER, tf.equal(tf.range(ps.num_workers, dtype=tf.int64), of)
-        enough = (ps.count(~(gone | this)) >= ps.min_workers) & (of > 0)
-        ended = tf.reduce_any(ps.finished & this) & tf.gather(ps.finished, slot.index)
+        enough = (ps.slots.count(~(gone | this)) >= ps.min_workers) & (of > 0)
+        ended = tf.reduce_any(ps.slots.finished & this) & tf.gather(ps.slots.finished, slot.index)
         known = tf.reduce_any(gone & this)
         new = this & enough & ~known & ~ended
         mine = tf.gather(own.missed, slot.index)
-        ps.write(own.missed, slot, tf.where(this, missed, mine))
+        ps.slots.write(own.missed, slot, tf.where(this, missed, mine))
         own.losses.assign_add(tf.cast(new, tf.int64))
         own.lost.assign(tf.where(new, tf.reduce_max(own.begun), own.lost))
         own.returned.assign(tf.where(new, tf.constant(NEVER, tf.int64), own.returned))
-        ps.close_slots(new)
+        ps.slots.close_slots(new)
         return (enough | known) & ~ended, enough & ~known & ~ended
 
 
 def rejoin(ps: Store, slot: WorkerSlot) -> None:
     """Let a worker take part from the present version on, without the rounds that it was out; under the lock."""
-    own, version = ps.variables, ps.read_version()
-    back = ps.only(slot) & (out_from(ps) < NEVER)
-    ps.write(own.begun, slot, version)
-    ps.skip_rounds(tf.where(back, version - ps.rounds_applied, 0))
+    own, version = ps.variables, ps.center.read_version()
+    back = ps.slots.only(slot) & (out_from(ps) < NEVER)
+    ps.slots.write(own.begun, slot, version)
+    ps.journal.skip_rounds(tf.where(back, version - ps.journal.rounds_applied, 0))
     own.returned.assign(tf.where(back, version, own.returned))
 
 

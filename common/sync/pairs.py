@@ -104,10 +104,10 @@ class Pairs(Synchronization):
     def _record(self, ps: Store, slot: WorkerSlot) -> None:
         """Record a round under its number; the staleness is the number of rounds since the last one of this worker."""
         with ps.event(slot), tf.device(ps.devices[0]):
-            number = tf.reduce_sum(ps.rounds_applied.read_value())
-            staleness = ps.staleness(number, slot)
-            with tf.control_dependencies([ps.record(number, slot, staleness, accepted=True)]):
-                ps.write(ps.pulled, slot, number + 1)
+            number = tf.reduce_sum(ps.journal.rounds_applied.read_value())
+            staleness = ps.center.staleness(number, slot)
+            with tf.control_dependencies([ps.journal.record(number, slot, staleness, accepted=True)]):
+                ps.slots.write(ps.center.pulled, slot, number + 1)
 
     def read_copies(self, ps: Store, slot: WorkerSlot) -> None:
         """Read all copies on worker 0: their mean is the center, and its version the number of recorded rounds."""
@@ -117,7 +117,7 @@ class Pairs(Synchronization):
                 found.append(copies.moved(copies[k].read_value(), copies[slot.index].device))
         workers = tf.stack(found)
         center = tf.reduce_mean(workers, 0)
-        with tf.control_dependencies([center]), ps.exclusive(), tf.device(ps.devices[0]):
-            ps.slices[0].center.assign(center)
+        with tf.control_dependencies([center]), ps.transactions.exclusive(), tf.device(ps.devices[0]):
+            ps.center.slices[0].center.assign(center)
             ps.variables.consensus.assign(consensus(workers))
-            ps.count_updates(tf.reduce_sum(ps.rounds_applied.read_value()) - ps.read_version())
+            ps.center.count_updates(tf.reduce_sum(ps.journal.rounds_applied.read_value()) - ps.center.read_version())

@@ -11,24 +11,9 @@ slice in `each_slice`.
     can_lose            True if this run may continue without some of its workers, and there is no ps
     multiples           versions of the center of which snapshots are taken, `every` and `number`; None if none are
     devices             one device for each ps task; version, lock, record and all [W] variables are on the first
-    slices              of the center, with `index`, `device`, `center`, `initial` (its first value), `no_message`
-                        (zeros like the slices that `receive` returns), the scheme's global variables, and the rule's
-                        `slice_variables`
+    scheme              the algorithm
     variables           the rule's `variables`, as attributes
-    active              flags [W] of the workers whose messages the rule expects
-    finished            flags [W] of the workers that have done all their rounds
-    rounds_applied      recorded rounds of each worker, [W]
-    pulled              the version that each worker has pulled last, [W]
-    states              the workers' non-trainable states, [W, S]
-    most_hostile        the scheme's function of that name
     quorums             a queue with a token for each set that has enough messages, if the rule has a time of grace
-    released            times at which the rule has released the last message of each worker, [W], if it `waits`
-
-The operations of an event, in the order in which rules use them:
-
-    receive(slot, message)                  the slot with the times of the round, and the message as slices, which have
-                                            arrived on the ps tasks; called before the lock, not under it. A rule that
-                                            adds up or divides messages does the same to their scalars
     event(slot, slices, has_room)           context: one atomic event of this worker, which may bring a message. It is
                                             refused if the message is not finite, unless `has_room()` is true then,
                                             comes after the last update, or is not from the holder of the slot. Of its
@@ -36,43 +21,61 @@ The operations of an event, in the order in which rules use them:
                                             `finite` tells whether the message is
     check(slices)                           refuse a message that is not finite, where no `event` does; returns a tensor
                                             that the update must follow
-    exclusive()                             context: one atomic event that is no worker's message
-    lock(after)                             context: reads that see one consistent state, once `after` is ready
-    each_slice(build, values)               `build(slice, value)` for each slice, built on its device
+    apply(slot, slices, event, locked)      make an asynchronous update: record it, merge it into every slice, count it;
+                                            returns the replies
+    gather(slot, indices, locked)           some coordinates of the center; if `locked`, all of one version
     share(reply)                            a slice of a reply for several workers: the same object, or a copy in memory
                                             that all of them read
-    reply(replies)                          a reply as one vector [P] on the caller's device
+    wake(flags)                             send a token to every worker in `flags` [W]; in an event, these workers are
+                                            released at its time
+    clock()                                 the time at which the control inputs have run: microseconds since 1970
+    when(condition, action, otherwise)      run `action` if a scalar holds; returns a tensor that is ready afterwards
 
-The center:
+`ps.transactions`, the lock:
 
+    exclusive()                             context: one atomic event that is no worker's message
+    lock(after)                             context: reads that see one consistent state, once `after` is ready
+    holds(slot)                             True if the caller has the slot: no other process has joined as this worker
+
+`ps.center`, in the order in which rules use it:
+
+    slices              those of the center, with `index`, `device`, `center`, `initial` (its first value), `no_message`
+                        (zeros like the slices that `receive` returns), the scheme's global variables, and the rule's
+                        `slice_variables`
+    pulled              the version that each worker has pulled last, [W]
+    receive(slot, message)                  the slot with the times of the round, and the message as slices, which have
+                                            arrived on the ps tasks; called before the lock, not under it. A rule that
+                                            adds up or divides messages does the same to their scalars
     read_version()                          the number of updates that the center has had
     staleness(version, slot)                updates between this worker's last pull and `version`; without a lock an
                                             estimate
-    note_pull(slot)                         record that this worker has pulled the present center
-    apply(slot, slices, event, locked)      make an asynchronous update: record it, merge it into every slice, count it;
-                                            returns the replies
+    each_slice(build, values)               `build(slice, value)` for each slice, built on its device
     weighted(part, message, staleness, slot)                a slice with the weight that the scheme gives it in a set
     merge(part, message, staleness, version, slot)          apply the scheme's rule to one slice, for a message of the
                                                             worker in `slot` or of a set; returns the reply
     count_updates(number)                   add to the version, and return it
+    note_pull(slot)                         record that this worker has pulled the present center
+    reply(replies)                          a reply as one vector [P] on the caller's device
     after_update(version, clock, state)     without a ps: update the average, and take a snapshot if one is due
-    gather(slot, indices, locked)           some coordinates of the center; if `locked`, all of one version
 
-The record and the workers:
+`ps.journal`, the record:
 
+    rounds_applied      recorded rounds of each worker, [W]
+    released            times at which the rule has released the last message of each worker, [W], if it `waits`
     record(version, slot, staleness, accepted, event, locked)       append one event; returns the operation
     record_rounds(version, times, present)  append consecutive rounds of all workers together, see `server.journal`
     count_refused(slot, number)             count messages of this worker that were not finite
     skip_rounds(number)                     count so many rounds of each worker, [W], as applied without a record
-    wake(flags)                             send a token to every worker in `flags` [W]; in an event, these workers are
-                                            released at its time
+
+`ps.slots`, the workers:
+
+    active              flags [W] of the workers whose messages the rule expects
+    finished            flags [W] of the workers that have done all their rounds
+    states              the workers' non-trainable states, [W, S]
     close_slots(flags)                      make the workers in `flags` [W] inactive; they are refused until they join
     write(variable, slot, value)            write this worker's row of a variable [W, ...] on the first ps task
     store_state(slot, state)                write this worker's row of `states`
-    clock()                                 the time at which the control inputs have run: microseconds since 1970
-    when(condition, action, otherwise)      run `action` if a scalar holds; returns a tensor that is ready afterwards
     only(slot)                              flags [W] that are True for this worker alone
-    holds(slot)                             True if the caller has the slot: no other process has joined as this worker
     count(flags)                            the number of flags that are set
 """
 

@@ -181,7 +181,7 @@ class Synchronization:
 
     def share_state(self, ps: Store, slot: WorkerSlot, state: Tensor) -> Tensor:
         """Store the worker's non-trainable state [S] for the evaluator; returns the state that the worker adopts."""
-        ps.store_state(slot, state)
+        ps.slots.store_state(slot, state)
         return state
 
     # Waiting workers, and workers that join and leave.
@@ -192,7 +192,7 @@ class Synchronization:
 
     def awaited(self, ps: Store) -> Tensor:
         """Return flags [W] of the workers that the others wait for. Default: active workers that have not arrived."""
-        return ps.active & ~ps.variables.arrived
+        return ps.slots.active & ~ps.variables.arrived
 
     def release(self, ps: Store) -> None:
         """Release the workers that need not wait any more, after others have left; under the lock, on the first ps."""
@@ -228,9 +228,9 @@ class Synchronization:
         Returns flags [W] of the evicted workers, which are active again when they rejoin. Default for all
         synchronization rules that wait.
         """
-        with ps.exclusive(), tf.device(ps.devices[0]):
+        with ps.transactions.exclusive(), tf.device(ps.devices[0]):
             evicted = self.awaited(ps) & ps.variables.arrived.read_value()[slot.index]
-            enough = ps.count(ps.active & ~evicted) >= ps.min_workers
+            enough = ps.slots.count(ps.slots.active & ~evicted) >= ps.min_workers
             return self._leave_out(ps, evicted & enough)
 
     def deregister(self, ps: Store, slot: WorkerSlot) -> Tensor:
@@ -238,12 +238,12 @@ class Synchronization:
 
         No effect, and no flag, if another process has joined as this worker.
         """
-        with ps.exclusive(), tf.device(ps.devices[0]):
-            return self._leave_out(ps, ps.only(slot) & ps.holds(slot))
+        with ps.transactions.exclusive(), tf.device(ps.devices[0]):
+            return self._leave_out(ps, ps.slots.only(slot) & ps.transactions.holds(slot))
 
     def _leave_out(self, ps: Store, gone: Tensor) -> Tensor:
         """Close the slots of the workers in `gone` [W], and release those that waited for them; returns `gone`."""
         # Release after the slots are closed: `release` reads `active`, and would still wait for the workers that leave.
-        with tf.control_dependencies(ps.close_slots(gone)):
+        with tf.control_dependencies(ps.slots.close_slots(gone)):
             self.release(ps)
         return tf.identity(gone)

@@ -128,9 +128,13 @@ def await_signal(shared: Any) -> Any:
 class CommonRequests:
     """Requests of tasks of all roles, in the graph of each task."""
 
-    version = answer(int, lambda ps: ps.read_version())  # updates in the center
-    worker_flags = answer(WorkerFlags, lambda ps: WorkerFlags(ps.finished.read_value(), ps.active.read_value()))
-    rounds_applied = answer(np.ndarray, lambda ps: ps.rounds_applied.read_value())  # logged rounds of each worker, [W]
+    version = answer(int, lambda ps: ps.center.read_version())  # updates in the center
+    worker_flags = answer(
+        WorkerFlags, lambda ps: WorkerFlags(ps.slots.finished.read_value(), ps.slots.active.read_value())
+    )
+    rounds_applied = answer(
+        np.ndarray, lambda ps: ps.journal.rounds_applied.read_value()
+    )  # logged rounds of each worker, [W]
     ends = answer(np.ndarray, lambda ps: ps.journal.ends())  # `released`, `computed`, `replied` of last rounds, [W, 3]
     recorded = answer(int, lambda ps: ps.journal.records.size())  # events that the evaluator has not taken over yet
     acknowledged = answer(int, lambda ps: ps.journal.acknowledged.read_value())  # events that it has written to disk
@@ -181,7 +185,9 @@ class StopRequests:
 class ObserverRequests:
     """Requests of the evaluator."""
 
-    present = answer(int, lambda ps: ps.count(ps.active | ps.finished))  # workers that are active or have finished
+    present = answer(
+        int, lambda ps: ps.slots.count(ps.slots.active | ps.slots.finished)
+    )  # workers that are active or have finished
     drain = answer(Drained, lambda ps: ps.journal.drain(), traced=True)
     lost_workers = answer(dict, lambda ps: ps.scheme.sync.lost(ps))
     snapshots = answer(dict, lambda ps: ps.center.snapshots.read() if ps.center.snapshots else {})
@@ -192,7 +198,7 @@ class ObserverRequests:
     def evict(ps: Any, worker: int) -> None:
         """Remove that worker from the active set; its messages are refused until it joins again."""
         with tf.device(ps.devices[0]):
-            return tf.group(*ps.close_slots(tf.equal(tf.range(ps.num_workers, dtype=tf.int64), worker)))
+            return tf.group(*ps.slots.close_slots(tf.equal(tf.range(ps.num_workers, dtype=tf.int64), worker)))
 
     @request(traced=True)
     def acknowledge(ps: Any, restoration: int, events: int) -> None:
@@ -203,7 +209,7 @@ class ObserverRequests:
     def shut_down(ps: Any) -> int:
         """Let all workers leave, as the result is on disk; return the number of present ones."""
         with tf.control_dependencies([ps.slots.shutdown_signal.enqueue_many([tf.ones([ps.num_workers], tf.bool)])]):
-            return ps.count(ps.active | ps.finished)
+            return ps.slots.count(ps.slots.active | ps.slots.finished)
 
     @request()
     def departed(ps: Any) -> tuple[int, bool]:

@@ -188,14 +188,16 @@ class DenseWorker(WorkerRules):
         self.ps.journal.count_refused(self.slot, tf.cast(number, tf.int64) - done)
         with timer.reply(), tf.control_dependencies([done]):
             slot = replace(self.slot, times=timer.times)
-            self.ps.record(self.ps.read_version(), slot, 0, accepted=True, locked=False)
-        self.ps.count_updates(done)
+            self.ps.journal.record(self.ps.center.read_version(), slot, 0, accepted=True, locked=False)
+        self.ps.center.count_updates(done)
         return total, tf.cast(done, tf.float32)
 
     def _step_of_center(self, gradient: Any, uncounted: Any) -> None:
         """Make a step of the center; `uncounted` steps of this round, with this one, are not in its version yet."""
         self._scheme_now().local_step(self.views[0], gradient)
-        self.ps.center.after_update(self.ps.read_version() + uncounted, self.clock.read_value(), self.replica.state)
+        self.ps.center.after_update(
+            self.ps.center.read_version() + uncounted, self.clock.read_value(), self.replica.state
+        )
 
     def _collective_round(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any) -> tuple[Any, Any]:
         """Build a round without a ps; returns the sum of the losses, and True if the worker has used the reply.
@@ -219,7 +221,7 @@ class DenseWorker(WorkerRules):
             for average, view in zip(self.averages, self.views, strict=False):
                 move_average(average, view.params, decay, clock)
             if self.is_center:
-                self.ps.center.after_update(self.ps.read_version(), clock, self.replica.state)
+                self.ps.center.after_update(self.ps.center.read_version(), clock, self.replica.state)
 
         with timer.reply():
             adopted = when(fine, on_reply)

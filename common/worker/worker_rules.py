@@ -55,7 +55,7 @@ class WorkerRules:
         self.is_center = not (scheme.sync.uses_ps or scheme.sync.gossips) and name == "worker_0"
         averages = scheme.sync.gossips and ps.center.ema_decay is not None
         with tf.device(self.device):
-            center = ps.slices[0].center if self.is_center else None
+            center = ps.center.slices[0].center if self.is_center else None
             sizes = enumerate(self.buckets.sizes)
             local = [_variables(scheme, f"{name}_{i}" if i else name, size, center) for i, size in sizes]
             self.averages = [tf.Variable(view["params"].initial_value) for view in local] if averages else []
