@@ -281,17 +281,21 @@ class DenseWorker(WorkerRules):
 
         The parameters of workers that gossip are never the center.
         """
-        scheme, center, workers = self.scheme, self.ps.center, self.views[0].num_workers
-        # After a round the parameters are its reply.
-        ends_with_reply = "push" not in scheme.events and not scheme.exchange_first
-        adopts = type(scheme).on_reply is Scheme.on_reply and ends_with_reply and not scheme.sync.gossips
-        were_center = adopts and center.replies_center and type(scheme.reply_codec) is Codec
         own = {name: [getattr(view, name) for view in self.views] for name in self.names}
         params = {"params": own.pop("params")}
         own |= {f"codec.{name}": parts for name, parts in self.encoder.local.items()} | self.replica.local
         own |= {"moving.average": self.averages} if self.averages else {}
-        meets = workers == 1 or scheme.sync.meets(workers)
-        return own if self.is_center or (were_center and (meets or not own)) else params | own
+        workers = self.views[0].num_workers
+        all_meet = workers == 1 or self.scheme.sync.meets(workers)
+        restored = self.is_center or (self._ends_at_a_center() and (all_meet or not own))
+        return own if restored else params | own
+
+    def _ends_at_a_center(self) -> bool:
+        """Return True if the parameters are a center after each round, perhaps an older one: the reply, as it came."""
+        scheme = self.scheme
+        has_reply = "push" not in scheme.events and not scheme.sync.gossips
+        keeps_it = type(scheme).on_reply is Scheme.on_reply and not scheme.exchange_first
+        return has_reply and keeps_it and self.ps.center.replies_center and type(scheme.reply_codec) is Codec
 
 
 def _parts(gradients: Sequence[Any]) -> list[Any]:
