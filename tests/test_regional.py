@@ -92,7 +92,7 @@ def test_regional_servers_are_many_times_faster_than_one_between_clouds(latency_
 
 
 def test_regions_that_are_not_those_of_the_machines_are_refused():
-    with pytest.raises(UserError, match=r"worker k in region k modulo 2.*--regional-servers 4.*\[0, 1, 2, 3\]"):
+    with pytest.raises(UserError, match=r"worker k belongs to region k modulo 2.*--regional-servers 4.*\[0, 1, 2, 3\]"):
         happens(HALoS(), workers=8, network="cloud-regions")
     with pytest.raises(UserError, match="in turn"):
         happens(HALoS(), workers=4, regions="0ms/1Gbit*2,1ms/1Gbit*2")

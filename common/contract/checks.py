@@ -130,9 +130,9 @@ def _check_messages(scheme: Scheme) -> None:
     }
     if sync.in_pairs and (scheme.period > 1 or own != {"gradient_point"}):
         raise UserError(
-            f"{name}: others change worker.params while it computes, so that with Pairs() it takes its gradient at a "
-            "local variable (gradient_point), and makes its one step of a round in on_reply. Received: "
-            f"period={scheme.period}, and of these rules {', '.join(sorted(own)) or 'none'}"
+            f"{name}: with Pairs(), override gradient_point (return a local variable) and on_reply (make the step), "
+            "leave local_step out, and use a period of 1: other workers change worker.params while this one computes. "
+            f"Received: period={scheme.period}, and of these functions {', '.join(sorted(own)) or 'none'}"
         )
     if not sync.uses_ps and {*map(type, codecs)} != {Codec}:
         raise UserError(
@@ -161,8 +161,8 @@ def _check_overlap(scheme: Scheme) -> None:
         )
     if not scheme.sync.overlaps or scheme.exchange_first or scheme.uses_gradient_sum:
         raise UserError(
-            f"{name}: only what a worker keeps, its parameters or local variables, can travel while it computes, to a "
-            "strict barrier, to a quorum that counts late messages, or among all workers. Received: "
+            f"{name}: a delay needs a message of parameters or local variables, and a barrier without backup workers, "
+            "a quorum whose late messages count, or no ps. Received: "
             f"delay={overlap}, sync={scheme.sync}, exchange_first={scheme.exchange_first}, "
             f"uses_gradient_sum={scheme.uses_gradient_sum}"
         )

@@ -274,8 +274,8 @@ class Scheme(CheckedCall):
         In `weighted`, and in an asynchronous `server_update`, `server.<name>` is the sender's number, used like a
         variable. In the `server_update` of a barrier it is the vector of all workers' numbers, a variable [W].
 
-        Each ps task has its own copy, which the rule writes when it merges that task's slice. So compute them only from
-        values that are equal on all slices: staleness, `server.sent`, `server.completes`, other numbers.
+        Every ps task keeps a copy of these numbers. Compute them from staleness, `server.sent`, `server.completes` and
+        other numbers, never from a vector: the copies would differ.
         """
         return {}
 

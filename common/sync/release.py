@@ -131,8 +131,8 @@ def waiting_at(sync: Synchronization, workers: int) -> Waiting:
         )
     if not sync.simulated:
         raise UserError(
-            f"the simulation and Group do not know what an exchange of this rule does: it has methods of its own, and "
-            f"does not say `simulated = True` (see docs/contributing.md). Received: {type(sync).__name__}"
+            f"{type(sync).__name__} overrides methods that a simulation and a Group do not call. If they mean the same "
+            "as those of its base, set `simulated = True` (docs/contributing.md); else train on processes or threads"
         )
     if sync.set_size(workers) is not None:
         return SetOfMessages(sync, workers)

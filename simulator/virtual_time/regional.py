@@ -30,9 +30,9 @@ def check_regions(scheme: Scheme, machines: Machines, workers: int) -> None:
     servers, places = scheme.regions[0], machines.region_of(workers)
     if any(place != places[k % servers] for k, place in enumerate(places)):
         raise UserError(
-            f"{scheme.name} has worker k in region k modulo {servers}, but these machines have workers of one of its "
-            f"regions in several: give a server to each (--regional-servers {len(machines.regions)}), and let the "
-            f"regions of workers be in turn. Received: the workers' regions {places[: 2 * servers]}"
+            f"{scheme.name}: worker k belongs to region k modulo {servers}, but the machines place the workers of a "
+            f"region apart. Give --regional-servers {len(machines.regions)}, and list the regions of the workers in "
+            f"turn. Received: the workers' regions {places[: 2 * servers]}"
         )
 
 
