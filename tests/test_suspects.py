@@ -71,7 +71,7 @@ def test_the_example_and_the_worker_of_a_bad_one_are_named(bad, why):
         ({"a": "mse", "b": "sparse_categorical_crossentropy"}, {"b": np.array([0.5]), "a": np.array([1.5])}, (0, 0.5)),
         (["mse", "sparse_categorical_crossentropy"], np.array([0.5]), None),
     ],
-    ids=str,
+    ids=["name", "object", "whole-floats", "integers", "other-loss", "of-outputs", "without-its-labels"],
 )
 def test_a_label_between_two_classes_is_found_where_the_loss_takes_classes(loss, labels, found):
     """Keras and TensorFlow cut it off in silence."""
