@@ -3,13 +3,10 @@
 TensorFlow's print messages, which would be the first lines of every script. Some come before the libraries read the log
 level, so no setting turns those off.
 
-Triton is PyTorch's compiler. Both have LLVM in their libraries, with the same names of functions. Triton's library,
-when it is loaded after TensorFlow's, would call functions of TensorFlow's LLVM, and the process would die of a
-segmentation fault: already at `torch.optim.SGD(...)`, which imports Triton if it is installed. With `RTLD_DEEPBIND` it
-calls its own.
-
-So it is with PyTorch's library: TensorFlow's has functions of the CUDA runtime that stand in for those of a missing
-one. PyTorch (2.14) would call these, and warn at the first `backward` of an error of CUDA: "GPU will not be used".
+Those of PyTorch and Triton, its compiler, have functions of the same names as TensorFlow's. Loaded after it, Triton's
+would call its LLVM, and the process would die of a segmentation fault, already at `torch.optim.SGD(...)`. PyTorch's
+would call its stand-ins for a missing CUDA runtime, and warn at the first `backward` that the GPU will not be used.
+With `RTLD_DEEPBIND` each calls its own.
 """
 
 from __future__ import annotations
