@@ -21,7 +21,6 @@ from types import ModuleType
 from typing import Any
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-
 WANTED = ("0", "1")  # levels of a user who wants to see messages
 
 TRITON, PYTORCH = "triton._C.libtriton", "torch._C"
