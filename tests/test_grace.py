@@ -93,10 +93,16 @@ class OpenSet:
     """A set of two workers without a center: stand-ins for what a rule with a time of grace reads and writes."""
 
     def __init__(self):
-        self.num_workers, self.last_version, self.devices, self.slices = 2, 9, ["/device:CPU:0"], []
+        self.num_workers, self.last_version, self.devices = 2, 9, ["/device:CPU:0"]
         self.now, self.woken, self.began, self.when = 1000, [], 0, when
         self.quorums = SimpleNamespace(enqueue=self.begin)
-        self.active = tf.Variable([True, True])
+        self.transactions = SimpleNamespace(exclusive=nullcontext)
+        self.scheme = SimpleNamespace(most_hostile=lambda number: 0)
+        self.center = SimpleNamespace(slices=[], each_slice=lambda build, *_: [], read_version=lambda: tf.constant(1))
+        self.center.count_updates = lambda number: tf.constant(1)
+        self.slots = SimpleNamespace(
+            active=tf.Variable([True, True]), count=lambda flags: tf.reduce_sum(tf.cast(flags, tf.int32))
+        )
         self.variables = SimpleNamespace(arrived=tf.Variable([False, False]), quorum_at=tf.Variable(0, dtype=tf.int64))
 
     def begin(self, _):
@@ -108,12 +114,6 @@ class OpenSet:
 
     def arrive(self, *workers):
         self.variables.arrived.assign([k in workers for k in range(2)])
-
-    each_slice = staticmethod(lambda build: [])
-    exclusive = staticmethod(nullcontext)
-    most_hostile = staticmethod(lambda number: 0)
-    read_version = count_updates = staticmethod(lambda *_: tf.constant(1))
-    count = staticmethod(lambda flags: tf.reduce_sum(tf.cast(flags, tf.int32)))
 
     def wake(self, flags):
         self.woken.append(flags.numpy().tolist())

@@ -359,10 +359,10 @@ def test_a_worker_of_a_group_waits_only_where_it_uses_the_reply():
         (AllReduce(delay=2), r"at least the delay. Received: delay=2, period=1"),
         (AllReduce(delay=1, buckets=2), r"leaves whole.*buckets=2"),
         (Scaling(sync=Collective(), delay=1), r"no mean over the workers.*and message_sizes"),
-        (StreamingDiLoCo().but(sync=Quorum(2)), r"counts late messages.*sync=Quorum"),
-        (StreamingDiLoCo().but(sync=Gossip()), r"strict barrier.*sync=Gossip"),
-        (StreamingDiLoCo().but(sync=Async()), r"strict barrier.*sync=Async"),
-        (StreamingDiLoCo().but(sync=Barrier(backup_workers=1)), r"strict barrier.*backup_workers=1"),
+        (StreamingDiLoCo().but(sync=Quorum(2)), r"late messages count.*sync=Quorum"),
+        (StreamingDiLoCo().but(sync=Gossip()), r"a barrier without backup workers.*sync=Gossip"),
+        (StreamingDiLoCo().but(sync=Async()), r"a barrier without backup workers.*sync=Async"),
+        (StreamingDiLoCo().but(sync=Barrier(backup_workers=1)), r"a barrier without backup workers.*backup_workers=1"),
     ],
 )
 def test_a_delay_that_no_engine_can_execute_is_refused(scheme, message):
