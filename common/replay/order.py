@@ -65,7 +65,6 @@ class OrderOfEvents:
         names = ("version", "worker", "staleness", "accepted", "event")
         self.rows: Sequence[tuple[int, ...]] = list(zip(*(trace[name].tolist() for name in names), strict=True))
         self.last = dict.fromkeys(range(workers), -1) | {row[1]: i for i, row in enumerate(self.rows)}
-        self.left: set[int] = set()
 
     def departure(self) -> str | None:
         """Return the first row that the rule does not allow, and why; "" if there is none, None if that is unknown."""
@@ -107,20 +106,18 @@ class OrderOfEvents:
     def _advance(self, i: int, version: int, worker: int) -> None:
         """Let workers leave that have no more rows, and end a time of grace, if row i needs it."""
         rule, scheme = self.rule, self.rule.scheme
-        if worker in rule.held_back and self.last[0] < i:
+        if worker in rule.held_back and self.last.get(0, -1) < i:
             rule.start_others()
-        gone = iter(
-            sorted((k for k in self.last if self.last[k] < i and k not in self.left), key=self.last.__getitem__)
-        )
         while rule.version < version or worker in rule.waiting.arrived:
             waiting = rule.waiting
             if isinstance(waiting, SetOfMessages) and scheme.sync.grace and waiting.enough and waiting.arrived:
                 rule.end_grace()
                 continue
-            leaver = next((k for k in gone if k not in waiting.arrived), None)
+            gone = (k for k, last in self.last.items() if last < i and k not in waiting.arrived)
+            leaver = min(gone, key=self.last.__getitem__, default=None)
             if leaver is None:
                 return
-            self.left.add(leaver)
+            after = self.last.pop(leaver) + 1
             for k in rule.leave(leaver):
                 if scheme.sync.lead is not None:  # at some time after the last row of the worker that left
-                    rule.pulled[k] = self.rows[self.last[leaver] + 1][0]
+                    rule.pulled[k] = self.rows[after][0]

@@ -41,17 +41,19 @@ def replay(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Verdict:
         run = read(run_dir, schemes)
     except MemoryError:
         raise UserError(NO_ROOM) from None
-    departure = _departure(run_dir, schemes)
+    departure = _departure(run_dir, schemes, run.trace, run.result)
     return Verdict(run, math.inf, departure) if departure else replace(judge(run), ordered=departure is not None)
 
 
-def _departure(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> str | None:
+def _departure(
+    run_dir: Path, schemes: Mapping[str, type[Scheme]], trace: Mapping[str, Any], result: Mapping[str, Any]
+) -> str | None:
     """Return the first event that the synchronization rule does not allow, "" if there is none, None if unknown."""
     config = read_config(run_dir)
-    if (kind := schemes.get(config["algorithm"])) is None or not (run_dir / "result.json").is_file():
+    if (kind := schemes.get(config["algorithm"])) is None:
         return None
-    scheme, trace = _scheme(run_dir, config, kind)[0], read_trace(run_dir, config)
-    return departure_of(scheme, config["workers"], trace, read_result(run_dir), _may_be_sparse(config))
+    scheme, _ = _scheme(run_dir, config, kind)
+    return departure_of(scheme, config["workers"], trace, result, _may_be_sparse(config))
 
 
 def _may_be_sparse(config: Mapping[str, Any]) -> bool:
@@ -68,11 +70,13 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
     equations = dict(TRANSCRIPTIONS)
     if name in equations:
         equations[name] = compressed(name, equations[name], config["codec"], config["seed"])
-    elif (departure := _departure(run_dir, schemes)) is not None:
-        order = departure or "all its events are those that its synchronization rule allows"
-        raise UserError(
-            f"{name} has no reference in NumPy: --import a file with its equations. Its order alone: {order}"
-        )
+    elif name in schemes and (run_dir / "result.json").is_file():
+        departure = _departure(run_dir, schemes, read_trace(run_dir, config), read_result(run_dir))
+        if departure is not None:
+            order = departure or "all its events are those that its synchronization rule allows"
+            raise UserError(
+                f"{name} has no reference in NumPy: --import a file with its equations. Its order alone: {order}"
+            )
     given = _hyperparameters(run_dir, config, schemes[name]) if name in schemes else None
     if config["record"] == "gradients":
         known, are_moves = recorded_gradients(run_dir, config)
