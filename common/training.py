@@ -341,7 +341,10 @@ def moves_unused(paths: Sequence[str]) -> str:
 
 @contextmanager
 def _naming_examples(job: Job, model: Any) -> Iterator[None]:
-    """Let an error of the trial name the bad example of arrays, and the worker that would train on it."""
+    """Let an error of the trial name the bad example of arrays, and the worker that would train on it.
+
+    A label between two classes, which a sparse loss cuts off without an error, is refused after the trial.
+    """
     read = [("data", job.train, True), ("validation_data", job.test, False)]
     read = [(what, arrays, training) for what, arrays, training in read if isinstance(arrays, tuple)]
 

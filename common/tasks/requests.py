@@ -132,9 +132,8 @@ class CommonRequests:
     worker_flags = answer(
         WorkerFlags, lambda ps: WorkerFlags(ps.slots.finished.read_value(), ps.slots.active.read_value())
     )
-    rounds_applied = answer(
-        np.ndarray, lambda ps: ps.journal.rounds_applied.read_value()
-    )  # logged rounds of each worker, [W]
+    # Logged rounds of each worker, [W].
+    rounds_applied = answer(np.ndarray, lambda ps: ps.journal.rounds_applied.read_value())
     ends = answer(np.ndarray, lambda ps: ps.journal.ends())  # `released`, `computed`, `replied` of last rounds, [W, 3]
     recorded = answer(int, lambda ps: ps.journal.records.size())  # events that the evaluator has not taken over yet
     acknowledged = answer(int, lambda ps: ps.journal.acknowledged.read_value())  # events that it has written to disk
@@ -185,9 +184,8 @@ class StopRequests:
 class ObserverRequests:
     """Requests of the evaluator."""
 
-    present = answer(
-        int, lambda ps: ps.slots.count(ps.slots.active | ps.slots.finished)
-    )  # workers that are active or have finished
+    # Number of workers that are active or have finished.
+    present = answer(int, lambda ps: ps.slots.count(ps.slots.active | ps.slots.finished))
     drain = answer(Drained, lambda ps: ps.journal.drain(), traced=True)
     lost_workers = answer(dict, lambda ps: ps.scheme.sync.lost(ps))
     snapshots = answer(dict, lambda ps: ps.center.snapshots.read() if ps.center.snapshots else {})
