@@ -1,7 +1,9 @@
 """A data function whose order differs between its calls is refused before the start; noise that differs is not."""
 
+import os
 import random
 import secrets
+import time
 import uuid
 
 import keras
@@ -10,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from distsgd import AsyncSGD, Cluster, UserError, train
+from distsgd.common.cluster.fingerprint import data_digest
 from distsgd.common.data import agreement
 from distsgd.common.data.agreement import check_order
 from distsgd.common.data.inputs import first_batches, sharding
@@ -43,6 +46,10 @@ def of_the_module():
     return tf.data.Dataset.from_generator(lambda: X[AT_IMPORT.permutation(64)], tf.float32, []).batch(4)
 
 
+def indexed(order):
+    return tf.data.Dataset.range(64).map(lambda i: tf.gather(X, tf.gather(order, i))).batch(4)
+
+
 REFUSED = {
     "default_rng": lambda: dataset(np.random.default_rng().permutation(X)),
     "RandomState": lambda: dataset(np.random.RandomState().permutation(X)),
@@ -50,7 +57,13 @@ REFUSED = {
     "secrets": lambda: dataset(np.array(sorted(X, key=lambda _: secrets.randbits(32)))),
     "uuid": lambda: dataset(np.array(sorted(X, key=lambda _: uuid.uuid4()))),
     "a permutation in a generator": generated(lambda: np.random.permutation(64)),
+    "the process in a generator": generated(lambda: np.random.RandomState(os.getpid()).permutation(64)),
     "default_rng in a generator": generated(lambda: np.random.default_rng().permutation(64)),
+    "the process": lambda: dataset(np.random.RandomState(os.getpid()).permutation(X)),
+    "the time": lambda: dataset(np.array(random.Random(int(time.time())).sample(X.tolist(), 64), "f")),
+    "a seed of the time": lambda: dataset().shuffle(16, seed=int(time.time())),
+    "the graph's seed of the time": lambda: tf.random.set_seed(int(time.time())) or dataset().shuffle(16),
+    "an index by the time": lambda: indexed(random.Random(time.time_ns()).sample(range(64), 64)),
     "a filter": lambda: dataset().unbatch().filter(lambda x: tf.random.uniform([]) < 0.7).batch(4),
 }
 
@@ -60,6 +73,8 @@ TAKEN = {
     "NumPy's own generator in the call": lambda: dataset(np.random.permutation(X)),
     "shuffle": lambda: dataset().shuffle(16),
     "noise of a generator without a seed": noisy,
+    "noise of the process": lambda: dataset(X + np.random.RandomState(os.getpid()).normal(size=64)),
+    "texts": lambda: dataset(sorted({f"file {x:g}" for x in X})),
     "half of the examples flipped": flipped,
     "a filter by value": lambda: dataset().unbatch().filter(lambda x: x < 50).batch(4),
     "interleave": lambda: tf.data.Dataset.range(4).interleave(lambda i: tf.data.Dataset.range(i, i + 9).batch(3)),
@@ -88,6 +103,10 @@ def test_processes_have_copies_of_a_generator_of_the_module_and_threads_share_it
 def test_data_are_read_only_if_their_order_may_differ(monkeypatch):
     monkeypatch.setattr(agreement, "_first_rows", lambda *_: pytest.fail("read"))
     check_order(lambda: dataset().shuffle(8).map(lambda x: x + tf.random.normal([])), 0, in_process=False)
+
+
+def test_machines_compare_a_data_function_by_its_name():
+    assert data_digest(sharding(of_the_module)) == data_digest(sharding(of_the_module)) != data_digest(sharding(noisy))
 
 
 def test_train_refuses_before_the_start():

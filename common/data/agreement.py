@@ -1,9 +1,10 @@
 """A check before the start that a data function without parameters has one order on all workers.
 
 `orders` lets most of what a function draws agree. It cannot for a generator of random numbers that the call makes
-without a seed, and for an order or a choice that is drawn while the data are read, in a generator, a filter or an
-interleave. Only then are the first examples read twice, as two workers would: those that both have must have the same
-places. Noise that differs is no fault.
+without a seed, for a call whose arrays follow from the process, the time or chance (threads, a set of objects), and for
+an order or a choice that is drawn while the data are read, in a generator, a filter or an interleave. Only then are the
+first examples read twice, as two workers would: those that both have must have the same places. Noise that differs is
+no fault.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import copy
 import os
 import random
 import sys
+import time
+import zlib
 from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
@@ -21,13 +24,15 @@ import numpy as np
 from numpy.random import bit_generator
 
 from ..errors import UserError
-from ..lazy import keras
+from ..lazy import keras, tf
 from .orders import agreeing, seed_generators
 from .places import out_of_place, rows_of
 
 MOST_EXAMPLES, MOST_BYTES = 1 << 9, 1 << 24  # that are read
 
 LIBRARIES = "tensorflow", "keras", "tempfile"  # that make generators of their own
+
+LATER = 61  # seconds that a worker begins after another, in this check
 
 DRAWN_LATER = "FlatMap", "Interleave", "Filter", "Generator"  # kinds of data sets whose functions may decide an order
 
@@ -40,18 +45,23 @@ def check_order(make: Callable[[], Any], seed: int, in_process: bool) -> None:
         seed: seed of the run.
         in_process: True if the workers share the generators that the user's modules have; others have copies of them.
     """
-    generators = {} if in_process else _generators(make)
-    before = {name: copy.deepcopy(_state(own)) for name, own in generators.items()}
-    with _unseeded() as made, agreeing(seed, 0):
-        dataset = make()
-    if not made and not any(kind in type(part).__name__ for part in _parts(dataset) for kind in DRAWN_LATER):
+    generators = [] if in_process else _generators(make)
+    before = [copy.deepcopy(_state(own)) for own in generators]
+    calls = []
+    with _unseeded() as made:
+        for worker in range(2):
+            _set_states(generators, before)
+            with tf.Graph().as_default(), _in_process(worker), agreeing(seed, worker):
+                calls.append(make())
+    drawn_later = any(kind in type(part).__name__ for part in _parts(calls[0]) for kind in DRAWN_LATER)
+    if not made and not drawn_later and _decided(calls[0]) == _decided(calls[1]):
         return
-    first = _first_rows(dataset, seed, 0)
-    for name, own in generators.items():
-        _set_state(own, before[name])
-    with agreeing(seed, 1):
-        dataset = make()
-    if out_of_place(first, _first_rows(dataset, seed, 1)):
+    rows, called = [], [copy.deepcopy(_state(own)) for own in generators]
+    for worker, dataset in enumerate(calls):
+        _set_states(generators, called)
+        with _in_process(worker):
+            rows.append(_first_rows(dataset, seed, worker))
+    if out_of_place(*rows):
         raise UserError(
             "the data function has another order or choice of examples in each call, so that workers would use some "
             "twice and others never: give its generator a seed, as in numpy.random.default_rng(seed=0), draw orders in "
@@ -66,23 +76,48 @@ def _parts(dataset: Any) -> Iterator[Any]:
         yield from _parts(part)
 
 
+def _decided(dataset: Any) -> list[int]:
+    """Return checksums of the constants that a call in a graph has made: arrays, and the seeds of shuffles."""
+    functions = [own.function.graph for part in _parts(dataset) for own in part._functions()]
+    made = [op for graph in (dataset._variant_tensor.graph, *functions) for op in graph.get_operations()]
+    arrays = [np.asarray(tf.get_static_value(op.outputs[0])) for op in made if op.type == "Const"]
+    return [zlib.crc32(repr(a.tolist()).encode() if a.dtype.hasobject else a.tobytes()) for a in arrays]
+
+
 def _first_rows(dataset: Any, seed: int, worker: int) -> list[int]:
-    """Return checksums of the first examples, with the noise of that worker."""
+    """Return checksums of the first examples of a data set in a graph, with the noise of that worker."""
     states, rows, size = (np.random.get_state(), random.getstate()), [], 0
     seed_generators(seed, f"worker-{worker}")
     try:
-        for batch in dataset:
-            leaves = [np.asarray(leaf) for leaf in keras.tree.flatten(batch)]
-            rows += rows_of(leaves)
-            size += sum(leaf.nbytes for leaf in leaves)
-            if len(rows) >= MOST_EXAMPLES or size >= MOST_BYTES:
-                break
+        with dataset._variant_tensor.graph.as_default(), tf.compat.v1.Session() as session:
+            iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+            session.run(iterator.initializer)
+            batch = keras.tree.flatten(iterator.get_next())
+            while len(rows) < MOST_EXAMPLES and size < MOST_BYTES:
+                leaves = session.run(batch)
+                rows += rows_of(leaves)
+                size += sum(leaf.nbytes for leaf in leaves)
+    except tf.errors.OutOfRangeError:
+        return rows
     except Exception:  # a batch that cannot be read has an error of its own, in the trial or in the run
         return []
     finally:
         np.random.set_state(states[0])
         random.setstate(states[1])
     return rows
+
+
+@contextlib.contextmanager
+def _in_process(worker: int) -> Iterator[None]:
+    """Call what follows as in the process of a worker, which has another number and starts at another time."""
+    number, now, now_ns = os.getpid, time.time, time.time_ns
+    os.getpid = lambda: number() + worker
+    time.time = lambda: now() + worker * LATER
+    time.time_ns = lambda: now_ns() + worker * LATER * 10**9
+    try:
+        yield
+    finally:
+        os.getpid, time.time, time.time_ns = number, now, now_ns
 
 
 @contextlib.contextmanager
@@ -125,16 +160,15 @@ def _caller() -> str:
     return frame.f_globals.get("__name__", "").partition(".")[0]
 
 
-def _generators(make: Any) -> dict[str, Any]:
+def _generators(make: Any) -> list[Any]:
     """Return the generators of random numbers that a function names, of its module or of a function around it."""
     code = getattr(make, "__code__", None)
     if code is None:
-        return {}
-    found = {name: make.__globals__.get(name) for name in _names(code)}
-    cells = zip(code.co_freevars, make.__closure__ or (), strict=True)
-    found |= {name: cell.cell_contents for name, cell in cells}
+        return []
+    found = [make.__globals__.get(name) for name in _names(code)]
+    found += [cell.cell_contents for cell in make.__closure__ or ()]
     kinds = np.random.Generator, np.random.RandomState, random.Random
-    return {name: own for name, own in found.items() if isinstance(own, kinds)}
+    return [own for own in found if isinstance(own, kinds)]
 
 
 def _names(code: CodeType) -> set[str]:
@@ -149,10 +183,11 @@ def _state(generator: Any) -> Any:
     return generator.get_state() if isinstance(generator, np.random.RandomState) else generator.getstate()
 
 
-def _set_state(generator: Any, state: Any) -> None:
-    if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    elif isinstance(generator, np.random.RandomState):
-        generator.set_state(state)
-    else:
-        generator.setstate(state)
+def _set_states(generators: list[Any], states: list[Any]) -> None:
+    for generator, state in zip(generators, states, strict=True):
+        if isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = state
+        elif isinstance(generator, np.random.RandomState):
+            generator.set_state(state)
+        else:
+            generator.setstate(state)

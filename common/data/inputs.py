@@ -123,6 +123,10 @@ class Sharded:
         """Return the share of a worker."""
         return _checked(self.whole()).shard(context.num_input_pipelines, context.input_pipeline_id)
 
+    def __str__(self) -> str:
+        """Return the name of the function, by which tasks on several machines compare it."""
+        return getattr(self.whole, "__qualname__", type(self.whole).__qualname__)
+
 
 def sharding(make: DataFunction) -> Callable[[Any], Any]:
     """Return a data function of an InputContext; shard the data of a function without arguments."""
