@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from distsgd import UserError
+from distsgd.common.data.agreement import check_order
 from distsgd.common.data.places import out_of_place, rows_of
 from distsgd.common.launch.shards import Sharding, seeds_of
 
@@ -52,11 +53,23 @@ def dataset(**options):
     return tf.data.Dataset.from_tensor_slices(X).shuffle(96, **options).batch(4)
 
 
+def of_generator(rows):
+    return tf.data.Dataset.from_generator(lambda: iter(rows), output_signature=tf.TensorSpec([], tf.int64)).batch(4)
+
+
 SHUFFLED = {
     "arrays": lambda seed: X[permuted(seed)],
     "lists": lambda seed: batches(permuted(seed)),
     "generators": lambda seed: (batch for batch in batches(permuted(seed))),
     "loaders": Loader,
+    "texts": lambda seed: [f"example {i}" for i in permuted(seed)],
+    "texts in batches": lambda seed: [["of", f"{i}"] for i in permuted(seed)],
+    "arrays of a data set": lambda seed: tf.data.Dataset.from_tensor_slices(X[permuted(seed)]).batch(4),
+    "names of a data set": lambda seed: tf.data.Dataset.from_tensor_slices([f"{i}.png" for i in permuted(seed)]),
+    "generators of a data set": lambda seed: of_generator(permuted(seed)),
+    "a data set in an interleave": lambda seed: tf.data.Dataset.range(6).interleave(
+        lambda i: tf.data.Dataset.range(16 * i, 16 * i + 16).shuffle(16, seed=seed)
+    ),
     "pairs": lambda seed: [(batch, np.zeros(4)) for batch in batches(permuted(seed))],
 }
 
@@ -67,7 +80,7 @@ def test_data_that_each_worker_shuffles_for_itself_are_refused_before_one_is_use
         shares_of(lambda k: SHUFFLED[kind](k))
 
 
-@pytest.mark.parametrize("kind", ["arrays", "lists", "generators", "loaders"])
+@pytest.mark.parametrize("kind", [kind for kind in SHUFFLED if not kind.startswith(("pairs", "text", "name"))])
 def test_data_in_one_order_are_shared_out_each_example_once(kind):
     found = shares_of(lambda k: SHUFFLED[kind](0))
     assert sorted(np.concatenate([np.ravel(e) for own in found for e in own])) == X.tolist()
@@ -88,12 +101,28 @@ def test_the_seeds_of_a_data_set_of_tensorflow_are_compared():
     assert shares_of(lambda k: dataset(), workers=1)
 
 
+def as_ready():
+    return tf.data.Dataset.from_tensor_slices(X).map(lambda x: x, num_parallel_calls=2, deterministic=False)
+
+
+def test_elements_that_come_as_soon_as_they_are_ready_have_no_order():
+    options = tf.data.Options()
+    options.deterministic = False
+    for made in (as_ready(), dataset(seed=3).with_options(options)):
+        with pytest.raises(UserError, match=r"same order on all workers.*after the shard. Received: deterministic"):
+            shares_of(lambda k, made=made: made)
+    with pytest.raises(UserError, match=r"in other orders.*Received: deterministic=False"):
+        check_order(as_ready, 0, in_process=True)
+
+
 def test_augmentation_may_differ_between_workers():
     signs = lambda k: permuted(k)[:24] % 2 * 2 - 1.0  # noqa: E731
     flipped = lambda k: [batch * s for batch, s in zip(batches(range(96)), signs(k), strict=True)]  # noqa: E731
     assert len(shares_of(flipped)) == 3
     assert len(shares_of(lambda k: batches(range(96), noise=0.1 * k))) == 3
-    assert len(shares_of(lambda k: [["a", "b"]] * 6)) == 3  # text is not compared
+    assert len(shares_of(lambda k: [["a", "b"]] * 6)) == 3
+    drawn = lambda k: tf.data.Dataset.from_tensor_slices(permuted(k) % 97)  # noqa: E731
+    assert len(shares_of(lambda k: tf.data.Dataset.zip((dataset(seed=3).unbatch(), drawn(k))))) == 3
 
 
 def test_only_examples_that_occur_once_in_both_have_places():

@@ -32,6 +32,8 @@ MOST_EXAMPLES, MOST_BYTES = 1 << 9, 1 << 24  # that are read
 
 LIBRARIES = "tensorflow", "keras", "tempfile"  # that make generators of their own
 
+IN_ORDER = "leave deterministic=False out, or use it after the shard. Received: deterministic=False"
+
 LATER = 61  # seconds that a worker begins after another, in this check
 
 DRAWN_LATER = "FlatMap", "Interleave", "Filter", "Generator"  # kinds of data sets whose functions may decide an order
@@ -53,8 +55,9 @@ def check_order(make: Callable[[], Any], seed: int, in_process: bool) -> None:
             _set_states(generators, before)
             with tf.Graph().as_default(), _in_process(worker), agreeing(seed, worker):
                 calls.append(make())
-    drawn_later = any(kind in type(part).__name__ for part in _parts(calls[0]) for kind in DRAWN_LATER)
-    if not made and not drawn_later and _decided(calls[0]) == _decided(calls[1]):
+    if is_unordered(calls[0]):
+        raise UserError(f"the workers would read the data of the function in other orders: {IN_ORDER}")
+    if not made and not is_drawn_later(calls[0]) and _decided(calls[0]) == _decided(calls[1]):
         return
     rows, called = [], [copy.deepcopy(_state(own)) for own in generators]
     for worker, dataset in enumerate(calls):
@@ -69,16 +72,28 @@ def check_order(make: Callable[[], Any], seed: int, in_process: bool) -> None:
         )
 
 
-def _parts(dataset: Any) -> Iterator[Any]:
-    """Yield a data set and those that it is made of."""
+def parts_of(dataset: Any) -> Iterator[Any]:
+    """Yield a `tf.data.Dataset` and those that it is made of."""
     yield dataset
     for part in dataset._inputs():
-        yield from _parts(part)
+        yield from parts_of(part)
+
+
+def is_drawn_later(dataset: Any) -> bool:
+    """Return True if functions may decide the order of a data set while it is read."""
+    return any(kind in type(part).__name__ for part in parts_of(dataset) for kind in DRAWN_LATER)
+
+
+def is_unordered(dataset: Any) -> bool:
+    """Return True if the elements of a data set come as soon as they are ready."""
+    return dataset._options_attr.deterministic is False or any(
+        getattr(part, "_deterministic", "") == "false" for part in parts_of(dataset)
+    )
 
 
 def _decided(dataset: Any) -> list[int]:
     """Return checksums of the constants that a call in a graph has made: arrays, and the seeds of shuffles."""
-    functions = [own.function.graph for part in _parts(dataset) for own in part._functions()]
+    functions = [own.function.graph for part in parts_of(dataset) for own in part._functions()]
     made = [op for graph in (dataset._variant_tensor.graph, *functions) for op in graph.get_operations()]
     arrays = [np.asarray(tf.get_static_value(op.outputs[0])) for op in made if op.type == "Const"]
     return [zlib.crc32(repr(a.tolist()).encode() if a.dtype.hasobject else a.tobytes()) for a in arrays]

@@ -19,15 +19,23 @@ def rows_of(leaves: Sequence[Any]) -> list[int]:
         arrays = [np.asarray(leaf) for leaf in leaves]
     except Exception:  # a tensor on another device, or an object that cannot be an array
         return []
-    if not arrays or any(array.dtype.kind not in "biuf" for array in arrays):
+    if not arrays or any(array.dtype.kind not in "biufUSO" for array in arrays):
         return []
     arrays = [np.atleast_1d(array) for array in arrays]
     if len({len(array) for array in arrays}) > 1:
         return []
     sums = [0] * len(arrays[0])
     for array in arrays:
-        sums = [zlib.crc32(row.tobytes(), before) for row, before in zip(array, sums, strict=True)]
+        rows = (row.tobytes() for row in array) if array.dtype.kind in "biuf" else map(_text, array.tolist())
+        sums = [zlib.crc32(row, before) for row, before in zip(rows, sums, strict=True)]
     return sums
+
+
+def _text(row: Any) -> bytes:
+    """Return texts, which arrays of several lengths may hold, as bytes; nothing for other objects."""
+    if isinstance(row, list):
+        return b" ".join(map(_text, row))
+    return row if isinstance(row, bytes) else row.encode() if isinstance(row, str) else b""
 
 
 def out_of_place(mine: Sequence[float], theirs: Sequence[float]) -> bool:

@@ -3,7 +3,8 @@
 Data that each worker has shuffled for itself have other orders, so that shares overlap, and some examples are in none.
 Such data are refused. Augmentation may differ between workers, so that only examples that two workers have in common
 are compared: they must have the same places. Of a `tf.data.Dataset`, whose elements TensorFlow reads, the seeds of
-`shuffle` and `sample_from_datasets` are compared instead.
+`shuffle` and `sample_from_datasets` and the arrays in memory are compared; its first elements are read only if
+functions may decide the order, as in an interleave or a generator.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from ..data.agreement import IN_ORDER, is_drawn_later, is_unordered, parts_of
+from ..data.agreement import MOST_BYTES as READ_BYTES
+from ..data.agreement import MOST_EXAMPLES as READ_EXAMPLES
 from ..data.places import out_of_place, rows_of
 from ..errors import UserError
 from ..lazy import tf
@@ -39,14 +45,12 @@ class Sharding:
         """Return the share of this worker, see `JoinedWorker.shard`."""
         self.calls += 1
         if isinstance(data, tf.data.Dataset):
-            self._check_seeds(seeds_of(data))
+            self._check_dataset(data)
             return data.shard(self.num_workers, self.index)
         if isinstance(data, tuple | dict) or hasattr(data, "__array__"):
             leaves = tf.nest.flatten(data)
             if self.calls <= CALLS:
-                size = 1 + sum(getattr(leaf, "nbytes", 0) for leaf in leaves) // max(1, len(leaves[0]))
-                most = min(MOST_EXAMPLES, MOST_BYTES // size)
-                self._check_places(rows_of([leaf[:most] for leaf in leaves]), self.calls)
+                self._check_places(_first_of(leaves), self.calls)
             return tf.nest.map_structure(lambda array: array[self.index :: self.num_workers], data)
         return self._of_stream(iter(data))
 
@@ -67,6 +71,15 @@ class Sharding:
                 yield from buffer
                 buffer = []
         yield from buffer
+
+    def _check_dataset(self, dataset: Any) -> None:
+        if self.num_workers > 1 and is_unordered(dataset):
+            raise UserError(f"{UNEQUAL} {IN_ORDER}")
+        self._check_seeds(seeds_of(dataset))
+        if self.num_workers > 1 and self.calls <= CALLS:
+            self._check_places(
+                _first_rows(dataset) if is_drawn_later(dataset) else _rows_in_memory(dataset), self.calls
+            )
 
     def _check_seeds(self, seeds: Sequence[int]) -> None:
         if self.num_workers > 1 and None in seeds:
@@ -89,6 +102,36 @@ REMEDY = (
     "give shuffle a seed, which is the same on all (shuffle(n, seed=0) of tf.data, numpy.random.default_rng(0), "
     "generator=torch.Generator().manual_seed(0) of a DataLoader), or shuffle after shard"
 )
+
+
+def _first_rows(dataset: Any) -> list[int]:
+    """Return checksums of the first examples of a data set."""
+    rows, size = [], 0
+    for element in dataset:
+        leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(element)]
+        rows += rows_of(leaves)
+        size += sum(leaf.nbytes for leaf in leaves)
+        if len(rows) >= READ_EXAMPLES or size >= READ_BYTES:
+            break
+    return rows
+
+
+def _rows_in_memory(dataset: Any) -> list[int]:
+    """Return checksums of the first examples of the arrays that a data set is made of.
+
+    Those of one length belong together, so that noise, which may differ, has no places.
+    """
+    by_length: dict[int, list[Any]] = {}
+    for tensor in (tensor for part in parts_of(dataset) for tensor in getattr(part, "_tensors", ())):
+        if tensor.shape:
+            by_length.setdefault(len(tensor), []).append(tensor)
+    return [row for tensors in by_length.values() for row in _first_of(tensors)]
+
+
+def _first_of(leaves: Sequence[Any]) -> list[int]:
+    """Return checksums of the first examples of arrays."""
+    size = 1 + sum(getattr(leaf, "nbytes", 0) for leaf in leaves) // max(1, len(leaves[0]))
+    return rows_of([leaf[: min(MOST_EXAMPLES, MOST_BYTES // size)] for leaf in leaves])
 
 
 def seeds_of(dataset: Any, mixes: bool = False) -> list[Any]:
