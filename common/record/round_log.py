@@ -140,7 +140,7 @@ class TimeTotals:
 
     Args:
         rows: the first rounds to count.
-        since: the time at which this start of the run began, in microseconds; earlier rounds have no span and no gap.
+        since: the time at which this start of the run began, in microseconds; earlier rounds do not count.
         one_clock: False if workers are on several machines, whose clocks may differ.
         exchange_first: True if workers compute after the reply, too, until the next round.
 
@@ -166,6 +166,7 @@ class TimeTotals:
 
         The first round of each worker counts for its span only, because it is mostly start-up.
         """
+        rows = rows[rows[:, [BEGUN, ARRIVED]].max(1) >= self.since]  # a worker elsewhere may have a slow clock
         now = rows[rows[:, BEGUN] >= self.since]
         now = now[np.lexsort((now[:, NUMBER], now[:, WORKER]))]
         for mine in np.split(now, np.flatnonzero(np.diff(now[:, WORKER])) + 1) if len(now) else ():
