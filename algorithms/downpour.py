@@ -23,7 +23,7 @@ warm start longer than the run worker 0 trains to its end alone, and then the ot
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Event, Natural, Period, Positive, Rate, Rounds, Scheme, WarmStart, adagrad, sgd, take
+from ..common.contract import Async, Count, Event, Natural, Period, Positive, Rate, Rounds, Scheme, adagrad, sgd, take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +47,12 @@ class Downpour(Scheme):
     """The server's step size γ (Adagrad)."""
     initial_accumulator: Positive = 0.1
     """Initial value of Adagrad's sum of squares."""
-    warm_start: WarmStart = 0
+    warm_start: Count = 0
     """Number of updates that worker 0 makes alone before the others start."""
+
+    @property
+    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Async(warm_start=self.warm_start)
 
     @property
     def period(self):

@@ -23,7 +23,7 @@ center, and its next move is an update late.
 
 from dataclasses import dataclass
 
-from ..common.contract import Natural, NotNegative, Period, Rate, Scheme, gathered, sgd
+from ..common.contract import Async, Natural, NotNegative, Period, Rate, Scheme, gathered, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +39,14 @@ class FedBuff(Scheme):
     """The worker's step size η."""
     server_learning_rate: Rate = 1.0
     """The server's step size ε."""
-    messages_per_update: Natural = 4  # pyright: ignore[reportIncompatibleMethodOverride]
+    messages_per_update: Natural = 4
     """Number K of messages that make one step of the server."""
     staleness_exponent: NotNegative = 0.5
     """Exponent p of the weight of a late message; 0 for equal weights."""
+
+    @property
+    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Async(messages_per_update=self.messages_per_update)
 
     def local_variables(self, params):
         return {"pulled": params}

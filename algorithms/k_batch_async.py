@@ -13,7 +13,7 @@ the time of a gradient, whatever its distribution. With local steps and weights 
 
 from dataclasses import dataclass
 
-from ..common.contract import Natural, Rate, Scheme, gathered, sgd
+from ..common.contract import Async, Natural, Rate, Scheme, gathered, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,12 @@ class KBatchAsync(Scheme):
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""
-    messages_per_update: Natural = 4  # pyright: ignore[reportIncompatibleMethodOverride]
+    messages_per_update: Natural = 4
     """Number K of gradients that make one update."""
+
+    @property
+    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Async(messages_per_update=self.messages_per_update)
 
     def global_variables(self, center):
         return {"total": 0 * center}

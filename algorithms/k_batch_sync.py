@@ -21,7 +21,7 @@ one. With one worker that is gradient accumulation. K = 1 is `ringmaster` with R
 
 from dataclasses import dataclass
 
-from ..common.contract import CancelLate, Natural, Rate, Scheme, gathered, sgd
+from ..common.contract import Async, Natural, Rate, Scheme, gathered, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +34,14 @@ class KBatchSync(Scheme):
 
     learning_rate: Rate = 0.2
     """Step size η of the mean gradient."""
-    messages_per_update: Natural = 4  # pyright: ignore[reportIncompatibleMethodOverride]
+    messages_per_update: Natural = 4
     """Number K of gradients that make one update."""
-    cancel_late: CancelLate = False
+    cancel_late: bool = False
     """Stop a computation as soon as its gradient would be dropped; only in a simulation or a `Group`."""
 
-    def accepts(self, staleness):
-        return staleness < 1
+    @property
+    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Async(messages_per_update=self.messages_per_update, drop_after=0, cancel_late=self.cancel_late)
 
     def global_variables(self, center):
         return {"total": 0 * center}

@@ -17,7 +17,7 @@ them make an update.
 
 from dataclasses import dataclass
 
-from ..common.contract import CancelLate, Natural, Quorum, Rate, Scheme, sgd
+from ..common.contract import Natural, Quorum, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +32,12 @@ class KSync(Scheme):
     """Step size η of the mean gradient."""
     workers_per_update: Natural = 4
     """Number K of workers whose gradients make one update."""
-    cancel_late: CancelLate = False
+    cancel_late: bool = False
     """Stop a computation as soon as its gradient would be dropped; only in a simulation or a `Group`."""
 
     @property
     def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return Quorum(self.workers_per_update)
+        return Quorum(self.workers_per_update, cancel_late=self.cancel_late)
 
     def server_update(self, server, message, staleness):
         sgd(server.center, message, self.learning_rate)

@@ -20,7 +20,7 @@ workers in turn, those of one worker.
 
 from dataclasses import dataclass
 
-from ..common.contract import CancelLate, Natural, Rate, Scheme, sgd
+from ..common.contract import Async, Natural, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,12 @@ class Ringmaster(Scheme):
     """Step size η."""
     delay_threshold: Natural = 16
     """Smallest staleness R at which a gradient is dropped."""
-    cancel_late: CancelLate = False
+    cancel_late: bool = False
     """Stop a computation as soon as its gradient would be dropped; only in a simulation or a `Group`."""
 
-    def accepts(self, staleness):
-        return staleness < self.delay_threshold
+    @property
+    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Async(drop_after=self.delay_threshold - 1, cancel_late=self.cancel_late)
 
     def server_update(self, server, message, staleness):
         sgd(server.center, message, self.learning_rate)

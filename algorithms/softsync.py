@@ -20,7 +20,7 @@ K-batch-async (Dutta et al. 2018) with K = c.
 
 from dataclasses import dataclass
 
-from ..common.contract import Natural, Rate, Scheme, gathered, sgd, tf
+from ..common.contract import Async, Natural, Rate, Scheme, gathered, sgd, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,12 @@ class SoftSync(Scheme):
 
     learning_rate: Rate = 0.2
     """Step size η of gradients that are at most one update late."""
-    messages_per_update: Natural = 2  # pyright: ignore[reportIncompatibleMethodOverride]
+    messages_per_update: Natural = 2
     """Number c of gradients that make one update."""
+
+    @property
+    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Async(messages_per_update=self.messages_per_update)
 
     def global_variables(self, center):
         return {"buffer": 0 * center}

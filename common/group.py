@@ -253,7 +253,7 @@ class Operations:
 
     def _update(self, message: Sequence[Message], now: Now, k: Any) -> None:
         """Call the scheme's `server_update` on each slice, with the learning rates of an average worker."""
-        updates = self.scheme.updates_per_round(self.workers) / self.scheme.period
+        updates = self.scheme.sync.updates_per_round(self.workers) / self.scheme.period
         rule = self.scheme_at(tf.cast(now.version, tf.float32) / updates).server_update
         self._reply([server.call(rule, part, now, k) for server, part in zip(self.servers, message, strict=True)])
 

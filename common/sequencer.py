@@ -40,11 +40,10 @@ class Sequencer:
         self.scheme, self.workers, self.do = scheme, workers, do
         self.waiting = waiting_at(scheme.sync, workers)
         self.in_sets = isinstance(self.waiting, SetOfMessages)
-        self.drops_late = scheme.sync.uses_ps and scheme.sync.late == "drop"
-        self.accepts_all = type(scheme).accepts is Scheme.accepts
+        self.sync = scheme.sync
         self.version = self.messages = 0
         self.pulled, self.recorded = [0] * workers, [0] * workers
-        self.held_back = range(1, workers) if scheme.warmup_updates else range(0)
+        self.held_back = range(1, workers) if scheme.sync.warm_start else range(0)
 
     def staleness(self, worker: int) -> int:
         """Return the number of updates of the center since the worker's center."""
@@ -52,7 +51,7 @@ class Sequencer:
 
     def exchange(self, worker: int) -> Sequence[int]:
         """Process a message that needs a reply."""
-        if self.in_sets and self.drops_late and self.staleness(worker):
+        if self.in_sets and not self.sync.accepts(self.staleness(worker)):
             self._record("drop", worker)  # the set of its version was complete without it
             return self.reply((worker,))
         if self.in_sets:
@@ -96,7 +95,7 @@ class Sequencer:
     def count(self, updates: int) -> None:
         """Count updates of the center; the last of the warm start starts the other workers."""
         self.version += updates
-        if self.held_back and self.version >= self.scheme.warmup_updates:
+        if self.held_back and self.version >= self.sync.warm_start:
             self.start_others()
 
     def start_others(self) -> None:
@@ -112,13 +111,13 @@ class Sequencer:
 
     def _merge(self, worker: int) -> None:
         """Merge a message when it arrives, unless it is too stale; K messages make an update."""
-        if self.accepts_all or self.scheme.accepts(float(self.staleness(worker))):
-            self.messages += 1
-            completes = int(self.messages % self.scheme.messages_per_update == 0)
-            self._record("merge", worker, completes)
-            self.count(completes)
-        else:
+        if not self.sync.accepts(self.staleness(worker)):
             self._record("drop", worker)
+            return
+        self.messages += 1
+        completes = int(self.messages % self.sync.messages_per_update == 0)
+        self._record("merge", worker, completes)
+        self.count(completes)
 
     def _release(self, free: Sequence[int], last: int) -> Sequence[int]:
         """Release workers; if messages make updates together, the `last` one closes the set first."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ class Turns:
                 self.sequencer.step_alone()
             if at.left <= 0 and self.sync.exchanges and not self.scheme.exchange_first:
                 self._end_round(k)
-                if self.scheme.cancels_late:
+                if self.sync.cancel_late:
                     self._cancel_late()
             else:
                 self._go_on(k)
@@ -117,7 +118,7 @@ class Turns:
     def _cancel_late(self) -> None:
         """Let each worker whose message would be dropped begin its next round at the newest center, without a step."""
         for k, at in enumerate(self.at):
-            if self.scheme.is_late(self.sequencer.staleness(k)):
+            if not self.sync.accepts(self.sequencer.staleness(k)):
                 at.step, at.left = at.step + 1, 0
                 if not self.sequencer.in_sets:  # else the last reply is that of the set
                     self.do("send", self.now(k))
@@ -186,7 +187,7 @@ def replies_wait(scheme: Scheme) -> bool:
 
 def kinds_of(scheme: Scheme) -> list[str]:
     """Return the names of the operations that `Turns` may call for a scheme."""
-    sync, first, drops_none = scheme.sync, scheme.exchange_first, type(scheme).accepts is Scheme.accepts
+    sync, first = scheme.sync, scheme.exchange_first
     if not sync.exchanges:
         return ["local_step"]
     in_sets = sync.set_size(2) is not None
@@ -195,10 +196,10 @@ def kinds_of(scheme: Scheme) -> list[str]:
         "postpone": first,
         "postponed_step": first,
         "use_reply": True,
-        "start": scheme.warmup_updates > 0,
+        "start": sync.warm_start > 0,
         "merge": not in_sets or "push" in scheme.events,
-        "drop": not drops_none and not in_sets,
-        "send": (sync.waits or scheme.cancels_late) and not in_sets,
+        "drop": not sync.accepts(sys.maxsize) and not in_sets,
+        "send": (sync.waits or sync.cancel_late) and not in_sets,
         "read": "pull" in scheme.events,
         "join_set": in_sets,
         "merge_set": in_sets,

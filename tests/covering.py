@@ -74,9 +74,12 @@ COVER = (
 # What concerns no executor: names, checks and advice, and what follows from other declarations.
 IRRELEVANT = {
     *("aliases", "at", "but", "check", "declares_sizes", "default_devices_per_worker", "describes_data", "elementwise"),
-    *("idea", "is_late", "name", "paper", "period", "plain_inner_steps", "scheduled", "sends_params", "servers_apart"),
-    *("server_update", "sparse", "takes_means", "updates_per_round", "warnings"),
+    *("idea", "name", "paper", "period", "plain_inner_steps", "scheduled", "sends_params", "servers_apart"),
+    *("server_update", "sparse", "takes_means", "warnings"),
 }
+
+# What a synchronization rule may ask for besides its methods.
+OF_SYNC = "buckets", "grace", "late", "messages_per_update", "warm_start", "cancel_late"
 
 
 def changes(thing: Any, kind: type) -> set[str]:
@@ -97,11 +100,10 @@ def declares(scheme: Scheme) -> set[str]:
     """Return what a scheme declares that an executor has to do, in words."""
     found, sync = changes(scheme, Scheme) - IRRELEVANT, scheme.sync
     found |= {f"sync = {type(sync).__name__}"}
-    found |= {
-        f"sync.{name}" for name in ("buckets", "grace", "late") if getattr(sync, name) != vars(Synchronization)[name]
-    }
+    found |= {f"sync.{name}" for name in OF_SYNC if getattr(sync, name) != vars(Synchronization)[name]}
     found |= {f"codec.{name}" for name in changes(scheme.codec, Codec)}
     found |= {f"reply_codec.{name}" for name in changes(scheme.reply_codec, Codec)}
+    found |= {"late messages are dropped"} if sync.uses_ps and not sync.accepts(1000) else set()
     found |= {"sets of some workers"} if sync.set_size(3) not in (None, 3) else set()
     return found | ({"local steps"} if scheme.period > 1 else set())
 

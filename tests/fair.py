@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from distsgd.common.contract import Count, Period, Rate, Scheme, gathered, sgd
+from distsgd.common.contract import Async, Count, Period, Rate, Scheme, gathered, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +23,8 @@ class Fair(Scheme):
     """Messages K that make a step of the server together."""
 
     @property
-    def messages_per_update(self):
-        return self.buffer_size
+    def sync(self):
+        return Async(messages_per_update=self.buffer_size)
 
     def local_variables(self, params):
         return {"start": params}

@@ -231,7 +231,7 @@ class PlayedRun:
         for k, event, *recorded in zip(
             *(trace[name][kept].tolist() for name in ("worker", "event", "version", "staleness")), strict=True
         ):
-            if self.scheme.cancels_late and EVENTS[event] == "pull":
+            if self.scheme.sync.cancel_late and EVENTS[event] == "pull":
                 assert [self.group.version, self.group.staleness(k)] == [recorded[0], 0]
                 self.done[k] += 1
                 continue

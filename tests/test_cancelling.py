@@ -14,7 +14,7 @@ from distsgd.algorithms import KBatchSync, KSync, Ringmaster
 from distsgd.benchmarks.claims_runs import centers
 from distsgd.common import Group, UserError
 from distsgd.common.cluster.platform import Machines, Platform
-from distsgd.common.contract import Scheme
+from distsgd.common.contract import Async, Scheme
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.record_format import EVENTS
@@ -304,7 +304,7 @@ class Forever(Scheme):
     """Drops nothing."""
 
     name = "forever"
-    cancels_late = True
+    sync = Async(cancel_late=True)
 
 
 @pytest.mark.parametrize("backend", ["threads", "processes"])

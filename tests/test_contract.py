@@ -15,7 +15,17 @@ from distsgd import Group, Optimizer, common
 from distsgd.algorithms import SCHEMES, AsyncDiLoCo, FedBuff, Hogwild, LocalSGD, SyncSGD, SyncSGDLR
 from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.cluster.platform import Platform
-from distsgd.common.contract import Barrier, Collective, Int8, Period, Rounds, Scheme, WithMemory, uniform_numbers
+from distsgd.common.contract import (
+    Async,
+    Barrier,
+    Collective,
+    Int8,
+    Period,
+    Rounds,
+    Scheme,
+    WithMemory,
+    uniform_numbers,
+)
 from distsgd.common.contract.decay import weight_decay_of
 from distsgd.common.contract.hyperparameters import rates_of, undeclared
 from distsgd.common.contract.seeded import uniform
@@ -89,7 +99,7 @@ def names_that_are_read():
 def test_a_field_that_the_engine_does_not_declare_is_the_authors_own():
     """Whatever its name: of all that common/ reads by its name, only what a type declares has a meaning there."""
     names = names_that_are_read()
-    assert {"delay", "warm_start", "cancel_late", "inner_optimizer", "communication_period", "weight_decay"} < names
+    assert {"delay", "inner_optimizer", "communication_period", "weight_decay"} < names
 
     class Plain(Scheme):
         name = "plain"
@@ -104,7 +114,7 @@ def test_a_field_that_the_engine_does_not_declare_is_the_authors_own():
         scheme = dataclass(frozen=True, kw_only=True)(type("Own", (Plain,), own | kinds))()
         assert not undeclared(scheme)
         assert not scheme.scheduled
-        assert (scheme.period, scheme.overlap, scheme.warmup_updates) == (1, 0, 0)
+        assert (scheme.period, scheme.overlap) == (1, 0)
         assert (weight_decay_of(scheme), rates_of(scheme), diverging_rate(scheme, 2, 1.0)) == (0.0, {}, None)
         assert Optimizer(scheme, workers=2).learning_rate == 0
         group = Group(scheme, np.ones(2), workers=2)
@@ -393,8 +403,9 @@ SHORT = {"communication_period": 2, "learning_rate": 0.1}
 class Fresh(FedBuff):
     name = "fresh"
 
-    def accepts(self, staleness):
-        return staleness < 1
+    @property
+    def sync(self):
+        return Async(messages_per_update=self.messages_per_update, drop_after=0)
 
 
 @pytest.mark.parametrize("backend", ["threads", "simulation"])
@@ -435,7 +446,9 @@ class Waits(FedBuff):
 
 
 def test_several_messages_make_an_update_only_of_an_asynchronous_rule(tmp_path):
-    with pytest.raises(UserError, match=r"asynchronously.*messages_per_update=3, sync=Barrier\(\)"):
+    with pytest.raises(
+        UserError, match=r"waits: messages_per_update belongs to the synchronization rule.*=3, sync=Barrier\(\)"
+    ):
         run(Waits(messages_per_update=3), tmp_path)
 
 

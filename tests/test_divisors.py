@@ -144,7 +144,7 @@ def test_one_count_fits_several_losses_only_where_one_number_divides_them_all():
 )
 def test_synchronous_steps_are_those_of_one_batch_of_all_workers(scheme, reduction, weight, how, tmp_path):
     data = (TOKENS, Y) if weight is None else (TOKENS, Y, weight)
-    each = scheme.messages_per_update
+    each = scheme.sync.messages_per_update
     options = {"batch_size": 6 // how["workers"] // each, "steps": STEPS * each, "run_dir": tmp_path, "probe": False}
     result = train(trained := model(reduction), data, scheme, cluster=Cluster.local(**how), verbose=False, **options)
     for mine, keras_own in zip(trained.get_weights(), by_hand(model(reduction), TOKENS, Y, weight), strict=True):

@@ -60,9 +60,9 @@ def engine_options(scheme):
         return VIRTUAL | {"stop_at_version": min(20, VIRTUAL["steps"] // scheme.period)}  # before a worker is done
     if scheme.takes_means:
         return VIRTUAL | {"steps": 12}  # orthonormal columns of nearly equal ones multiply the rounding of each step
-    if scheme.cancels_late:  # equal workers end before any of them is stopped
+    if scheme.sync.cancel_late:  # equal workers end before any of them is stopped
         return VIRTUAL | {"platform": Platform(compute="exponential")}
-    if scheme.warmup_updates or sync.gossips or (sync.waits and sync.set_size(3) != 3):
+    if sync.warm_start or sync.gossips or (sync.waits and sync.set_size(3) != 3):
         return VIRTUAL
     if scheme.name in {"krum", "sync_sgd_lr", "trimmed_mean"}:
         return SETS_OF_THREE

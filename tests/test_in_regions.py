@@ -21,7 +21,7 @@ from distsgd.common.record.round_log import load_rounds
 from distsgd.common.record_format import EVENTS
 from distsgd.common.replay.comparison import judge
 from distsgd.common.server.trace import ROUND
-from distsgd.common.sync.asynchronous import Unlocked
+from distsgd.common.sync.asynchronous import Async, Unlocked
 from distsgd.common.tasks.calls import ObserverCalls, RegionCalls
 from distsgd.common.tasks.graph import TaskGraph
 from distsgd.common.tasks.job import describe
@@ -108,10 +108,10 @@ def test_what_servers_of_regions_cannot_do_is_refused_in_one_line(how):
     "own",
     [
         {"region_variables": ()},
-        {"messages_per_update": 2},
+        {"sync": Async(messages_per_update=2)},
         {"sync": Unlocked()},
         {"events": frozenset({"push", "pull", "exchange"})},
-        {"accepts": lambda self, staleness: staleness < 3},
+        {"sync": Async(drop_after=2)},
         {"sparse": True},
         {"keeps_pulled_centers": True},
         {"worker_numbers": lambda self: {"late": 0.0}},

@@ -60,7 +60,7 @@ def test_every_scheme_of_the_catalogue_but_hogwild_is_transcribed():
 @pytest.mark.parametrize("name", TRANSCRIPTIONS)
 def test_a_transcription_declares_what_the_scheme_does(name):
     scheme, equations = SCHEMES[name](), TRANSCRIPTIONS[name]
-    several = scheme.updates_per_round(3) != 3
+    several = scheme.sync.updates_per_round(3) != 3
     assert equations.kind == ("synchronous" if several else "asynchronous" if scheme.sync.exchanges else "alone")
     if scheme.sync.uses_ps:
         assert (name in PUSH_GRADIENTS) == only_takes_gradients(type(scheme))

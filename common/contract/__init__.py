@@ -18,7 +18,6 @@ from ..sync.pairs import Pairs
 from ..sync.synchronization import Synchronization
 from .feedback import OfCoefficients, WithMemory
 from .hyperparameters import (
-    CancelLate,
     Count,
     Decay,
     Delay,
@@ -30,7 +29,6 @@ from .hyperparameters import (
     Period,
     Positive,
     Rate,
-    WarmStart,
     WeightDecay,
     unstable_above,
 )
@@ -63,7 +61,6 @@ __all__ = [
     "BFloat16",
     "Barrier",
     "Bounded",
-    "CancelLate",
     "Codec",
     "Collective",
     "Compressor",
@@ -99,7 +96,6 @@ __all__ = [
     "Tensor",
     "Unlocked",
     "UserError",
-    "WarmStart",
     "WeightDecay",
     "WithMemory",
     "Worker",

@@ -19,6 +19,14 @@ from .rounding import rounded
 from .scheme import Scheme
 from .views import check_names
 
+# Members that a scheme had, with the arguments of a synchronization rule that replace them.
+MOVED = {
+    "messages_per_update": "messages_per_update",
+    "accepts": "drop_after",
+    "warmup_updates": "warm_start",
+    "cancels_late": "cancel_late",
+}
+
 
 def check_kind(scheme: Any, usage: str) -> None:
     """Raise `UserError` for a scheme that is no instance of a named class; `usage` is the call as it should be."""
@@ -68,6 +76,7 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
     """
     scheme.sync.check(workers)
     _check_declared(scheme)
+    _check_moved(scheme)
     _check_messages(scheme)
     numbers = scheme.worker_numbers()
     check_variables(
@@ -98,6 +107,18 @@ def _check_declared(scheme: Scheme) -> None:
             raise UserError(
                 f"{scheme.name}: the field of this type must be called {own}: rename {name}, or give it a type that "
                 "the engine does not read, such as Natural"
+            )
+
+
+def _check_moved(scheme: Scheme) -> None:
+    """Refuse what a scheme says of its messages and its synchronization rule does not: the engine reads the rule."""
+    for name, now in MOVED.items():
+        own = getattr(scheme, name, None)
+        if own is not None and own != getattr(scheme.sync, now, None):
+            received = type(own).__name__ if callable(own) else repr(own)
+            raise UserError(
+                f"{scheme.name}: {name} belongs to the synchronization rule: return it from sync, as in sync = "
+                f"Async({now}=...). Received: {name}={received}, sync={type(scheme.sync).__name__}()"
             )
 
 
@@ -139,10 +160,8 @@ def _check_messages(scheme: Scheme) -> None:
             f"{name}: without a ps vectors travel as they are: leave the codec out. Received: "
             f"codec={type(scheme.codec).__name__}, reply_codec={type(scheme.reply_codec).__name__}"
         )
-    count = scheme.messages_per_update
-    at_least(1, messages_per_update=count)
-    locked = sync.uses_ps and not isinstance(sync, Unlocked)
-    if count > 1 and (sync.waits or not locked or scheme.sparse):
+    count = sync.messages_per_update
+    if count > 1 and (sync.waits or isinstance(sync, Unlocked) or scheme.sparse):
         raise UserError(
             f"{name}: several messages make an update only with a parameter server and its lock, and asynchronously, "
             f"and not with sparse = True. Received: messages_per_update={count}, sync={type(sync).__name__}()"
@@ -177,9 +196,8 @@ def _check_overlap(scheme: Scheme) -> None:
 def _check_cancel(scheme: Scheme) -> None:
     """Check that a scheme which stops late computations drops late messages, each of one local step."""
     sync, first = scheme.sync, scheme.exchange_first
-    drops = sync.late == "drop" if sync.set_size(1) is not None else type(scheme).accepts is not Scheme.accepts
-    plain = scheme.period == 1 and scheme.events == {"exchange"} and not first and not scheme.warmup_updates
-    if scheme.cancels_late and not (sync.uses_ps and drops and plain):
+    plain = scheme.period == 1 and scheme.events == {"exchange"} and not first and not sync.warm_start
+    if sync.cancel_late and not (sync.uses_ps and not sync.accepts(sys.maxsize) and plain):
         raise UserError(
             f"{scheme.name}: only workers with a ps that drops late messages, each of one local step, can stop a "
             f"computation: leave cancel_late out. Received: period={scheme.period}, sync={sync}, exchange_first={first}"

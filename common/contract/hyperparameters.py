@@ -41,10 +41,6 @@ Period = Annotated[int, functools.partial(at_least, 1), "communication_period"]
 """The local steps of a round, from one: see `Scheme.period`."""
 Delay = Annotated[int, functools.partial(at_least, 0), "delay"]
 """The local steps that a worker makes between a message and its reply, from zero: see `Scheme.overlap`."""
-WarmStart = Annotated[int, functools.partial(at_least, 0), "warm_start"]
-"""The updates that worker 0 makes alone before the others start, from zero: see `Scheme.warmup_updates`."""
-CancelLate = Annotated[bool, lambda **given: check_flag(given), "cancel_late"]
-"""True if a worker stops a computation that can only come too late: see `Scheme.cancels_late`."""
 Fragments = Annotated[int, functools.partial(at_least, 1), "fragments"]
 """The parts of the vector of which a round sends one, from one."""
 WeightDecay = Annotated[float, not_negative, "weight_decay"]
@@ -141,12 +137,6 @@ def _check(name: str, kind: Any, value: Any) -> None:
             raise UserError(f"{name} must be a tuple of numbers. Received: {value}")
         for element in value:
             _check(name, parts[0], element)
-
-
-def check_flag(given: Mapping[str, Any]) -> None:
-    """Raise `UserError` for a value that is neither True nor False."""
-    for name, value in given.items():
-        _check(name, bool, value)
 
 
 def _check_graph(value: Any) -> None:

@@ -155,16 +155,6 @@ class Scheme(CheckedCall):
         return self.declares_sizes and not self.sync.gossips
 
     @property
-    def messages_per_update(self) -> int:
-        """Number of messages of an asynchronous scheme that make one update: the K of FedBuff. Default: 1.
-
-        `server_update` is called for each of them, and `server.completes` is True for the last one alone. The version,
-        and with it staleness, `evaluate_every` and `stop_at_version`, counts updates, not messages. A message that is
-        dropped does not count. For asynchronous rules with a parameter server and its lock.
-        """
-        return 1
-
-    @property
     def regions(self) -> tuple[int, int, int] | None:
         """Servers of regions, below a global one: their number R, and two counts of messages of a region's workers.
 
@@ -176,36 +166,10 @@ class Scheme(CheckedCall):
         """
         return None
 
-    @final
-    def updates_per_round(self, workers: int) -> float:
-        """Return the number of updates of the center in one round of all workers."""
-        return self.sync.updates_per_round(workers) / self.messages_per_update
-
-    @property
-    def cancels_late(self) -> bool:
-        """True if a worker stops its computation as soon as its message could only be dropped, and begins anew.
-
-        It gets the newest center at that update, in virtual time and in a `Group`; the event log has a pull in place
-        of the message. Processes and threads refuse it: no worker looks within a step. Default: that of `cancel_late`.
-        """
-        return declared(self, "cancel_late", False)
-
-    @final
-    def is_late(self, staleness: int) -> bool:
-        """Return True if a message of this staleness is dropped."""
-        if self.sync.set_size(1) is not None:
-            return staleness > 0 and self.sync.late == "drop"
-        return not bool(self.accepts(float(staleness)))
-
     @property
     def plain_inner_steps(self) -> bool:
         """True if a local step is one of `inner_optimizer` and no more: an optimizer of a script may make it."""
         return declared(self, "inner_optimizer", None) is not None
-
-    @property
-    def warmup_updates(self) -> int:
-        """Number of updates that worker 0 makes alone before the others start."""
-        return declared(self, "warm_start", 0)
 
     @final
     def at(self, step: Tensor) -> Scheme:
@@ -278,13 +242,6 @@ class Scheme(CheckedCall):
         other numbers, never from a vector: the copies would differ.
         """
         return {}
-
-    def accepts(self, staleness: Tensor) -> Tensor | bool:
-        """Return False to drop a message of this staleness: the version does not change, the worker gets the center.
-
-        Asynchronous and bounded rules ask; `Barrier` drops all that are older than its version, `Quorum` has `late`.
-        """
-        return True
 
     def weighted(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:
         """Return the vector [P] that a barrier adds to its sum for this message. Default: the message.

@@ -104,7 +104,7 @@ def diverging_rate(scheme: Any, workers: int, curvature: float) -> float | None:
     if scheme.name in AT_ONE_CENTER:
         return limit / curvature
     if scheme.name in AS_THEY_COME:
-        if scheme.is_late(workers - 1):
+        if not scheme.sync.accepts(workers - 1):
             return None
         return limit * (workers if scheme.name == "ssp" else 1) / curvature
     if scheme.name in SUMS:

@@ -115,7 +115,7 @@ class Server(SimpleNamespace):
     sent: Any
     """The scalars of the message as attributes, `server.sent.<name>`; their means if the message is a mean."""
     completes: Tensor
-    """True if this message is the last of `Scheme.messages_per_update` and so completes an update, a bool scalar."""
+    """True if this message is the last of `Async.messages_per_update` and so completes an update, a bool scalar."""
     pulled_center: Tensor
     """The center that the sender of this message pulled last; only with `Scheme.keeps_pulled_centers`."""
     shapes: Sequence[tuple[int, ...]]

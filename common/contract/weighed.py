@@ -23,7 +23,7 @@ LEAST_COUNT = 1e-30  # in place of zero: batches without a valid value have no g
 def weighed(scheme: Scheme) -> Scheme:
     """Return a scheme of mean gradients (`Scheme.means_gradients`) that weighs them; its workers have a `count`."""
     at_server = scheme.sync.uses_ps
-    base = _AmongWorkers if not at_server else _AtServer if scheme.messages_per_update == 1 else _Gathering
+    base = _AmongWorkers if not at_server else _AtServer if scheme.sync.messages_per_update == 1 else _Gathering
     return extended(scheme, base, weighs=True, in_place=False, elementwise=scheme.elementwise and at_server)
 
 
@@ -38,7 +38,7 @@ def extended(scheme: Scheme, base: type, **attributes: Any) -> Scheme:
 
 def set_size(scheme: Scheme, workers: int) -> int:
     """Return the number of messages of which an update of the center is made; 0 or 1 if each counts by itself."""
-    return (scheme.sync.set_size(workers) if scheme.sync.exchanges else 1) or scheme.messages_per_update
+    return (scheme.sync.set_size(workers) if scheme.sync.exchanges else 1) or scheme.sync.messages_per_update
 
 
 def has_common_batch(scheme: Scheme, workers: int) -> bool:
@@ -126,7 +126,7 @@ class _Gathering(_AtServer):
         total = gathered(server.weighed, message, server.completes)
         count = gathered(server.counts, server.sent.count, server.completes)
         mean = total / tf.maximum(count, LEAST_COUNT)
-        each = self.messages_per_update * mean  # pyright: ignore[reportAttributeAccessIssue]
+        each = self.sync.messages_per_update * mean  # pyright: ignore[reportAttributeAccessIssue]
         return super(_AtServer, self).server_update(server, each, staleness)  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -82,7 +82,7 @@ class Center:
         with tf.device(self.device):
             self.version = tf.Variable(tf.constant(0, tf.int64), name="version")
             self.pulled = tf.Variable(tf.zeros([num_workers], tf.int64), name="pulled")
-            if scheme.messages_per_update > 1:
+            if scheme.sync.messages_per_update > 1:
                 self.messages = tf.Variable(tf.constant(0, tf.int64), name="messages")
         places = zip(devices if holder is None else [holder], sizes, strict=True)
         of_slices = [device for device, own in places for _ in own]
@@ -187,7 +187,7 @@ class Center:
             return accepted
         with tf.device(self.device):
             messages = self.messages.assign_add(tf.cast(accepted, tf.int64))
-            return tf.equal(messages % self.scheme.messages_per_update, 0) & accepted
+            return tf.equal(messages % self.scheme.sync.messages_per_update, 0) & accepted
 
     def count_updates(self, number: Any) -> Any:
         """Count `number` more updates, and save a snapshot if one is due; returns the version."""
@@ -266,7 +266,7 @@ class Center:
             staleness: staleness of the message, a float scalar.
             version: version of the center before this update, a scalar.
             slot: slot of the sender; None if the message is the mean of a set.
-            completes: False if more messages are needed for an update, see `Scheme.messages_per_update`.
+            completes: False if more messages are needed for an update, see `Async.messages_per_update`.
 
         Returns:
             the reply, [n]; the variable of the center itself if the scheme replies with the center.
@@ -289,7 +289,7 @@ class Center:
         if not self.scheduled:
             return self.scheme
         steps = tf.cast(version, tf.float32) * self.round_steps
-        return self.scheme.at(steps / self.scheme.updates_per_round(self.num_workers))
+        return self.scheme.at(steps / self.scheme.sync.updates_per_round(self.num_workers))
 
     def weighted(self, part: Slice, message: Message, staleness: Any, slot: WorkerSlot) -> Message:
         """Return a slice of a message as a barrier adds it to its sum; the scalars are not weighted."""

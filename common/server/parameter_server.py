@@ -156,7 +156,7 @@ class ParameterServer:
         staleness = self.center.staleness(version, slot)
         with tf.device(self.devices[0]):
             lateness = tf.cast(staleness, tf.float32)
-            accepted = self.scheme.accepts(lateness)
+            accepted = self.scheme.sync.accepts(staleness)
         with tf.control_dependencies([self.journal.record(version, slot, staleness, accepted, event, locked)]):
             return self.center.apply(slot, slices, lateness, version, accepted, replies=event != "push")
 

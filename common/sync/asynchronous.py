@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from ..arguments import at_least
 from ..lazy import tf
 from .store import Message, Store, Tensor, WorkerSlot
 from .synchronization import Synchronization
@@ -16,12 +17,40 @@ from .synchronization import Synchronization
 class Async(Synchronization):
     """Asynchronous: no worker waits, and each message is applied under the lock when it arrives.
 
+    Args:
+        messages_per_update: number K of messages that make one update. `server_update` is called for each of them, and
+            `server.completes` is True for the last one alone. The version, and with it staleness, `evaluate_every` and
+            `stop_at_version`, counts updates, not messages. A dropped message does not count.
+        drop_after: largest staleness of a message that is merged. An older one is dropped: the version does not change,
+            and the worker gets the center. Default: none is dropped.
+        warm_start: number of updates that worker 0 makes alone before the others start.
+        cancel_late: True if workers stop a computation whose message would be dropped, see `Synchronization`.
+
     Attributes:
         locked: False for a rule without the lock.
     """
 
+    messages_per_update: int = 1
+    drop_after: int | None = None
+    warm_start: int = 0
+    cancel_late: bool = False
     simulated = True
     locked: ClassVar[bool] = True
+
+    def updates_per_round(self, workers: int) -> float:
+        """Return the number of workers, divided by the messages that make an update."""
+        return workers / self.messages_per_update
+
+    def check(self, workers: int) -> None:
+        """Raise `UserError` for an argument that is not of its kind."""
+        at_least(1, messages_per_update=self.messages_per_update)
+        at_least(0, warm_start=self.warm_start)
+        if self.drop_after is not None:
+            at_least(0, drop_after=self.drop_after)
+
+    def accepts(self, staleness: Any) -> Any:
+        """Return False if the staleness is above `drop_after`."""
+        return self.drop_after is None or staleness <= self.drop_after
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:
         """Lock, take the staleness, update, count the version, read the reply, unlock."""

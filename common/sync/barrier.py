@@ -35,6 +35,10 @@ class InSets(Synchronization):
         """Return 1 if all messages of a round make one update; if late ones count, the number of sets of a round."""
         return 1 if self.late == "drop" else workers / (self.set_size(workers) or 1)
 
+    def accepts(self, staleness: Any) -> Any:
+        """Return False for a message whose set is complete without it, unless late ones count."""
+        return self.late == "count" or staleness <= 0
+
     def variables(self, ps: Store) -> Mapping[str, Tensor]:
         """Return the flags of the workers that have arrived, and with a grace when the set was large enough (us), or 0.
 
@@ -97,7 +101,7 @@ class InSets(Synchronization):
         with tf.device(ps.devices[0]):
             version = ps.center.read_version()
             staleness = ps.center.staleness(version, slot)
-            fresh = tf.equal(staleness, 0) | (self.late == "count")
+            fresh = self.accepts(staleness)
             first = ~tf.reduce_any(ps.variables.arrived.read_value())
             # Read `first` before this worker's flag is set. Otherwise no message would ever be the first of its set.
             with tf.control_dependencies([ps.journal.record(version, slot, staleness, accepted=fresh), first]):
@@ -259,11 +263,13 @@ class Quorum(InSets):
         late: `drop`: messages computed on an older version are dropped, as by a barrier with backup workers, and a run
             ends as there. `count`: they count like others, and a run ends when all workers have done their rounds.
         grace: seconds for which a set of `count` messages waits for those of the other workers.
+        cancel_late: True if workers stop a computation whose message would be dropped, see `Synchronization`.
     """
 
     count: int
     late: Literal["drop", "count"] = "drop"
     grace: float = 0.0
+    cancel_late: bool = False
 
     def set_size(self, active: int) -> int:
         """Return the count, or the number of active workers if there are fewer, but at least 1."""

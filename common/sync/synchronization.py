@@ -51,6 +51,11 @@ class Synchronization:
             next set.
         grace: with `set_size`, the seconds for which a set with that many messages stays open for those of the other
             workers; it closes at once when it has those of all active workers.
+        messages_per_update: number of messages that make one update where each is merged when it arrives, see `Async`.
+        warm_start: number of updates that worker 0 makes alone before the others start.
+        cancel_late: True if a worker stops its computation as soon as its message could only be dropped, and begins
+            anew from the newest center, in virtual time and in a `Group`; the event log has a pull in place of the
+            message. Processes and threads refuse it: no worker looks within a step.
         simulated: True if the simulation treats messages as this synchronization rule does: a message is applied when
             it arrives, and the reply is the newest center as soon as `lead` lets the worker continue; or, with
             `set_size`, the mean of a set of messages is applied, and the new center is the reply to all of them.
@@ -69,6 +74,9 @@ class Synchronization:
     buckets: int = 1
     late: Literal["drop", "count"] = "drop"
     grace: float = 0.0
+    messages_per_update: int = 1
+    warm_start: int = 0
+    cancel_late: bool = False
     simulated: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
@@ -116,6 +124,10 @@ class Synchronization:
         Args:
             active: the number of active workers, from 0.
         """
+
+    def accepts(self, staleness: Any) -> Any:
+        """Return False if the server drops a message of this staleness, a number or a tensor. Default: True."""
+        return True
 
     @property
     def lead(self) -> int | None:

@@ -43,7 +43,7 @@ class Evaluator:
         self.report, self.rule, self.workers = report, job.restarts, job.cluster.workers
         # A script may take any time for its steps; if its process does not run, the launcher notices.
         self.others_notice = graph.sync.waits or job.script is not None
-        self.warms_up = bool(job.scheme.warmup_updates)
+        self.warms_up = bool(job.scheme.sync.warm_start)
         self.calls = ObserverCalls(session, graph, self.rule.wait_seconds, connect)
         self.detector = FailureDetector(self.rule.wait_seconds, own_pace=True)
         self._begin_again()

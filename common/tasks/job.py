@@ -323,7 +323,7 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         raise UserError("a schedule needs the threads back end: Cluster.local(..., backend='threads')")
     if cluster.simulated is not None:
         cluster.placement.back_end.refuse(scheme, train, cluster, options)
-    elif scheme.cancels_late:
+    elif scheme.sync.cancel_late:
         raise UserError(
             f"{scheme.name} cannot stop a computation on processes or threads, where a round is one gradient, a single "
             "call: leave cancel_late out, or simulate the run (--backend simulation). Received: cancel_late=True"
@@ -352,9 +352,9 @@ def _must_be(defaults: Mapping[str, Any], options: RunOptions, why: str) -> None
 
 def _check_regions(scheme: Scheme, regions: int, workers: int, options: RunOptions) -> None:
     """Raise `UserError` for what servers of regions on ps tasks of their own cannot do."""
-    rules, kind = ("worker_rows", "worker_numbers", "accepts"), type(scheme)
+    rules, kind = ("worker_rows", "worker_numbers"), type(scheme)
     own = any(getattr(kind, rule) is not getattr(Scheme, rule) for rule in rules)
-    plain = scheme.events == {"exchange"} and scheme.messages_per_update == 1 and type(scheme.sync) is Async
+    plain = scheme.events == {"exchange"} and scheme.sync == Async()
     if own or not plain or scheme.keeps_pulled_centers or scheme.sparse or "transit" not in scheme.region_variables:
         raise UserError(
             f"{scheme.name}: servers of regions with a ps task each need asynchronous exchanges, each of which counts, "

@@ -118,7 +118,7 @@ class Plan:
         if not self.scheme.sync.exchanges:
             return self.steps
         messages = sum(rounds.messages for rounds in self.all_rounds)
-        return round(messages * self.scheme.updates_per_round(self.workers) / self.workers)
+        return round(messages * self.scheme.sync.updates_per_round(self.workers) / self.workers)
 
     def multiples(self, floats: int) -> tuple[int, int] | None:
         """Return the versions of which the ps takes snapshots: updates between two of them, and their number.

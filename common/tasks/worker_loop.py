@@ -146,7 +146,7 @@ class WorkerLoop:
         count, trimmed = 1, False  # rounds in a call; True after the heap was trimmed for calls of this length
         while chunk := list(itertools.islice(rounds, self._allowed(count))):
             turn()
-            if self.progress.rounds == 0 and self.index != CHIEF and self.plan.scheme.warmup_updates:
+            if self.progress.rounds == 0 and self.index != CHIEF and self.plan.scheme.sync.warm_start:
                 self._await_warmup()
             began, used = time.monotonic(), time.process_time()
             batches, (event, *_) = zip(*chunk, strict=True)
@@ -191,7 +191,7 @@ class WorkerLoop:
 
     def _await_warmup(self) -> None:
         """Block while worker 0 trains alone, then start from the center that it has reached."""
-        calls, updates = self.calls, self.plan.scheme.warmup_updates
+        calls, updates = self.calls, self.plan.scheme.sync.warm_start
         self._await(
             lambda: calls.version() >= updates or calls.worker_flags().finished[CHIEF],
             calls.version,

@@ -228,7 +228,7 @@ def time_alone(scheme_type: type[Scheme], arguments: Sequence[str]) -> int:
 
 def _of_time(scheme: Scheme, timing: Timing, found: Forecast) -> Table:
     title = f"{scheme.name}: {timing.workers} workers, {timing.parameters} parameters, in virtual time"
-    seconds = scheme.updates_per_round(timing.workers) / found.updates
+    seconds = scheme.sync.updates_per_round(timing.workers) / found.updates
     spent = {"compute": found.compute, "waiting": found.waiting, "communication": found.communication}
     rows = {
         "updates/s": f"{found.updates:,.3g}",

@@ -176,13 +176,13 @@ def program_of(trace: Mapping[str, np.ndarray], scheme: Scheme, workers: int, sp
     sync = scheme.sync
     waiting_at(sync, workers)  # raises the error
     translation, size = _Translation(trace, workers), sync.set_size(workers)
-    if scheme.warmup_updates:
+    if sync.warm_start:
         translation.start_others()
     if not sync.exchanges:
         versions = translation.alone()
     elif size is None:
         apart = sync.lead is not None or (sparse and not isinstance(sync, Unlocked))
-        versions = translation.one_by_one(apart, scheme.messages_per_update, scheme.cancels_late)
+        versions = translation.one_by_one(apart, sync.messages_per_update, sync.cancel_late)
     else:
         # Workers that finish leave smaller sets; if late messages count, the last message completes one of any size.
         versions = translation.in_sets(1 if sync.late == "count" else size or 1)

@@ -134,7 +134,7 @@ def forecast(
             reply_bytes=traffic.reply,
             float_bytes=traffic.floats,
             ps=ps,
-            stop_at_version=round(rounds * scheme.updates_per_round(workers)),
+            stop_at_version=round(rounds * scheme.sync.updates_per_round(workers)),
         ).run()
         # Of pairs half of the workers may only answer, and make any number of rounds for one of the others.
         least = np.bincount(schedule.trace["worker"], minlength=workers).min()
@@ -176,7 +176,7 @@ def _layered(scheme: Scheme, platform: Platform, workers: int, parameters: int, 
     sent, received = (moved / (seconds * exchange.period) for moved in exchange.moved(parameters))
     if scheme.sync.is_collective and not scheme.sync.gossips:
         sent = received = sent + received
-    updates = scheme.updates_per_round(workers) / (seconds * scheme.period)
+    updates = scheme.sync.updates_per_round(workers) / (seconds * scheme.period)
     return Forecast(updates, workers / seconds, computes, 0.0, 1 - computes, 0.0, sent, received)
 
 

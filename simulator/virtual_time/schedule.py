@@ -49,7 +49,7 @@ def check(scheme: Scheme, machines: Machines, workers: int) -> None:
         raise UserError(f"{scheme.name} has no parameter server, to which a worker could come back: leave failures out")
     if machines.failures and scheme.sends_in_turn:
         raise UserError(f"workers of {scheme.name} must make the same rounds: leave failures out")
-    if scheme.cancels_late and machines.cores:
+    if scheme.sync.cancel_late and machines.cores:
         raise UserError(
             f"{scheme.name} with cancel_late needs a core for each worker: leave cores out. Received: "
             f"cores={machines.cores}"
@@ -141,7 +141,7 @@ class EventLoop:
         self.cancelling = late = Cancelling(scheme, server, self.timings, self._lock, self._ready)
         self.grace = grace = Grace(server, workers, self._lock, self._release)
         near = Neighbours(sync, server, self.timings, net, sizes, self._end_round)
-        computed = self._computed if self.cores else late.computed if scheme.cancels_late else self._ready
+        computed = self._computed if self.cores else late.computed if sync.cancel_late else self._ready
         overlapped = self._computed if self.cores else self._computed_all
         acts = self._crash, self._come_back, far.arrive, self._reply, computed, late.stop, overlapped, grace.end
         shared = self.cores, net.up, net.down if net.down is not net.up else None, near.links
