@@ -23,7 +23,7 @@ from distsgd.algorithms import (
 )
 from distsgd.common import Cluster, train
 from distsgd.common.contract.rounding import rounded
-from distsgd.common.contract.weighed import warning_of_means
+from distsgd.common.contract.weighed import warning_of_means, weighs
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.tasks.job import make_job
 from distsgd.common.tasks.options import RunOptions
@@ -203,7 +203,7 @@ def test_a_run_says_before_it_starts_that_its_mean_is_one_of_means(scheme, divid
     weigh(made)
     assert told in " ".join(made.warnings)
     assert len(made.warnings) - len(before) == bool(told)
-    assert made.scheme.weighs == (divided == "by count" and not told and scheme.means_gradients)
+    assert weighs(made.scheme) == (divided == "by count" and not told and scheme.means_gradients)
 
 
 def lines_of_loss(scheme, own, y=Y, weight=None):

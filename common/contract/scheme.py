@@ -29,7 +29,7 @@ from ..sources import docstring, headline
 from ..sync.asynchronous import Async
 from ..sync.synchronization import Synchronization
 from .hyperparameters import check_fields, declared, rates_of
-from .rounds import Event, Rounds
+from .rounds import ENDLESS, Event, Rounds
 from .views import Server, Tensor, Worker
 
 WORKER_RULES = ("local_variables", "gradient_point", "local_step", "message", "on_reply")
@@ -61,7 +61,6 @@ class Scheme(CheckedCall):
     sends_params: ClassVar[bool] = False  # the message is the worker's parameters: few codecs of `--codec` fit them
     describes_data: ClassVar[bool] = False  # local variables are of the worker's own shard: refuses `participation`
     means_gradients: ClassVar[bool] = False  # an update steps along the mean of gradients, each of a batch
-    weighs: ClassVar[bool] = False  # these count by what divides their losses, such as valid positions: see `weighed`
     sums: ClassVar[tuple[str, ...]] = ()  # local variables that matter as a sum over all workers: zero when one is lost
     sends_in_turn: ClassVar[bool] = False  # messages have several vectors in turn: no codec, and no worker falls behind
     whole_center: ClassVar[bool] = False  # the rules of the server are not elementwise: one ps alone
@@ -108,9 +107,10 @@ class Scheme(CheckedCall):
         return declared(self, "delay", 0)
 
     @property
+    @final
     def events(self) -> frozenset[Event]:
         """The kinds of event with which rounds may end."""
-        return frozenset({"exchange"})
+        return self.rounds(ENDLESS).events
 
     def rounds(self, steps: int, done: int = 0, worker: int = 0) -> Rounds:
         """Return the rounds of a worker in a run of `steps` local steps: the steps of each, and the event at its end.

@@ -24,7 +24,12 @@ def weighed(scheme: Scheme) -> Scheme:
     """Return a scheme of mean gradients (`Scheme.means_gradients`) that weighs them; its workers have a `count`."""
     at_server = scheme.sync.uses_ps
     base = _AmongWorkers if not at_server else _AtServer if scheme.sync.messages_per_update == 1 else _Gathering
-    return extended(scheme, base, weighs=True, in_place=False, elementwise=scheme.elementwise and at_server)
+    return extended(scheme, base, in_place=False, elementwise=scheme.elementwise and at_server)
+
+
+def weighs(scheme: Scheme) -> bool:
+    """Return True for a scheme that `weighed` has returned: its workers set their `count` after each gradient."""
+    return isinstance(scheme, _Counting)
 
 
 def extended(scheme: Scheme, base: type, **attributes: Any) -> Scheme:

@@ -13,6 +13,7 @@ from ..contract.fragments import fragments_of
 from ..contract.scheme import Scheme
 from ..contract.seeded import uniform
 from ..contract.views import MESSAGE_ONLY, Worker, check_names
+from ..contract.weighed import weighs
 from ..messages.cut import joined
 from ..messages.message import as_message, declared_means
 from ..messages.ops import first_values, zeros
@@ -144,7 +145,7 @@ class WorkerRules:
         with tf.control_dependencies(after):
             point = [tf.identity(self.scheme.gradient_point(view)) for view in self.views]
         loss, gradient = self.replica.gradient(self.buckets.of_variables(point), rows)
-        if self.scheme.weighs:
+        if weighs(self.scheme):
             self.views[0].count.assign(self.replica.count)
         return loss, self.buckets.from_variables(gradient)
 

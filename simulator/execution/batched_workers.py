@@ -21,6 +21,7 @@ from ...common.contract.fragments import fragments_of
 from ...common.contract.scheme import Scheme
 from ...common.contract.seeded import uniform
 from ...common.contract.views import Worker
+from ...common.contract.weighed import weighs
 from ...common.messages.cut import cut_into
 from ...common.messages.message import MeanUnknown, as_message, declared_means, known_means
 from ...common.messages.ops import building, first_values
@@ -175,7 +176,7 @@ class BatchedWorkers:
         replica.state, replica.seeds = variables["state"], variables["seeds"]
         replica.frozen = [ShadowVariable.of(value.read_value()) for value in self.replica.frozen]
         found = replica.gradient(self.scheme.gradient_point(view), batch)
-        if self.scheme.weighs:
+        if weighs(self.scheme):
             view.count.assign(replica.count)
         return found
 
