@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import tensorflow as tf
 
 from distsgd.common import waiting
 from distsgd.common.cluster import departure, membership
@@ -27,7 +28,7 @@ from distsgd.common.cluster.restart_rule import RestartRule
 from distsgd.common.cluster.task_spec import Addresses, TaskSpec
 from distsgd.common.errors import TaskLost, WaitTimeout
 from distsgd.common.kernels import choose
-from distsgd.common.launch import client, run_state, sessions, tasks
+from distsgd.common.launch import client, run_state, sessions, task_process, tasks
 from distsgd.common.launch import supervisor as supervision
 from distsgd.common.launch.channel import FORK_SERVER, PACKET_BYTES, Channel, pair
 from distsgd.common.launch.client import ForkServer
@@ -302,6 +303,24 @@ def test_a_complaint_of_a_wait_is_reported_with_the_silent_task(monkeypatch):
         run.detector.quiet = lambda seconds: {"ps-0": 9.0} if seconds == 5.0 else {}
         with pytest.raises(WaitTimeout, match=f"{before}No word from ps-0 for 9 s"):
             run.run()
+
+
+def test_a_call_that_ends_with_its_peer_is_reported_in_one_line():
+    """TensorFlow's error has many lines, and a traceback's: seen where all tasks were suspended for a minute."""
+    reports = []
+    of = "From /job:ps/replica:0/task:0:\n"
+    for raised in (
+        tf.errors.AbortedError(None, None, f"Graph execution error:\n\n{of}Step 1 cancelled.  Cancelling rendezvous."),
+        tf.errors.InvalidArgumentError(None, None, f"{of}assertion failed: [refused] [1 2 0]"),
+        tf.errors.DeadlineExceededError(None, None, "Deadline Exceeded"),
+    ):
+        task_process.report_error(raised, lambda **event: reports.append(event))
+    assert all(event["consequence"] for event in reports)
+    assert [event["message"] for event in reports] == [
+        "it lost its connection to another task (AbortedError)",
+        "a parameter server refused its call (InvalidArgumentError)",
+        "another task has not answered a call within the limit of a wait",
+    ]
 
 
 # Processes.

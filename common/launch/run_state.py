@@ -361,7 +361,11 @@ class RunState:
         task, kind = str(event.get("task")), KINDS.get(event.get("kind", ""))
         self.reported_failure.add(task)
         text = f"{task}: {event['message']}"
-        if kind is None:
+        if event.get("consequence") and kind in (None, WaitTimeout):
+            helps = " --max-restarts lets a run get over it." if self.rule.uses_ps else ""
+            text += f", and no task is known to have ended: was a machine paused, or its network cut?{helps} "
+            text += first_line(self.log_of(task))
+        elif kind is None:
             text = f"{task} raised {event.get('kind')}: {first_line(event['message'])}\n{self.log_of(task)}"
         self.root_cause.fail((kind or TaskFailed)(text), final=final)
 

@@ -196,10 +196,14 @@ def report_error(raised: BaseException, report: Report) -> int:
     peer_lost = not isinstance(error, DistsgdError) and (is_absence(error) or is_refusal(error))
     if peer_lost and is_late(error):  # the other task may be suspended
         error = WaitTimeout("another task has not answered a call within the limit of a wait")
+    message = (str(error) or type(error).__name__)[:2000] + remedy(error)
+    if peer_lost and not is_late(raised):
+        what = "a parameter server refused its call" if is_refusal(error) else "it lost its connection to another task"
+        message = f"{what} ({type(error).__name__})"
     report(
         event="error",
         kind=type(error).__name__,
-        message=(str(error) or type(error).__name__)[:2000] + remedy(error),
+        message=message,
         consequence=peer_lost,  # most likely another task ended first
     )
     return error.exit_code if isinstance(error, DistsgdError) else 1
