@@ -12,13 +12,14 @@ import tensorflow as tf
 from distsgd.algorithms import AllReduce, AsyncSGD, Hogwild, LocalSGD, Serial, SyncSGD
 from distsgd.common import Cluster, train
 from distsgd.common.data.models import ModelRecipe
-from distsgd.common.errors import Diverged, TaskFailed, WaitTimeout
+from distsgd.common.errors import CannotWrite, Diverged, TaskFailed, WaitTimeout
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.record_format import EVENTS
 from distsgd.common.replay.reference import gradients
 from distsgd.common.server.failures import failed_step, is_absence, own_failure
 from distsgd.common.tasks import worker_recovery as recovery
 from distsgd.common.tasks.graph import TaskGraph
+from distsgd.common.tasks.observer import Observer
 from distsgd.common.tasks.options import Recovery
 from distsgd.common.tasks.worker_calls import WorkerCalls
 from distsgd.common.tasks.worker_loop import WorkerLoop
@@ -156,6 +157,21 @@ def test_a_center_that_overflowed_is_never_a_completed_run(on_nan, tmp_path):
     with pytest.raises(Diverged):
         metrics_of(Serial(learning_rate=3e38), large, 1, tmp_path, steps=20, recovery=Recovery(on_nan=on_nan))
     assert json.loads((tmp_path / "result.json").read_text())["outcome"] == "diverged"
+
+
+def test_the_last_center_is_on_disk_before_it_is_evaluated(monkeypatch, tmp_path):
+    """A signal in evaluations that took longer than the launcher waits had left no center."""
+
+    def last(self, point):
+        raise CannotWrite("these evaluations never end")
+
+    monkeypatch.setattr(Observer, "_evaluate_snapshots", last)
+    with pytest.raises(CannotWrite, match="never end"):
+        metrics_of(AllReduce(), DIGITS.train, 2, tmp_path, steps=4, batch_size=8)
+    with np.load(tmp_path / "center.npz") as found:
+        assert np.isfinite(found["center"]).all()
+    assert (tmp_path / "model.keras").exists()
+    assert json.loads((tmp_path / "result.json").read_text())["updates"] == 4
 
 
 def test_counters_of_steps_count_beyond_sixteen_million(tmp_path):

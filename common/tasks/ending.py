@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -42,7 +41,9 @@ class Ending:
 
     def __init__(self, job: Job, calls: ObserverCalls, observer: Observer, reader: RecordReader, report: Report):
         self.job, self.calls, self.observer, self.reader, self.report = job, calls, observer, reader, report
-        self.interruption, self.kept = observer.interruption, False
+        self.interruption = observer.interruption
+        self.kept: Snapshot = {}  # the last one whose center was written ...
+        self.missing: list[str] = []  # ... and the reasons for which it could not be
         self.graph, self.rounds = calls.graph, RoundRecord(job)
         self.stopped = False
         self.at_once = False  # the workers continue after a stop: without a ps the launcher ends them
@@ -57,7 +58,9 @@ class Ending:
         if self.stopped:
             return True
         if self.interruption.noticed():
-            self._keep_center()
+            if not self.kept:
+                self.stopped_workers = self.calls.present()
+                self._keep(self.calls.snapshot())
             if self.job.leaves:
                 return False  # until the launcher ends this task: the others continue the run
             if self.calls.is_stopped() or not self.interruption.awaits_chief():
@@ -78,15 +81,16 @@ class Ending:
             self.at_once = not self.calls.is_stopped()  # by the chief, after a round of all workers
         self.report(event="stopped", reason=reason)
 
-    def _keep_center(self) -> None:
-        """Write the center as it is when a signal is noticed: a scheduler may kill all processes before the end."""
-        if self.kept:
-            return
-        self.kept, self.stopped_workers = True, self.calls.present()
-        snapshot = self.calls.snapshot()
+    def keep_last(self, snapshot: Snapshot) -> None:
+        """Write the center of the end before its evaluations, which may take longer than a scheduler waits."""
+        if np.isfinite(snapshot["center"]).all():  # else `finish` ends the run
+            self._keep(snapshot)
+
+    def _keep(self, snapshot: Snapshot) -> None:
+        """Write a center before all else: after a signal, a scheduler may kill all processes before the end."""
         version = int(snapshot["at"])
         check_finite(snapshot["center"], version)
-        unwritten(self._writes_of_center({name: value for name, value in snapshot.items() if name not in BESIDES}))
+        self.kept, self.missing = snapshot, unwritten(self._writes_of_center(snapshot))
         figures = self.observer.figures.of(self.reader.drain(), version)
         self.report(event="kept", version=version, **figures)  # a second signal may leave no later result
 
@@ -104,8 +108,7 @@ class Ending:
         lost = self.calls.lost_workers()
         # Read the rounds from the ps, as the record in this task may have a gap.
         rounds_applied = self.calls.rounds_applied() - losses.away(lost)
-        arrays = {name: value for name, value in snapshot.items() if name not in BESIDES}
-        missing = self._write_results(arrays, rounds_applied, self.calls.ends())
+        missing = self._write_results(snapshot, rounds_applied, self.calls.ends())
         if not self.at_once:
             self._shut_down()
         if self.job.scheme.most_hostile(self.job.cluster.workers):
@@ -122,21 +125,21 @@ class Ending:
         if self.job.script is None or not self.job.ps:  # a script may join another run on the same ps tasks
             self.calls.end_ps()
 
-    def _write_results(self, arrays: dict[str, Any], rounds_applied: np.ndarray, ends: np.ndarray) -> list[str]:
+    def _write_results(self, snapshot: Snapshot, rounds_applied: np.ndarray, ends: np.ndarray) -> list[str]:
         """Write center, model, rounds and trace; return the reasons for which some could not be written."""
         folder = self.rounds.folder
-        writes = [
-            *self._writes_of_center(arrays),
-            lambda: self.reader.read(lambda log: self.rounds.write(log, rounds_applied, ends)),
-        ]
+        if self.kept is not snapshot:
+            self.missing = unwritten(self._writes_of_center(snapshot))
+        writes = [lambda: self.reader.read(lambda log: self.rounds.write(log, rounds_applied, ends))]
         if self.rounds.every_round:
             writes.append(lambda: self.reader.read(lambda log: log.save(folder / "trace.npz")))
             writes.append(lambda: write_initial(folder, self.observer.initial[0]))
-        return unwritten(writes)
+        return self.missing + unwritten(writes)
 
-    def _writes_of_center(self, arrays: dict[str, Any]) -> list[Callable[[], None]]:
+    def _writes_of_center(self, snapshot: Snapshot) -> list[Callable[[], None]]:
         """Return the functions that write center and Keras model."""
         folder, model = self.rounds.folder, self.graph.model
+        arrays = {name: value for name, value in snapshot.items() if name not in BESIDES}
         writes = [lambda: write_center(folder, arrays)]
         if model.model is not None:
             writes.append(lambda: write_model(folder, model, arrays))

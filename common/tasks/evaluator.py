@@ -80,7 +80,7 @@ class Evaluator:
                     self._begin_again()
                 if self.ending.at_once or (workers.finished | ~workers.active).all():
                     self.uplinks.finish()
-                    return self.ending.finish(self.observer.observe(last=True))
+                    return self.ending.finish(self.observer.observe(last=True, keep=self.ending.keep_last))
                 if not self.ending.stop_if_wanted():
                     if not self.observer.observe_if_due() and self.reader.late:
                         self.reader.drain()  # raises the error that stops the reader's thread

@@ -316,13 +316,15 @@ class Observer:
             self.evaluated[point.version] = point.when
         return bool(points)
 
-    def observe(self, last: bool = False) -> Snapshot:
+    def observe(self, last: bool = False, keep: Callable[[Snapshot], object] | None = None) -> Snapshot:
         """Read the center and the record, evaluate and report; at the end, evaluate the snapshots first.
 
-        Without test data only the version is read.
+        Without test data only the version is read. `keep` gets what was read before it is evaluated.
         """
         snapshot = self.calls.snapshot() if last or self.measures else {"at": self.calls.version()}
         when, self.seen = time.monotonic(), self.reader.drain()
+        if keep is not None:
+            keep(snapshot)
         if not last and int(snapshot["at"]) == self.reported.get("version"):
             return snapshot  # no update since the last report: each version is reported once
         tally, made = self._made(int(snapshot["at"]), when)
