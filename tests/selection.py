@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LANDING = "tests/landing.txt"  # the number of landings, which each advances by one
 EIGHTHS = 8
 BASE = re.compile(r"^from \.(\w+) import", re.MULTILINE)  # a scheme imports no other one but that which it extends
+IMPORT = re.compile(r"^\s*from (distsgd[\w.]*) import ([\w, ]*)", re.MULTILINE)
+FEW = 6  # files of tests that import a module which is theirs; what more of them import, all tests need
 SECONDS = 25.0  # `--changed` starts no test later; with the start of pytest these are about 30
 
 
@@ -85,9 +87,33 @@ def schemes_of(files: Iterable[str]) -> set[str]:
     return found
 
 
+def imported(path: Path) -> set[str]:
+    """Return the modules of the package that a file of tests imports, and the names that it imports from them."""
+    found = IMPORT.findall(path.read_text())
+    return {module for module, _ in found} | {
+        f"{module}.{name.split()[0]}" for module, names in found for name in re.findall(r"\w+(?: as \w+)?", names)
+    }
+
+
+def modules_of(files: Iterable[str]) -> set[str]:
+    """Return the names under which tests import these files."""
+    paths = [Path(file) for file in files if file.endswith(".py")]
+    return {f"distsgd.{path.with_suffix('').as_posix().replace('/', '.')}" for path in paths}
+
+
+def files_near(files: Iterable[str]) -> set[Path]:
+    """Return the files of tests that have the name of one of these files, or import it as only few do."""
+    tests = {path: imported(path) for path in (ROOT / "tests").glob("test_*.py")}
+    found = {path for path in tests if path.stem.removeprefix("test_") in {Path(file).stem for file in files}}
+    for module in modules_of(files):
+        importing = {path for path, modules in tests.items() if module in modules}
+        found |= importing if len(importing) <= FEW else set()
+    return found
+
+
 def is_rotating(item: pytest.Item) -> bool:
-    """Return True if only an eighth of the gates runs a test."""
-    return any(item.iter_markers("rotating"))
+    """Return True if only an eighth of the gates runs a test: not the first case of a test whose others rotate."""
+    return any(not (mark.args and is_first(item)) for mark in item.iter_markers("rotating"))
 
 
 def is_first(item: pytest.Item) -> bool:
@@ -115,8 +141,8 @@ class Rotation:
     """The rotating tests of a gate.
 
     These are those of its eighth, those whose algorithm has changed since the last landing, and those that mutations
-    name. A changed test adds its first case: `--changed` runs all of them, at the change. A changed executor adds none:
-    the schemes of `COVER`, which never rotate, prove it.
+    name. A changed test adds its first case, and a changed module those of the tests near it: `--changed` runs all of
+    them, at the change.
     """
 
     def __init__(self, eighth: int | None, git: Git):
@@ -129,6 +155,7 @@ class Rotation:
         files = git.changed_since(self.landed) if self.landed else set()
         self.changed = git.tests_changed_since(self.landed) if self.landed else set()
         self.schemes = schemes_of(files)
+        self.near = files_near(files)
         self.notebooks = {Path(file).stem for file in files if file.endswith(".ipynb")}
         self.named = {test for diff in MUTATIONS for test in named_tests(diff)}
 
@@ -137,7 +164,7 @@ class Rotation:
         return bool(
             zlib.crc32(item.nodeid.encode()) % EIGHTHS == self.eighth
             or item.nodeid in self.named
-            or (item.nodeid.partition("[")[0] in self.changed and is_first(item))
+            or (is_first(item) and (item.nodeid.partition("[")[0] in self.changed or item.path in self.near))
             or words_of(item) & self.schemes
             or any(notebook in item.name for notebook in self.notebooks)
         )
@@ -163,8 +190,7 @@ class Near:
         self.files, self.schemes = files, schemes_of(files)
         touched = (diff for diff in MUTATIONS if any(f"--- a/{file}\n" in diff.read_text() for file in files))
         self.named = {test.partition("[")[0] for diff in touched for test in named_tests(diff)}
-        modules = {Path(file).with_suffix("").as_posix().replace("/", ".") for file in files if file.endswith(".py")}
-        self.modules = {f"distsgd.{module}" for module in modules} | {Path(file).stem for file in files}
+        self.modules = modules_of(files) | {Path(file).stem for file in files}
 
     def reads(self, path: Path) -> bool:
         """Return True if a file may have such tests."""
@@ -174,9 +200,7 @@ class Near:
         return file in self.files | names or self._is_near(path) or (bool(self.schemes) and "SCHEMES" in text)
 
     def _is_near(self, path: Path) -> bool:
-        tree = ast.walk(ast.parse(path.read_text()))
-        imported = {node.module for node in tree if isinstance(node, ast.ImportFrom)}
-        return path.stem.removeprefix("test_") in self.modules or bool(imported & self.modules)
+        return path.stem.removeprefix("test_") in self.modules or bool(imported(path) & self.modules)
 
     def rank(self, item: pytest.Item) -> int | None:
         """Return the place of a test in the order, None if the change does not touch it."""

@@ -9,12 +9,12 @@ import pytest
 import selection
 import times
 from mutants import MUTATIONS, named_tests
-from selection import EIGHTHS, LANDING, ROOT, Git, Near, Rotation, schemes_of
+from selection import EIGHTHS, LANDING, ROOT, Git, Near, Rotation, files_near, is_rotating, schemes_of
 
 
-def item(nodeid, index=0):
+def item(nodeid, index=0, *which):
     file, _, name = nodeid.partition("::")
-    marks, callspec = {"rotating": [SimpleNamespace(args=())]}, SimpleNamespace(indices={"name": index})
+    marks, callspec = {"rotating": [SimpleNamespace(args=which)]}, SimpleNamespace(indices={"name": index})
     own = {"nodeid": nodeid, "name": name, "path": ROOT / file, "callspec": callspec}
     return SimpleNamespace(iter_markers=lambda mark: marks.get(mark, []), **own)
 
@@ -50,6 +50,21 @@ def test_a_gate_runs_all_of_what_has_changed_since_the_last_landing(changed, cas
     monkeypatch.setattr("zlib.crc32", lambda name: 1)
     rotation = Rotation(0, history(changed))
     assert [case.name for case in CASES if rotation.has(case)] == [c.name for c in CASES if c.name[8:-1] in cases]
+
+
+def test_a_changed_module_adds_the_first_cases_of_the_tests_near_it(monkeypatch):
+    """In the file with its name, and in those that import it, unless most do."""
+    monkeypatch.setattr("zlib.crc32", lambda name: 1)
+    rotation = Rotation(0, history("simulator/virtual_time/grace.py", "common/tasks/job.py"))
+    names = "tests/test_grace.py::test_any[{}]", "tests/test_group.py::test_it[{}]"
+    cases = [item(name.format(case), case) for name in names for case in (0, 1)]
+    assert [rotation.has(case) for case in cases] == [True, False, False, False]
+    assert ROOT / "tests" / "test_supervision.py" in files_near(["common/launch/supervisor.py"])
+
+
+def test_the_first_case_does_not_rotate_where_the_others_do():
+    cases = [item("tests/test_grace.py::test_any[x]", index, "others") for index in (0, 1)]
+    assert [is_rotating(case) for case in cases] == [False, True]
 
 
 def test_the_number_of_landings_advances_the_eighth(monkeypatch, tmp_path):
