@@ -61,6 +61,7 @@ def python(code, *arguments, cwd):
     )
 
 
+@pytest.mark.rotating
 def test_the_commands_that_read_a_run_or_predict_one_work_without_tensorflow_and_on_windows(tmp_path):
     run = tmp_path / "run"
     record(AsyncSGD(), run, workers=2, backend="threads", steps=20, hidden=(8,))

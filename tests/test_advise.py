@@ -78,6 +78,7 @@ MACHINES = [
 
 
 @pytest.mark.parametrize("machines", MACHINES, ids=str)
+@pytest.mark.rotating("others")
 def test_each_row_is_the_forecast_of_its_algorithm_alone(machines):
     rows = predict(Question(workers=8, parameters="1M"), Platform(**machines))
     assert len(rows) > len(SCHEMES) - 2
@@ -375,6 +376,7 @@ SLOW_LINKS = ["--workers", "8", "--parameters", "10M", "--step-ms", "100", "--co
 SLOW_LINKS += ["--uplink", "75Mbit", "--downlink", "75Mbit", "--ps-link", "1Gbit", "--latency", "40ms"]
 
 
+@pytest.mark.rotating
 def test_on_slow_links_a_longer_period_is_found_and_several_are_worth_it(capsys):
     """With the default period local_sgd makes 8 gradients/s; one worker makes 10."""
     line, said, _ = gradients("local_sgd", *SLOW_LINKS, capsys=capsys)
@@ -385,6 +387,7 @@ def test_on_slow_links_a_longer_period_is_found_and_several_are_worth_it(capsys)
     assert "--communication-period" in said
 
 
+@pytest.mark.rotating
 def test_advice_is_one_worker_if_several_gain_less_than_a_third(capsys):
     links = [*SLOW_LINKS[:-1], "20s"]  # for which sparse messages do not make up, either
     _, said, _ = gradients("serial", *links, "--communication-period", "10", capsys=capsys)
@@ -427,6 +430,7 @@ def test_hyperparameters_can_be_given(capsys):
             Question(settings=wrong)
 
 
+@pytest.mark.rotating
 def test_updates_that_are_rare_have_three_digits(capsys):
     machines = ["--workers", "8", "--parameters", "25M", "--step-ms", "100", "--uplink", "20Mbit"]
     line, _, _ = gradients("sync_sgd", *machines, capsys=capsys)
@@ -434,6 +438,7 @@ def test_updates_that_are_rare_have_three_digits(capsys):
     assert len(line[1].lstrip("0.")) == 3
 
 
+@pytest.mark.rotating
 def test_what_was_taken_as_ideal_is_said(capsys):
     _, _, text = gradients("serial", "--uplink", "1Gbit", "--latency", "20ms", capsys=capsys)
     assert "Not given, so taken as ideal: --compute, --ps-link, --service." in text
@@ -447,6 +452,7 @@ def test_what_was_taken_as_ideal_is_said(capsys):
     assert "Warning: the links of the workers carry any number of messages in the time of one" in text
 
 
+@pytest.mark.rotating
 def test_failures_that_were_not_seen_are_said(capsys):
     """An hour between two crashes; 60 rounds take less than a second."""
     for every, rare in (("1h", True), ("200ms", False)):
@@ -480,6 +486,7 @@ def test_mean_staleness_agrees_in_advice_and_simulation_without_start_up():
     assert steady_staleness({name: column[:0] for name, column in schedule.trace.items()}) is None
 
 
+@pytest.mark.rotating
 def test_the_table_breaks_no_name_and_cuts_no_heading_at_80_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert dispatch(["advise", "--workers", "16", "--uplink", "10Mbit"]) == 0

@@ -100,6 +100,7 @@ def repeated():
     return [executed(job, trace_of(job), width=width) for width in (None, None, 1)]
 
 
+@pytest.mark.rotating
 def test_the_same_trace_gives_the_same_center_to_the_bit(repeated):
     (one, first), (other, second), _ = repeated
     np.testing.assert_array_equal(one["center"], other["center"])
@@ -117,6 +118,7 @@ def test_how_many_rounds_are_computed_together_does_not_matter(repeated):
     "name",
     ["sync_sgd", *(pytest.param(n, marks=pytest.mark.rotating) for n in ("async_sgd", "ssp", "aeamsgd", "all_reduce"))],
 )
+@pytest.mark.rotating
 def test_a_real_run_executed_again_comes_to_the_same_center(name, tmp_path):
     """Repeatable asynchrony: whatever the threads did, it can be done again."""
     options = {"workers": 3, "steps": 32, "hidden": (8,), "batch_size": 8, "backend": "threads"}

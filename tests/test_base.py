@@ -315,6 +315,7 @@ def test_the_documented_format_names_each_value_that_the_base_reads():
         assert f"`{name}`" in page, name
 
 
+@pytest.mark.rotating
 def test_a_run_on_generated_data_is_replayed_from_its_folder_alone(tmp_path):
     run_dir = tmp_path / "run"
     arguments = ["--steps", "20", "--model", "mlp:hidden=8", "--dataset", "mnist1d:examples=200,test=50"]

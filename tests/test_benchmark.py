@@ -209,7 +209,7 @@ def test_results_of_a_few_algorithms_go_beside_those_of_the_others(tmp_path):
     assert rows == expected
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_an_interrupted_benchmark_continues_and_draws_its_pictures(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(convergence, "GRADIENTS", 160)
     monkeypatch.setattr(convergence, "BEYOND", 0)
@@ -508,6 +508,7 @@ def test_endurance_finds_growing_tasks_by_a_line_through_the_second_half(tmp_pat
 @pytest.mark.parametrize(
     "record", [pytest.param("full", marks=pytest.mark.rotating), pytest.param("off", marks=pytest.mark.slow)]
 )
+@pytest.mark.rotating
 def test_endurance_runs_for_some_seconds(record, tmp_path, capfd):
     arguments = ["--minutes", "0.03", "--record", record, "--run-dir", str(tmp_path / "run"), "--workers", "1"]
     endurance.main(arguments)
@@ -543,6 +544,7 @@ def test_devices_are_checked_for_each_algorithm_and_in_each_way(tmp_path):
     assert all(check_devices.short(kind).period <= 4 for kind in SCHEMES.values())
 
 
+@pytest.mark.rotating
 def test_a_check_of_devices_runs_and_replays_and_compares_a_fit_with_a_group(warm, tmp_path):
     options = check_devices.Options(rounds=6)
     done = check_devices.trained(SCHEMES["sync_sgd"], tmp_path / "run", options, devices_per_worker=2)

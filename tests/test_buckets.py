@@ -99,6 +99,7 @@ def centers(scheme, ps, **options):
     ],
     ids=["downpour", "adag", "aeamsgd", "local_sgd", "cocod_sgd"],
 )
+@pytest.mark.rotating
 def test_in_pieces_a_round_is_what_it_is_on_the_whole_vector(monkeypatch, scheme, ps):
     whole, one = centers(scheme, ps)
     monkeypatch.setattr(buckets, "LARGE_FLOATS", 100)

@@ -180,6 +180,7 @@ def test_the_workers_that_share_each_gpu_are_counted(monkeypatch):
     assert shares(job) == {}
 
 
+@pytest.mark.rotating
 def test_a_run_says_before_its_start_that_a_gpu_is_taken_and_what_its_tasks_see(tool, warm, tmp_path, monkeypatch):
     """Its tasks have the user's own choice of growth, and the evaluator sees no GPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")

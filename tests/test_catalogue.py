@@ -207,6 +207,7 @@ def test_the_readme_has_the_table_of_algorithms():
 @pytest.mark.parametrize(
     "name", [name if name == "sync_sgd" else pytest.param(name, marks=pytest.mark.rotating) for name in SCHEMES]
 )
+@pytest.mark.rotating
 def test_an_algorithm_trains_digits_and_keeps_shapes_and_type(name, tmp_path):
     scheme = SCHEMES[name]()
     model = ModelRecipe.named("mlp:hidden=32-16", (64,), 10, 0).build()

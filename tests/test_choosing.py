@@ -30,6 +30,7 @@ def said_by_advise(section):
 @pytest.mark.parametrize(
     ("block", "command", "shown"), ASKED, ids=[f"{name}-{at}" for at, (name, *_) in enumerate(ASKED)]
 )
+@pytest.mark.rotating("others")
 def test_advise_prints_what_the_page_shows(block, command, shown, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     arguments = shlex.split(command.replace("\\\n", " ").partition("|")[0].replace("2>/dev/null", ""))
@@ -117,7 +118,7 @@ def test_curves_are_read_in_the_order_of_the_runs(tmp_path):
         assert (x, y, loss) == ([values[0]], [values[1]], [0.5])
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_simulation_prints_what_the_page_shows(capsys, monkeypatch, tmp_path):
     """But for the digits of a loss, which depend on the machine's kernels."""
     monkeypatch.setenv("COLUMNS", "80")

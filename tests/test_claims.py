@@ -420,7 +420,7 @@ def test_a_run_is_the_same_twice_and_a_wild_one_has_diverged():
     assert not claims_runs.execute(wild)["loss"]
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_run_on_text_learns_and_is_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(claims_cache, "CACHE", tmp_path / "claims.jsonl")
     settings = {"learning_rate": 0.5, "communication_period": 1}

@@ -54,6 +54,7 @@ def without_reader():
     return pipe
 
 
+@pytest.mark.rotating
 def test_a_run_whose_display_has_no_reader_continues(tmp_path):
     command = [Path(sys.executable).with_name("distsgd"), "serial", "--steps=5", "--backend=threads", "--run-dir=run"]
     pipe = without_reader()

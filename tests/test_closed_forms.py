@@ -71,6 +71,7 @@ NETWORKS = [
 
 
 @pytest.mark.parametrize("machines", NETWORKS, ids=str)
+@pytest.mark.rotating("others")
 def test_mean_staleness_is_the_other_workers_on_any_machines(machines):
     """Little's law: each worker is always in a cycle, and each update ends one of them."""
     workers = 16
@@ -151,6 +152,7 @@ def test_a_barrier_takes_as_long_as_the_slowest_of_all():
 
 @pytest.mark.parametrize("compute", ["constant", "exponential", "lognormal:sigma=0.7"])
 @pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.rotating("others")
 def test_k_batch_async_has_the_rate_and_the_staleness_of_a_kth_of_the_updates(count, compute):
     """W/(K·E[X]) and (W - 1)/K for any distribution: Dutta et al. 2018, and Little's law."""
     found = happens(KBatchAsync(messages_per_update=count), 8, 4000, compute=compute)
@@ -179,6 +181,7 @@ def until_update(fresh, late, left, waits):
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])
+@pytest.mark.rotating("others")
 def test_without_cancelling_late_gradients_delay_the_next_update(count):
     """With cancelling it would be E[X_K:W] for K-sync, and K/W for K-batch-sync: Dutta et al. 2018."""
     together = happens(KSync(workers_per_update=count), 8, 6000, compute="exponential")

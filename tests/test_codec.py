@@ -91,6 +91,7 @@ def test_an_element_that_is_not_finite_does_not_come_back_finite(codec, bad):
     ],
     ids=lambda value: getattr(value, "name", None),
 )
+@pytest.mark.rotating
 def test_a_result_counts_the_bytes_that_travel(tmp_path, scheme, message, reply):
     rounds, workers = 6, 2
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(10)])
@@ -144,6 +145,7 @@ def sent(slopes, rounds, step=0.5):
     return total
 
 
+@pytest.mark.rotating
 def test_the_residual_of_a_codec_goes_with_a_later_message(tmp_path):
     workers, model = 3, linear()
     data = np.ones((24, 1), np.float32), np.tile(SLOPES, (24, 1))

@@ -27,6 +27,7 @@ SIZES = 1, 333, 40_000, 100_000  # of vectors that are reduced one after the oth
 @pytest.mark.parametrize(
     ("workers", "way"), [(1, "sockets"), (2, "memory"), (3, "sockets"), (3, "memory"), (5, "sockets")]
 )
+@pytest.mark.rotating("others")
 def test_every_worker_has_the_same_mean_of_every_vector_in_every_call(workers, way, monkeypatch):
     """Two calls of two functions each, in which nothing but the order of what is sent says which vector it is."""
     monkeypatch.setattr(transport, "SHARED_BYTES", 40)  # so that some slices go through memory
@@ -141,6 +142,7 @@ def test_all_buckets_but_one_leave_before_the_timestamp_of_the_whole_gradient(bu
     assert counts == expected
 
 
+@pytest.mark.rotating
 def test_buckets_change_no_bit_of_a_run_on_processes(warm, tmp_path):
     """Of two workers; of more, the order in which TensorFlow adds up slices may vary."""
     hidden = 256, 256  # buckets of one slice and of two

@@ -38,6 +38,7 @@ def test_top_1_without_memory_grows_by_a_factor_known_in_advance_and_with_memory
 
 
 @pytest.mark.parametrize("compressor", ["topk", "sign"])
+@pytest.mark.rotating("others")
 def test_ef21_s_server_knows_the_mean_of_what_its_workers_have_sent(compressor):
     group = Group(EF21SGDM(learning_rate=0.02, share=0.4, compressor=compressor), np.ones(3), workers=3, ps=2)
     known = [group._operations.local.row("known", k) for k in range(3)]
@@ -131,6 +132,7 @@ def test_qsgd_sends_no_larger_number_than_its_bits_have():
 
 
 @pytest.mark.parametrize("text", ["int4", "fp4", "topk:fraction=0.1", "randomk", "sign", "qsgd:memory=yes", "dct"])
+@pytest.mark.rotating("others")
 def test_what_is_not_sent_stays_with_the_worker_and_does_not_grow(text):
     codec = WithMemory(codec_of(text))
     kept = [SimpleNamespace(memory=tf.Variable(tf.zeros(n))) for n in SIZES]
@@ -209,6 +211,7 @@ def of_muon(part, shape):
 @pytest.mark.parametrize(
     ("step", "over"), [("sign", "all"), ("plain", "senders"), ("muon", "all"), ("sign", "senders")]
 )
+@pytest.mark.rotating("others")
 def test_demo_has_the_fraction_the_step_and_the_mean_that_it_is_told(alpha, step, over):
     gradients = np.random.default_rng(3).normal(size=(9, 4, 50)).astype(np.float32)
     scheme = DeMo(learning_rate=0.1, decay=0.9, chunk=16, kept=2, subtraction=alpha, step=step, mean_over=over)
@@ -324,6 +327,7 @@ def test_parameters_are_not_made_sparse():
         Group(LocalSGD(), np.zeros(3), workers=2, codec="sign")
 
 
+@pytest.mark.rotating
 def test_what_a_codec_keeps_survives_another_number_of_ps_tasks(tmp_path):
     """The residual of the whole message, cut anew."""
     asked = {"workers": 2, "backend": "threads", "batch_size": 4, "hidden": (4,), "codec": "topk:fraction=0.05"}

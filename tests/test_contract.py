@@ -237,6 +237,7 @@ class Rows(Named):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.rotating
 def test_a_scheme_may_use_the_names_of_variables_of_rules_and_server(backend, warm, tmp_path):
     kernel, _ = run(
         Rows(learning_rate=0.5), tmp_path, backend,
@@ -281,6 +282,7 @@ class UnsaidOfOne(SyncSGD):
     ("scheme", "name"),
     [(Late(), "gradient"), (Early(), "loss"), (Unsaid(), "gradient_sum"), (UnsaidOfOne(), "gradient_sum")],
 )
+@pytest.mark.rotating("others")
 def test_an_attribute_for_the_message_alone_is_refused_elsewhere(scheme, name, backend, tmp_path):
     with pytest.raises(UserError, match=rf"worker\.{name} is for Scheme\.message alone .* keep it in a local variable"):
         run(scheme, tmp_path, backend)
@@ -332,6 +334,7 @@ def compared(theta, order):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.rotating
 def test_operators_compare_values_and_take_rows_and_numbers_on_backends(backend, warm, tmp_path):
     start = np.linspace(-2, 2, 9)
     model, cluster = quadratic(start), Cluster.local(workers=3, ps=2, backend=backend)
@@ -353,6 +356,7 @@ def test_operators_compare_values_and_take_rows_and_numbers_on_backends(backend,
     ],
     ids=lambda value: getattr(value, "name", value),
 )
+@pytest.mark.rotating
 def test_several_messages_make_an_update_of_an_asynchronous_rule(scheme, backend, warm, tmp_path):
     start = [1.0, -2.0, 0.5, 3.0]
     model, cluster = quadratic(start), Cluster.local(workers=3, ps=2, backend=backend)
@@ -382,6 +386,7 @@ class Lopsided(Fair):
         return Rounds.even(steps if worker else self.period, self.period)
 
 
+@pytest.mark.rotating
 def test_a_resumed_run_counts_on_messages_numbers_of_workers_and_staleness(tmp_path):
     start, scheme = [1.0, -2.0, 0.5], Lopsided(buffer_size=4)
     options = {"batch_size": 4, "record": "full", "run_dir": tmp_path / "run", "verbose": False}
@@ -409,6 +414,7 @@ class Fresh(FedBuff):
 
 
 @pytest.mark.parametrize("backend", ["threads", "simulation"])
+@pytest.mark.rotating
 def test_a_dropped_message_does_not_count_for_an_update(backend, tmp_path):
     machines = {"platform": Platform(compute="exponential")} if backend == "simulation" else {}
     cluster = Cluster.local(3, ps=2, backend=backend, **machines)
@@ -490,6 +496,7 @@ class Numbered(Hogwild):
 
 
 @pytest.mark.parametrize(("data", "in_place"), [(None, True), (SPARSE, False)], ids=["in place", "sparse"])
+@pytest.mark.rotating
 def test_rounds_of_one_call_count_as_those_of_separate_calls(data, in_place, monkeypatch):
     monkeypatch.setattr(plan, "LONG_RUN_ROUNDS", 1)
     monkeypatch.setattr(plan, "ROUNDS_PER_CALL", 3)

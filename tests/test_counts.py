@@ -166,6 +166,7 @@ ALWAYS = {
         if backend == "threads" or case == "exchange_first" or "overlap" in case
     ],
 )
+@pytest.mark.rotating
 def test_each_message_has_the_counts_and_the_draws_of_its_round(case, backend, tmp_path):
     scheme, steps = CASES[case]
     center, trace = run(scheme, tmp_path, backend, steps)
@@ -173,6 +174,7 @@ def test_each_message_has_the_counts_and_the_draws_of_its_round(case, backend, t
     agree(center, told(scheme, trace, [scheme.period] * whole + [rest] * (rest > 0)))
 
 
+@pytest.mark.rotating
 def test_several_rounds_in_a_call_count_one_after_the_other(monkeypatch, tmp_path):
     monkeypatch.setattr(plan, "LONG_RUN_ROUNDS", 1)
     monkeypatch.setattr(plan, "ROUNDS_PER_CALL", 3)
@@ -188,6 +190,7 @@ def test_several_rounds_in_a_call_count_one_after_the_other(monkeypatch, tmp_pat
 @pytest.mark.parametrize(
     "sync", [Async(), pytest.param(Barrier(), marks=pytest.mark.rotating), Barrier(backup_workers=1)]
 )
+@pytest.mark.rotating("others")
 def test_a_simulated_worker_that_comes_back_after_a_crash_counts_on(sync, tmp_path):
     machines = Platform(failures="crashes:every=150ms,down=20ms", compute="exponential", latency="1ms")
     scheme = Telling(sync=sync)
@@ -208,6 +211,7 @@ def test_a_simulated_worker_that_comes_back_after_a_crash_counts_on(sync, tmp_pa
     ],
     ids=["without_a_ps", "overlap", "overlap_without_a_ps", "on_processes"],
 )
+@pytest.mark.rotating
 def test_a_resumed_run_counts_on(scheme, backend, warm, tmp_path):
     for steps in (7, 12):
         center, trace = run(scheme, tmp_path, backend, steps, recovery=Recovery(checkpoint_steps=1000))

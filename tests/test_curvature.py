@@ -78,6 +78,7 @@ DIVERGE = {("downpour_easy", 8)}  # by simulation: the test loss rises from 2.4 
 
 
 @pytest.mark.parametrize("workers", [8, *(pytest.param(n, marks=pytest.mark.rotating) for n in (1, 2, 4))])
+@pytest.mark.rotating
 def test_only_defaults_that_diverge_cause_a_warning(workers, tmp_path):
     warned = set()
     for name, kind in SCHEMES.items():
@@ -128,6 +129,7 @@ def test_the_coefficient_of_l2_is_a_part_of_the_curvature(tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["threads", "simulation"])
+@pytest.mark.rotating("others")
 def test_a_run_that_diverges_names_the_limit(backend, tmp_path):
     x = np.random.default_rng(0).standard_normal((128, 4)).astype(np.float32)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])

@@ -126,6 +126,7 @@ def test_a_run_with_only_damaged_checkpoints_is_refused_with_record_kept(tmp_pat
     assert content(tmp_path) == before
 
 
+@pytest.mark.rotating
 def test_a_run_that_resumes_from_an_older_checkpoint_warns(tmp_path):
     keep = Recovery(checkpoint_steps=1000)  # of the end alone: how many are made before depends on the machine
     record(AsyncSGD(), tmp_path, steps=20, recovery=keep, **THREADS)
@@ -307,7 +308,7 @@ def test_the_end_of_a_run_waits_for_its_last_checkpoint(tmp_path, monkeypatch):
     assert run.result["recovery"]["warnings"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_run_ends_with_its_last_checkpoint_even_on_a_slow_disk(warm, tmp_path):
     run = record(SlowDisk(), tmp_path, steps=30, workers=2, hidden=(8,), batch_size=8,
                  recovery=Recovery(checkpoint_seconds=1000))  # fmt: skip
@@ -331,8 +332,8 @@ cat "$folder/run/result.json"
 """
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.rotating
 def test_a_run_that_fills_its_disk_ends_in_one_line_and_resumes_with_room(tmp_path):
     alone = ["unshare", "--user", "--map-root-user", "--mount"]
     probe = subprocess.run([*alone, "mount", "-t", "tmpfs", "tmpfs", tmp_path], capture_output=True, text=True)
@@ -351,7 +352,7 @@ def test_a_run_that_fills_its_disk_ends_in_one_line_and_resumes_with_room(tmp_pa
     assert after["steps"] == after["updates"] == 3000
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_run_leaves_nothing_in_the_temporary_folder(tmp_path, monkeypatch):
     """TensorFlow writes code that it generates there, and deletes it at an end that tasks do not have."""
     (place := tmp_path / "tmp").mkdir()

@@ -142,6 +142,7 @@ def test_one_count_fits_several_losses_only_where_one_number_divides_them_all():
     ],
     ids=["sync_sgd", "k_sync-sum", "all_reduce", "sync_sgd-2-ps", "devices", "k_batch_sync", "sync_sgd_lr", "powersgd"],
 )
+@pytest.mark.rotating
 def test_synchronous_steps_are_those_of_one_batch_of_all_workers(scheme, reduction, weight, how, tmp_path):
     data = (TOKENS, Y) if weight is None else (TOKENS, Y, weight)
     each = scheme.sync.messages_per_update
@@ -152,6 +153,7 @@ def test_synchronous_steps_are_those_of_one_batch_of_all_workers(scheme, reducti
     assert result.metrics["recovery"]["warnings"] == []
 
 
+@pytest.mark.rotating
 def test_class_weights_count_as_in_one_batch_of_all_workers(tmp_path):
     reduction, weights = "mean_with_sample_weight", {0: 0.5, 1: 4.0}
     cluster = Cluster.local(workers=2, backend="simulation")
@@ -165,6 +167,7 @@ def test_class_weights_count_as_in_one_batch_of_all_workers(tmp_path):
 
 
 @pytest.mark.parametrize("scheme", [SyncSGD(learning_rate=RATE), AllReduce(learning_rate=RATE)], ids=lambda s: s.name)
+@pytest.mark.rotating
 def test_a_smaller_batch_of_a_data_function_counts_by_its_examples(scheme, tmp_path):
     """Of 6 examples one worker has a batch of 4, and the other a batch of 2."""
     train(

@@ -64,6 +64,7 @@ def drawn(make, workers=4, seed=0, epochs=1):
         permuted(lambda: tf.random.shuffle(tf.range(64))),
     ],
 )
+@pytest.mark.rotating("others")
 def test_an_order_is_one_for_all_workers_and_follows_from_the_seed(make):
     first, again, other = drawn(make, epochs=2), drawn(make, epochs=2), drawn(make, seed=1)
     for epoch in range(2):

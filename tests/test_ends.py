@@ -69,6 +69,7 @@ def metrics_of(scheme, data, workers, run_dir, **options):
     return train(softmax(), data, scheme, cluster=Cluster.local(workers, backend="threads"), **how).metrics
 
 
+@pytest.mark.rotating
 def test_a_run_with_backup_workers_ends_with_its_last_update(tmp_path):
     """A late worker once worked off all its rounds alone, to be dropped: up to a fifth of the time of a run."""
     tells = Tells(20)
@@ -113,6 +114,7 @@ def looping(job):
 
 
 @pytest.mark.parametrize(("scheme", "workers"), [(Serial(), 1), (AllReduce(), 2)], ids=["serial", "all_reduce"])
+@pytest.mark.rotating("others")
 def test_a_step_that_is_not_finite_is_left_out_by_all_alike(scheme, workers, tmp_path):
     """Once it went into the center, and the run ended as completed."""
     expected, bad = without_the_spoiled(workers, scheme.learning_rate)
@@ -125,6 +127,7 @@ def test_a_step_that_is_not_finite_is_left_out_by_all_alike(scheme, workers, tmp
 
 
 @pytest.mark.parametrize(("workers", "in_place"), [(1, False), (1, True), (2, False)])
+@pytest.mark.rotating("others")
 def test_a_message_that_is_not_finite_is_dropped_without_a_lock_too(workers, in_place, monkeypatch, tmp_path):
     """It once reached the center: without a lock nothing looked at it."""
     monkeypatch.setattr("distsgd.common.tasks.graph.IN_PLACE_FLOATS", 0 if in_place else 1 << 40)
@@ -151,6 +154,7 @@ def test_a_run_alone_ends_as_diverged_with_a_finite_center(tmp_path):
 
 
 @pytest.mark.parametrize("on_nan", ["drop", "stop"])
+@pytest.mark.rotating("others")
 def test_a_center_that_overflowed_is_never_a_completed_run(on_nan, tmp_path):
     """Each gradient is finite; what the first step makes of it is not."""
     large = 1e3 * DIGITS.train[0], DIGITS.train[1]
@@ -334,6 +338,7 @@ TWICE = "From /job:ps/replica:0/task:0:\nThe same RunGraph (Worker) request was 
 
 
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda scheme: scheme.name)
+@pytest.mark.rotating("others")
 def test_a_call_that_was_delivered_twice_ends_no_run(scheme, tmp_path, monkeypatch):
     """Seen in runs of a million updates: TensorFlow's transport repeats a call, and the ps refuses the repetition."""
     calls = iter(range(1000))
@@ -352,7 +357,7 @@ def test_a_call_that_was_delivered_twice_ends_no_run(scheme, tmp_path, monkeypat
     assert np.bincount(run.trace["worker"][run.trace["event"] != EVENTS.index("join")]).tolist() == [20, 20]
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_missing_file_ends_a_run_that_may_restart_its_tasks(warm, tmp_path):
     """Once: 56 rejoins in three minutes, and no word."""
 

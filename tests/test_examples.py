@@ -82,6 +82,7 @@ def test_the_python_example_of_the_readme_runs_as_it_is_pasted(tmp_path):
     ("name", "call"),
     [("logistic_regression", "Group("), pytest.param("two_towers", "Optimizer(", marks=pytest.mark.slow)],
 )
+@pytest.mark.rotating
 def test_example_prints_the_output_in_the_docs(name, call, capsys):
     example, page = ROOT / "examples" / f"{name}.py", (ROOT / "docs" / "python.md").read_text()
     runpy.run_path(str(example))

@@ -35,6 +35,7 @@ class UntilMeasured(Callback):
         self.stop_training = bool(self.seen)
 
 
+@pytest.mark.rotating
 def test_checkpoints_are_measured_during_a_run_and_the_last_is_its_result(tmp_path):
     run_dir, seen = tmp_path / "run", []
     follower = threading.Thread(target=follow, args=(run_dir, patience(60), found(run_dir), seen.append), daemon=True)
@@ -93,6 +94,7 @@ def run_dir(recorded, tmp_path):
     return copy
 
 
+@pytest.mark.rotating
 def test_evaluate_warns_of_each_damaged_checkpoint(run_dir, capsys):
     (first, *_) = paths = checkpoint.found(run_dir)
     (first / "arrays.npz").write_bytes(b"x")

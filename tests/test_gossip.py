@@ -50,6 +50,7 @@ def distances(backend, run_dir):
     return {row["version"]: row["consensus"] for row in rows if row["kind"] == "center" and row["version"]}
 
 
+@pytest.mark.rotating
 def test_the_consensus_distance_is_recorded_at_each_evaluation_and_drawn(tmp_path):
     simulated = distances("simulation", tmp_path / "simulation")
     live = distances("threads", tmp_path / "threads")
@@ -62,6 +63,7 @@ def test_the_consensus_distance_is_recorded_at_each_evaluation_and_drawn(tmp_pat
 
 
 @pytest.mark.parametrize("topology", GRAPHS)
+@pytest.mark.rotating("others")
 def test_each_worker_has_the_weighted_sum_of_its_neighbours_and_its_own_step(topology):
     workers, steps, rng = 8, 6, np.random.default_rng(0)
     noise = rng.normal(size=(steps, workers, 3))
@@ -86,6 +88,7 @@ def test_the_mean_of_the_workers_is_all_reduce_where_all_losses_have_one_curvatu
 
 
 @pytest.mark.parametrize("topology", GRAPHS)
+@pytest.mark.rotating("others")
 def test_with_tracking_each_worker_averages_its_parameters_and_its_estimate_of_the_gradient(topology):
     workers, steps, rng = 8, 6, np.random.default_rng(0)
     noise = rng.normal(size=(steps, workers, 3))
@@ -105,6 +108,7 @@ CURVATURES, MINIMA = np.linspace(0.5, 2.0, 5)[:, None], np.random.default_rng(5)
 
 
 @pytest.mark.parametrize("topology", ["ring", pytest.param("exponential", marks=pytest.mark.rotating)])
+@pytest.mark.rotating
 def test_where_losses_differ_tracking_ends_at_the_minimum_and_plain_gossip_beside_it(topology):
     """At rest d_psgd has x = W x − η a (x − b), in which each worker is pulled to its own minimum b."""
     ends = {
@@ -194,6 +198,7 @@ def test_the_links_of_a_worker_are_its_row_and_its_column_of_each_matrix(topolog
         pytest.param(DSGDTracking, "ring", "processes", 4, 40, marks=pytest.mark.rotating),
     ],
 )
+@pytest.mark.rotating
 def test_a_run_is_that_of_the_equations(kind, topology, backend, workers, steps, tmp_path):
     scheme = kind(topology=topology)
     run = record(scheme, tmp_path, workers=workers, backend=backend, steps=steps, **FEW)
@@ -273,6 +278,7 @@ def saved_average(folder):
     ],
     ids=lambda value: getattr(value, "name", None),
 )
+@pytest.mark.rotating
 def test_the_mean_of_the_averages_of_all_workers_is_the_average_of_their_mean(scheme, backend, steps, tmp_path):
     """Of 120 rounds every second mean is collected, and each counts."""
     run = record(scheme, tmp_path, workers=4, backend=backend, steps=steps, ema_decay=0.8, **FEW)
@@ -291,6 +297,7 @@ def test_a_resumed_run_continues_the_averages_of_its_workers(tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["threads", "simulation"])
+@pytest.mark.rotating
 def test_a_replay_reads_the_matrix_in_the_folder_of_the_run_not_the_file_that_it_had(backend, tmp_path):
     graph, again = tmp_path / "graph.txt", tmp_path / "again"
     np.savetxt(graph, Topology("ring").weights(3) * 0.9 + 0.1 * np.eye(3))
@@ -387,6 +394,7 @@ def test_a_simulation_collects_the_mean_of_the_workers_between_their_rounds_alon
 
 
 @pytest.mark.parametrize("kind", [DPSGD, DSGDTracking, SGP])
+@pytest.mark.rotating("others")
 def test_a_checkpoint_has_the_parameters_of_each_worker(kind):
     with Harness(kind(), workers=2) as harness:
         assert "params" in harness.worker(1).calls.local_places
@@ -446,6 +454,7 @@ class Interrupts(Callback):
     ],
     ids=["d_psgd", "several rounds in a call", "sgp"],
 )
+@pytest.mark.rotating
 def test_a_run_that_a_signal_interrupts_has_the_mean_of_its_last_common_round_and_resumes(
     scheme, steps, tmp_path, monkeypatch
 ):

@@ -156,6 +156,7 @@ def test_a_run_warns_once_of_a_driver_that_is_not_used_and_its_result_has_the_de
 
 @pytest.mark.parametrize("scheme", [Serial(), AllReduce()])
 @pytest.mark.parametrize(("backend", "center"), [("processes", "/job:worker/task:0"), ("threads", "/device:GPU:0")])
+@pytest.mark.rotating("others")
 def test_without_a_ps_the_center_is_on_worker_0_and_bookkeeping_on_its_cpu(
     monkeypatch, tmp_path, scheme, backend, center
 ):
@@ -173,6 +174,7 @@ def test_without_a_ps_the_center_is_on_worker_0_and_bookkeeping_on_its_cpu(
 
 
 @pytest.mark.parametrize(("number", "devices"), [(0, ["", ""]), (1, [0, 0]), (2, [0, 1])])
+@pytest.mark.rotating("others")
 def test_workers_of_one_process_take_gpus_in_turn_and_the_center_the_cpu(monkeypatch, tmp_path, number, devices):
     import tensorflow as tf
 

@@ -144,6 +144,7 @@ def test_a_time_of_grace_begins_with_the_quorum_and_ends_with_its_own_set():
 
 
 @pytest.mark.parametrize("backend", ["threads", "simulation", pytest.param("processes", marks=pytest.mark.rotating)])
+@pytest.mark.rotating
 def test_a_long_grace_is_a_barrier_of_all_workers(backend, warm, tmp_path):
     centers = []
     for name, options in {"grace": {"quorum": 1, "grace": FOREVER}, "barrier": {"quorum": 3}}.items():
@@ -157,6 +158,7 @@ def test_a_long_grace_is_a_barrier_of_all_workers(backend, warm, tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
+@pytest.mark.rotating
 def test_the_clock_closes_the_sets_of_which_a_late_worker_is_no_part(backend, warm, tmp_path):
     run = record(LateWorker(**PLAIN, quorum=1, grace=0.05), tmp_path / "run", workers=3, backend=backend, **SMALL)
     sets = [sorted(members) for members in sets_of(run.trace)]
@@ -180,8 +182,8 @@ def test_a_replay_finds_a_message_in_a_wrong_set_and_a_set_without_its_quorum(tm
         larger.execute()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("task", ["worker-1", pytest.param("evaluator-0", marks=pytest.mark.rotating)])
+@pytest.mark.rotating
 def test_a_task_that_dies_in_a_time_of_grace_leaves_no_set_open(task, warm, tmp_path):
     """Worker 2 is late, so that at nearly all times the others wait for the clock."""
     scheme = LateWorker(**PLAIN, quorum=1, grace=0.1)

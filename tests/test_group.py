@@ -85,6 +85,7 @@ def test_center_is_that_of_the_engine_on_the_same_order(name, tmp_path):
 @pytest.mark.parametrize(
     "shape", [pytest.param("cosine", marks=pytest.mark.slow), pytest.param("linear", marks=pytest.mark.rotating)]
 )
+@pytest.mark.rotating
 def test_learning_rates_fall_as_in_the_engine(shape, tmp_path):
     for name, scheme in {"async": AGN(communication_period=2), "sets": LocalSGD(communication_period=2)}.items():
         falling, options = shaped(scheme, shape, 10), SMALL | (SETS if scheme.sync.waits else TURNS)
@@ -93,7 +94,7 @@ def test_learning_rates_fall_as_in_the_engine(shape, tmp_path):
         assert distance(run.center, engine.center) < TOLERANCE
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_slices_are_rounded_as_in_the_engine(tmp_path):
     engine = record(AsyncSGD(), tmp_path, backend="threads", ps=2, codec="int8", **SMALL, **TURNS)
     run = PlayedRun(AsyncSGD(), workers=2, ps=2, codec="int8", **SMALL).replay(engine.trace)
@@ -229,6 +230,7 @@ def test_arrays_come_out_as_they_went_in():
     np.testing.assert_array_equal(group.params(1)["w"], params["w"])
 
 
+@pytest.mark.rotating
 def test_keras_model_trains_in_a_tape():
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((), dtype="int32"), keras.layers.Embedding(5, 4), keras.layers.Dense(1)])

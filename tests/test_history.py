@@ -259,6 +259,7 @@ def check_points(rows, every, end, batch):
     ],
     ids=["async", "without a ps"],
 )
+@pytest.mark.rotating
 def test_a_short_run_has_a_point_at_each_multiple(tmp_path, monkeypatch, scheme, options, every, end, batch):
     monkeypatch.setattr(observer, "ENOUGH", 10**6)  # on a busy machine there may be as many as in a long run
     rows = history(scheme, tmp_path, workers=2, backend="threads", **options)
@@ -266,7 +267,7 @@ def test_a_short_run_has_a_point_at_each_multiple(tmp_path, monkeypatch, scheme,
     assert len(rows) > 20
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_processes_take_the_same_snapshots_on_two_ps_tasks(tmp_path):
     check_points(history(AsyncSGD(), tmp_path, workers=2, ps=2, steps=100, ema_decay=0.5), 10, 200, 8)
 
@@ -300,6 +301,7 @@ class Passing:
 
 
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SSP(), SyncSGD(), Hogwild()], ids=lambda scheme: scheme.name)
+@pytest.mark.rotating("others")
 def test_snapshots_are_the_center_at_exact_multiples(tmp_path, scheme):
     with Harness(
         scheme, workers=1, ps=2 if scheme.name == "ssp" else 1, steps=30, evaluate_every=4, test=DIGITS.test
@@ -332,6 +334,7 @@ def evaluated_after(passing):
     return [row["version"] for row in passing.rows if row["event"] == "passed"]
 
 
+@pytest.mark.rotating
 def test_snapshots_are_evaluated_after_the_run_without_being_asked_for(monkeypatch, passing):
     monkeypatch.setattr(observer, "LATER_SECONDS", 1000.0)
     assert evaluated_after(passing) == list(range(0, 40, 2))

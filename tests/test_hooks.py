@@ -37,6 +37,7 @@ class Watcher(Callback):
         self.calls.append(("end", logs["version"]))
 
 
+@pytest.mark.rotating
 def test_a_callback_sees_the_run_and_ends_it(tmp_path):
     watcher = Watcher(20)
     options = {"backend": "threads", "workers": 2, "hidden": (16,), **LASTING}
@@ -200,6 +201,7 @@ def stopped_early(backend, run_dir, scheme=None, **options):
 
 
 @pytest.mark.parametrize("backend", ["threads", "simulation", pytest.param("processes", marks=pytest.mark.slow)])
+@pytest.mark.rotating
 def test_keras_callbacks_see_the_center_at_known_updates(backend, tmp_path):
     how = {"data": DIGITS.train} if backend == "simulation" else {}
     epochs, result, model, table = stopped_early(backend, tmp_path, **how)
@@ -218,6 +220,7 @@ def test_keras_callbacks_see_the_center_at_known_updates(backend, tmp_path):
     assert not (tmp_path / "run" / "evaluated.npz").exists()
 
 
+@pytest.mark.rotating
 def test_keras_callbacks_are_told_of_limits_in_one_line(tmp_path):
     epochs, result, *_ = stopped_early(
         "threads", tmp_path, AllReduce(), steps=40, evaluate_every=None, data=DIGITS.train
@@ -235,6 +238,7 @@ def test_keras_callbacks_are_told_of_limits_in_one_line(tmp_path):
         (Fails("on_test_end"), keras.callbacks.Callback()),  # the second one does not see the evaluated center
     ],
 )
+@pytest.mark.rotating("others")
 def test_an_error_beside_keras_callbacks_ends_the_run_as_failed(callbacks, tmp_path):
     with pytest.raises(LookupError, match="a bug in a callback"):
         train(

@@ -85,6 +85,7 @@ def outcome(command, folder):
     ("name", "command"),
     [(name, command) for name in ("config.json", "result.json") for command in ("replay", "timeline")],
 )
+@pytest.mark.rotating
 def test_a_wrong_value_of_any_key_is_no_traceback(name, command, copy):
     path = copy / name
     content, bad = json.loads(path.read_text()), {}
@@ -167,6 +168,7 @@ ARRAYS = {
         ("rounds.npz", "timeline"),
     ],
 )
+@pytest.mark.rotating("others")
 def test_wrong_arrays_are_no_traceback(name, command, copy):
     path, bad = copy / name, {}
     with np.load(path) as file:
@@ -203,6 +205,7 @@ CHECKPOINT = f"checkpoints/000000000010/{checkpoint.ABOUT}"
 @pytest.mark.parametrize(
     "name", ["config.json", "result.json", "metrics.jsonl", "center.npz", "initial.npz", CHECKPOINT]
 )
+@pytest.mark.rotating("others")
 def test_no_command_waits_for_a_pipe_or_reads_a_device(name, command, recorded, tmp_path):
     assert (recorded / name).is_file()
     kinds = {"pipe": os.mkfifo} | ({"device": lambda path: path.symlink_to("/dev/zero")} if command != "resume" else {})

@@ -300,6 +300,7 @@ MARKED = [  # with the options that the mark `= ...` of the catalogue names, and
 
 
 @pytest.mark.parametrize(("one", "other", "options"), MARKED, ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.rotating("others")
 def test_a_scheme_is_the_other_one_that_the_catalogue_says_it_is(one, other, options):
     assert one.equals.split()[0] == other.name
     options = {"workers": 3, **options}
@@ -388,6 +389,7 @@ def test_with_beta_one_easgd_centers_on_the_mean_of_its_workers():
     np.testing.assert_allclose(run.center, center, **CLOSE)
 
 
+@pytest.mark.rotating
 def test_a_warm_start_longer_than_the_run_is_one_worker_after_the_other(tmp_path):
     run = threads(Downpour(warm_start=10**6), tmp_path, workers=2, steps=20)
     assert run.order[:4] == [0] * 4
@@ -400,6 +402,7 @@ def test_dean_s_phase_first_pushes_one_gradient_and_drops_its_newest_steps():
     assert list(Downpour(phase="dean", communication_period=3).rounds(8)) == ends
 
 
+@pytest.mark.rotating
 def test_push_and_pull_may_have_periods_of_their_own(tmp_path):
     scheme = Downpour(push_period=2, pull_period=3, server_learning_rate=0.07, initial_accumulator=0.5)
     ends = [(2, "push"), (1, "pull"), (1, "push"), (2, "exchange"), (2, "push"), (1, "exchange")]
@@ -425,6 +428,7 @@ def test_downpour_with_period_one_is_async_sgd_with_adagrad_on_the_server():
     np.testing.assert_allclose(run.center, theta, **CLOSE)
 
 
+@pytest.mark.rotating
 def test_no_worker_is_further_ahead_than_the_slack(tmp_path):
     run = threads(SSP(slack=1), tmp_path, workers=3, steps=40)
     clocks, ahead = [0] * 3, 0
@@ -612,6 +616,7 @@ def test_workers_and_devices_are_serial_sgd_on_larger_batches(scheme, workers, d
     np.testing.assert_allclose(FlatModel(model).pack(), center, **CLOSE)
 
 
+@pytest.mark.rotating
 def test_the_late_gradient_is_dropped_and_its_worker_continues(tmp_path):
     run = threads(SyncSGD(backup_workers=1), tmp_path, workers=3, schedule=[0, 1, 1, 2, 2, 0, 0, 2])
     assert run.trace["accepted"].tolist() == [1, 1, 1, 0, 1, 0, 1, 1]  # late in the middle of a set, and before one
@@ -619,6 +624,7 @@ def test_the_late_gradient_is_dropped_and_its_worker_continues(tmp_path):
     assert run.result["dropped"] == 2
 
 
+@pytest.mark.rotating
 def test_a_barrier_that_cannot_fill_names_the_missing_workers(tmp_path):
     with pytest.raises(WaitTimeout, match=r"barrier for worker 1, worker 2|turn"):
         threads(SyncSGD(), tmp_path, workers=3, schedule=[0, 0], wait_seconds=1)
@@ -672,6 +678,7 @@ def drifted(steps=(10, 10), mu=0.0, weights=(1, 1)):
     return moved @ MINIMA / moved.sum()
 
 
+@pytest.mark.rotating
 def test_scaffold_reaches_the_minimum_where_local_sgd_drifts_away_from_it():
     assert at_rest(LocalSGD(**LOCAL)) == pytest.approx(drifted(), rel=1e-4)
     assert abs(drifted() - MINIMUM) > 0.2
@@ -680,6 +687,7 @@ def test_scaffold_reaches_the_minimum_where_local_sgd_drifts_away_from_it():
 
 
 @pytest.mark.parametrize("mu", [0.1, 1.0, 3.0])
+@pytest.mark.rotating
 def test_fedprox_drifts_less_the_stronger_its_spring(mu):
     center = at_rest(FedProx(proximity=mu, **LOCAL))
     assert center == pytest.approx(drifted(mu=mu), rel=1e-4)
@@ -710,6 +718,7 @@ def test_fednova_s_workers_make_their_part_of_each_period():
         (4, 0.5, 2, False),
     ],
 )
+@pytest.mark.rotating
 def test_a_trimmed_mean_stands_as_many_hostile_workers_as_it_drops(workers, trim, hostile, stands):
     """Workers with ½(x − b)², b near 1; some send the gradient with the wrong sign, ten times as large."""
     group = Group(TrimmedMean(trim=trim), np.array([3.0, -2.0]), workers=workers)
@@ -721,6 +730,7 @@ def test_a_trimmed_mean_stands_as_many_hostile_workers_as_it_drops(workers, trim
 
 @pytest.mark.parametrize(("workers", "hostile", "stands"), [(5, 1, True), (7, 2, True), (5, 3, False)])
 @pytest.mark.parametrize("chosen", [1, 2])
+@pytest.mark.rotating
 def test_krum_stands_a_minority_of_hostile_workers_and_no_majority(workers, hostile, stands, chosen):
     """Honest workers have ½(x − b)², b near 1; hostile ones send the same gradient, which leads away."""
     group = Group(Krum(hostile_share=0.29, chosen=chosen), np.array([3.0, -2.0]), workers=workers)
@@ -862,6 +872,7 @@ def test_a_step_with_a_mean_divides_its_rate_and_not_the_vector():
 
 @pytest.mark.parametrize(("factor", "stable"), [(0.93, True), (1.07, False)])
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.rotating("others")
 def test_workers_in_turn_are_stable_exactly_below_the_known_step(workers, factor, stable):
     """On ½x² with W workers in turn the limit is 2 sin(π/(4W − 2)): 2, 1, 0.618, 0.445."""
     limit = 2 * np.sin(np.pi / (4 * workers - 2))
@@ -871,6 +882,7 @@ def test_workers_in_turn_are_stable_exactly_below_the_known_step(workers, factor
 
 @pytest.mark.parametrize(("factor", "stable"), [(0.93, True), (1.07, False)])
 @pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.rotating("others")
 def test_elastic_workers_in_turn_are_stable_exactly_below_the_papers_bound(workers, factor, stable):
     """On ½x² with period one: α ≤ (4 − 2η)/(4 − η), whatever the odd number of workers."""
     eta = 1.2
@@ -882,6 +894,7 @@ def test_elastic_workers_in_turn_are_stable_exactly_below_the_papers_bound(worke
 
 @pytest.mark.parametrize(("factor", "stable"), [(0.93, True), (1.07, False)])
 @pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.rotating("others")
 def test_synchronous_elastic_workers_are_stable_only_below_the_known_bound(workers, factor, stable):
     """On ½x² with period one: α ≤ (4 − 2η)/(2 + W(2 − η))."""
     eta = 1.2
@@ -896,6 +909,7 @@ def test_synchronous_elastic_workers_are_stable_only_below_the_known_bound(worke
     [Downpour(push_period=3, pull_period=4), AEASGD(), SyncSGD(backup_workers=1), TrimmedMean(trim=0.4), DPSGD()],
     ids=lambda s: s.name,
 )
+@pytest.mark.rotating("others")
 def test_nothing_leaves_the_task_of_the_lock_under_it(scheme, tmp_path):
     """Else a worker that is stopped or cut off in this moment would hold it.
 

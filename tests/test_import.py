@@ -57,6 +57,7 @@ def test_the_readmes_own_algorithm_runs_with_the_readmes_command(section, warm, 
     assert config["hyperparameters"] == {"learning_rate": 0.3}
 
 
+@pytest.mark.rotating
 def test_import_goes_with_help_list_and_explain(section, tmp_path, monkeypatch, run_main):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_scheme.py").write_text(section[0])
@@ -138,6 +139,7 @@ def test_wrong_equations_and_codecs_of_a_file_are_refused(code, message, tmp_pat
         import_file(tmp_path / "mine.py", {})
 
 
+@pytest.mark.rotating
 def test_a_codec_of_a_file_fits_any_algorithm_and_its_runs_are_replayed(tmp_path, monkeypatch, run_main):
     file = Path(__file__).with_name("own_compressor.py")
     flags = ["--codec", "ternary:least=0.4", "--backend", "threads", "--ps", "2", "--run-dir", "mine"]
@@ -271,6 +273,7 @@ def files(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("data", ["pair", "functions", pytest.param("sets", marks=pytest.mark.rotating)])
+@pytest.mark.rotating
 def test_model_and_data_of_files_train_and_are_recorded(data, files, run_main):
     files_of_run = ["--model", "my_model.py:build", "--data", f"my_data.py:{data}"]
     flags = [*files_of_run, "--backend", "threads", "--epochs", "5", "--checkpoint-steps", "1000"]
@@ -289,6 +292,7 @@ def test_model_and_data_of_files_train_and_are_recorded(data, files, run_main):
     assert f"test_accuracy {result['test_accuracy']:.4f}" in output.splitlines()[-1]
 
 
+@pytest.mark.rotating
 def test_evaluate_executes_no_file_that_only_the_folder_names(files, run_main):
     names = ["--model", "my_model.py:build", "--data", "my_data.py:pair"]
     flags = [*names, "--backend", "threads", "--steps", "4", "--checkpoint-steps", "1000"]
@@ -302,6 +306,7 @@ def test_evaluate_executes_no_file_that_only_the_folder_names(files, run_main):
     assert "the model of the run has 2 variables, 650 parameters" in errors
 
 
+@pytest.mark.rotating
 def test_a_model_by_name_trains_on_data_of_a_file_and_is_replayed(files, run_main):
     flags = ["--data", "my_data.py:pair", "--backend", "threads", "--learning-rate", "0.01"]
     code, _, errors = run_main("async_sgd", "--model", "mlp:hidden=8", *flags, "--steps", "20")
@@ -312,7 +317,7 @@ def test_a_model_by_name_trains_on_data_of_a_file_and_is_replayed(files, run_mai
     assert json.loads(output.splitlines()[-1])["examples"] == 8 * 5 * 32
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_model_of_a_file_trains_on_processes_and_resumes(files, warm, run_main):
     flags = ["--model", "my_model.py:build", "--data", "my_data.py:alone", "--checkpoint-steps", "10"]
     assert run_main("downpour", *flags, "--epochs", "2", "--run-dir", "runs/mine")[0] == 0

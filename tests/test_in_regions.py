@@ -53,6 +53,7 @@ def check_run(run):
 
 
 @pytest.mark.parametrize("delay", [0, 1])
+@pytest.mark.rotating
 def test_regions_with_servers_of_their_own_follow_the_equations_in_the_order_of_the_record(tmp_path, delay):
     scheme = SCHEME.but(merge_delay=delay)
     run = record(scheme, tmp_path, workers=3, ps=1 + REGIONS, backend="threads", steps=600)
@@ -63,6 +64,7 @@ def test_regions_with_servers_of_their_own_follow_the_equations_in_the_order_of_
         assert not judge(run).agrees
 
 
+@pytest.mark.rotating
 def test_a_run_is_stopped_early_and_all_its_messages_are_in_the_record(tmp_path, monkeypatch):
     more = []  # rounds that a worker does not know of when it is stopped; it has made those that its region has to tell
     note = Progress.stopped
@@ -74,7 +76,7 @@ def test_a_run_is_stopped_early_and_all_its_messages_are_in_the_record(tmp_path,
     check_run(run)
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_regions_on_processes_follow_the_equations(tmp_path):
     check_run(record(SCHEME, tmp_path, workers=3, ps=1 + REGIONS, steps=600, test=DIGITS.test))
 
@@ -158,12 +160,14 @@ def test_the_rates_of_a_region_follow_a_schedule_in_both_rules():
     assert TaskGraph(job).operations["serve_0"]
 
 
+@pytest.mark.rotating
 def test_a_message_that_is_not_finite_ends_the_run_without_advice_that_would_be_refused(tmp_path):
     with pytest.raises(Diverged, match="not finite") as refused:
         record(SCHEME, tmp_path, workers=2, ps=1 + REGIONS, backend="threads", data=spoiled, batch_size=8, steps=300)
     assert "on-nan" not in str(refused.value)
 
 
+@pytest.mark.rotating
 def test_a_lost_message_between_servers_ends_the_run_at_once(tmp_path, monkeypatch):
     """It may have been taken from the region, so it is not repeated."""
 
@@ -218,12 +222,12 @@ def test_workers_wait_for_no_link_between_regions(machines, tmp_path):
     assert np.percentile(exchanges(tmp_path / "3"), 95) < 1e6 * delay
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "victim",
     [("ps", 1), *(pytest.param(task, marks=pytest.mark.rotating) for task in [("ps", 0), ("worker", 1)])],
     ids=lambda task: "{}-{}".format(*task),
 )
+@pytest.mark.rotating
 def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(victim, machines, tmp_path):
     """Of the first ps, which no worker calls, only the silence is noticed; the loss of the others at once."""
     cluster = Run(machines, tmp_path, ps=1 + REGIONS, workers=2)

@@ -56,6 +56,7 @@ def batch(name, size=12):
 
 
 @pytest.mark.parametrize("name", ["dense", "images", pytest.param("text", marks=pytest.mark.slow)])
+@pytest.mark.rotating("others")
 def test_xla_computes_loss_gradient_state_and_seeds_to_rounding(name):
     keras.utils.set_random_seed(0)
     model = MODELS[name]()

@@ -339,6 +339,7 @@ def test_a_join_outside_of_a_block_says_what_it_is():
     assert not hasattr(distsgd.join(SyncSGD(), []), "backward")
 
 
+@pytest.mark.rotating
 def test_a_script_without_launch_is_one_worker_with_a_record(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["my_script.py"])
@@ -375,6 +376,7 @@ def test_a_script_without_launch_is_one_worker_with_a_record(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(("beta", "inner"), [("0.9", "momentum"), pytest.param("0", "sgd", marks=pytest.mark.rotating)])
+@pytest.mark.rotating
 def test_stepped_follows_the_steps_of_an_optimizer_of_the_script(launch, tmp_path, capsys, beta, inner):
     code, result = launch(STEPPED, beta)
     assert (code, result["steps"]) == (0, 20), result
@@ -451,6 +453,7 @@ def test_a_script_that_ends_in_a_round_exchanges_its_steps_and_leaves_a_record(l
         pytest.param("ADPSGD()", (), marks=pytest.mark.rotating),
     ],
 )
+@pytest.mark.rotating
 def test_replay_executes_the_recorded_gradients_of_a_script(launch, tmp_path, capsys, scheme, words):
     code, result = launch(RECORDED, scheme, *words, flags=["--record", "gradients"])
     assert code == 0, result
@@ -470,7 +473,6 @@ def test_replay_executes_the_recorded_gradients_of_a_script(launch, tmp_path, ca
         dispatch(["replay", str(run_dir)])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
@@ -478,6 +480,7 @@ def test_replay_executes_the_recorded_gradients_of_a_script(launch, tmp_path, ca
         pytest.param(("13", "14", "14"), "for worker 1, worker 2", marks=pytest.mark.rotating),
     ],
 )
+@pytest.mark.rotating
 def test_gossip_with_unequal_numbers_of_steps_ends_in_one_line(launch, steps, said):
     flags = ["--workers", "3", "--wait-seconds", str(patience(15))]
     code, result = launch(UNEQUAL, "DPSGD()", *steps, flags=flags)
@@ -485,7 +488,7 @@ def test_gossip_with_unequal_numbers_of_steps_ends_in_one_line(launch, steps, sa
     assert f" s {said}: without a parameter server all workers must make as many steps" in result["message"]
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_the_workers_of_pairs_may_make_unequal_numbers_of_steps(launch, tmp_path):
     code, result = launch(UNEQUAL, "ADPSGD(learning_rate=0.1)", "12", "17", "14", flags=["--workers", "3"])
     assert (code, result["updates"]) == (0, 43)
@@ -494,7 +497,7 @@ def test_the_workers_of_pairs_may_make_unequal_numbers_of_steps(launch, tmp_path
             np.testing.assert_array_equal(own["w"], center_of(tmp_path / "run"))
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_gossip_of_a_script_is_resumed_after_its_last_round(launch, tmp_path):
     flags = ["--checkpoint-steps", "5", "--record", "gradients"]
     for steps in ("13", "36"):
@@ -570,6 +573,7 @@ def test_a_join_without_steps_is_named_beside_one_that_has_some(tmp_path):
         ),
     ],
 )
+@pytest.mark.rotating
 def test_a_fault_of_the_script_ends_the_run(launch, capsys, what, code, said):
     found, result = launch(ERRORS, what)
     assert (found, result["exit_code"]) == (code, code)
@@ -578,6 +582,7 @@ def test_a_fault_of_the_script_ends_the_run(launch, capsys, what, code, said):
     assert result["outcome"] == {1: "failed", 2: "rejected"}[code]
 
 
+@pytest.mark.rotating
 def test_two_joins_of_a_script_train_two_centers_that_replay(launch, tmp_path, capsys):
     code, result = launch(TWO, flags=["--record", "gradients"])
     assert (code, result["algorithm"], result["steps"], result["updates"]) == (0, "local_sgd", 18, 3)
@@ -608,6 +613,7 @@ def test_two_joins_of_a_script_train_two_centers_that_replay(launch, tmp_path, c
     assert dispatch(["replay", str(run_dir)]) == 1
 
 
+@pytest.mark.rotating
 def test_each_of_two_joins_in_sequence_reports_its_figures(launch, tmp_path, capsys):
     code, result = launch(IN_SEQUENCE)
     assert code == 0, result
@@ -619,13 +625,13 @@ def test_each_of_two_joins_in_sequence_reports_its_figures(launch, tmp_path, cap
     assert "the last line" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_two_workers_read_a_large_center_at_once(launch):
     code, result = launch(LARGE, flags=["--transport", "sockets"])
     assert code == 0, result
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_script_joins_again_after_a_mistake_and_a_join_without_worker_0_ends(launch, tmp_path, capsys):
     code, result = launch(MISTAKES, flags=["--wait-seconds", str(patience(4))])
     said = capsys.readouterr().err
@@ -636,6 +642,7 @@ def test_a_script_joins_again_after_a_mistake_and_a_join_without_worker_0_ends(l
     assert (code, result["message"]) == (2, "worker-1: worker 0 has ended without a join named 'other'")
 
 
+@pytest.mark.rotating
 def test_a_restarted_script_continues_its_steps(launch, tmp_path):
     code, result = launch(RESTART, flags=["--max-restarts", "1", "--record", "gradients"])
     assert (code, result["recovery"]["restarts"]) == (0, {"worker-1": 1})
@@ -646,6 +653,7 @@ def test_a_restarted_script_continues_its_steps(launch, tmp_path):
     assert dispatch(["replay", str(tmp_path / "run")]) == 0
 
 
+@pytest.mark.rotating
 def test_an_optimizer_of_the_script_resumes_with_its_state(launch, tmp_path):
     found = {}
     for steps, folder, flags in (
@@ -703,6 +711,7 @@ def test_a_script_that_was_killed_resumes_from_its_checkpoint(launch, tmp_path):
         pytest.param(("DPSGD()", "SyncSGD()"), marks=pytest.mark.rotating),
     ],
 )
+@pytest.mark.rotating
 def test_ctrl_c_ends_all_scripts_and_writes_the_centers_and_checkpoints(launch, tmp_path, schemes):
     def interrupt():
         wait_until((tmp_path / "going").exists)
@@ -728,7 +737,6 @@ def test_ctrl_c_ends_all_scripts_and_writes_the_centers_and_checkpoints(launch, 
     np.testing.assert_allclose(center_of(tmp_path / "run" / "other"), expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "steps", "said"),
     [
@@ -736,6 +744,7 @@ def test_ctrl_c_ends_all_scripts_and_writes_the_centers_and_checkpoints(launch, 
         pytest.param("policy_gradient", "100", r"caught: ([5-9]\d|100)%", marks=pytest.mark.rotating),
     ],
 )
+@pytest.mark.rotating
 def test_the_example_trains(warm, tmp_path, capsys, name, steps, said):
     assert dispatch(["launch", "--run-dir", str(tmp_path), str(ROOT / "examples" / f"{name}.py"), steps]) == 0
     assert re.search(said, capsys.readouterr().err)

@@ -111,6 +111,7 @@ def by_hand(model, data):
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.rotating
 def test_a_run_takes_the_steps_that_keras_takes(name, tmp_path):
     """Masks, weights of outputs and all that is added to the loss count as in `fit`, and in the evaluation."""
     layers, data = MODELS[name]
@@ -183,6 +184,7 @@ def test_all_metrics_are_in_the_result_and_vectors_are_lists(tmp_path, capsys):
     assert [shown[f"test_f1_score/{i}"] for i in range(3)] == pytest.approx(evaluated["f1_score"], rel=1e-4)
 
 
+@pytest.mark.rotating
 def test_a_vector_named_accuracy_is_in_the_result_but_numbers_come_first(tmp_path):
     vector = run(with_metrics(keras.metrics.F1Score(name="accuracy")), (X, CLASSES), tmp_path / "vector").metrics
     assert len(vector["test_accuracy"]) == len(summary_rows(vector)["test accuracy"].split()) == 3
@@ -296,6 +298,7 @@ def test_a_model_or_data_that_cannot_be_trained_is_refused(model, data, message,
 @pytest.mark.parametrize(
     ("probe", "why"), [(True, "learning rate 1 is "), (False, "try a smaller learning rate than 1.0")]
 )
+@pytest.mark.rotating("others")
 def test_a_run_that_makes_the_model_worse_advises_a_smaller_rate(probe, why, tmp_path, capsys):
     keras.utils.set_random_seed(0)  # other initial weights may overflow, or have a rate that is not too large at first
     how = {"steps": 3, "verbose": True, "probe": probe}
@@ -319,6 +322,7 @@ def test_a_run_with_a_schedule_that_makes_the_model_worse_advises_no_number(tmp_
     assert "try a smaller learning rate, fewer workers" in result.metrics["advice"]
 
 
+@pytest.mark.rotating
 def test_a_resumed_run_with_nothing_left_to_do_is_refused(tmp_path):
     keep = Recovery(checkpoint_steps=1000)
     run(with_layer(LAYERS.Dense(3)), (X, Y), tmp_path, epochs=4, steps=None, recovery=keep)
@@ -343,6 +347,7 @@ def test_a_model_with_a_lambda_trains_without_a_warning_of_keras(tmp_path, recwa
     assert [str(warning.message) for warning in recwarn if "lambda" in str(warning.message)] == []
 
 
+@pytest.mark.rotating
 def test_a_masked_recurrent_layer_is_simulated_if_unrolled_else_refused(tmp_path):
     """A mask is data that a simulation has for each worker; with one worker the steps are those of `fit`."""
 
@@ -378,6 +383,7 @@ def without_input(*layers):
 
 
 @pytest.mark.parametrize("data", [(X, Y), elements()().batch(BATCH), lambda: elements()().batch(BATCH)])
+@pytest.mark.rotating("others")
 def test_a_model_without_an_input_is_built_on_the_data(data, tmp_path):
     result = run(model := without_input(LAYERS.Dense(3)), data, tmp_path, validation_data=(X, Y))
     assert model.input_shape == (None, 4)
@@ -426,6 +432,7 @@ def penalized():
         *(pytest.param(*one, marks=pytest.mark.rotating) for one in [(penalized, X), (coded, (X, None))]),
     ],
 )
+@pytest.mark.rotating("others")
 def test_a_model_whose_loss_needs_no_labels_trains_on_x_alone(make, data, tmp_path):
     result = run(model := make(), data, tmp_path, steps=STEPS, seed=SEED)
     for mine, keras_own in zip(model.get_weights(), by_hand(make(), (X,)), strict=True):
@@ -439,6 +446,7 @@ def test_a_model_whose_loss_needs_no_labels_trains_on_x_alone(make, data, tmp_pa
     [Cluster.local(2, backend="threads"), pytest.param(Cluster.local(2), marks=pytest.mark.slow)],
     ids=["threads", "processes"],
 )
+@pytest.mark.rotating
 def test_a_dataset_trains_as_its_arrays_do(cluster, tmp_path):
     weights, tested = [], []
     for i, (data, options) in enumerate(
@@ -463,6 +471,7 @@ def test_a_dataset_trains_as_its_arrays_do(cluster, tmp_path):
     np.testing.assert_allclose(tested, tested[0], rtol=1e-5)
 
 
+@pytest.mark.rotating
 def test_of_an_endless_generator_all_workers_get_their_steps(tmp_path):
     weights = []
     read = slice(STEPS * 2 * BATCH)  # examples of two workers

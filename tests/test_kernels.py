@@ -99,6 +99,7 @@ def _vectors(model):
     return embedded + sum(math.prod(v.shape) for v in biases)
 
 
+@pytest.mark.rotating
 def test_a_run_says_its_kernels_and_keeps_them_when_resumed(warm, unset, tmp_path):
     saving = {"recovery": Recovery(checkpoint_steps=2)}
     first = record(AsyncSGD(), tmp_path / "run", workers=1, steps=5, kernels="eigen", **saving)

@@ -97,7 +97,7 @@ def test_the_ports_of_a_run_are_invisible_from_outside(private_network, killed):
     assert len(ports) >= 3  # a ps and two workers listen
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_stopped_task_ends_the_run_with_its_name(background):
     going = background(AsyncSGD(), wait_seconds=patience(5))
     going.send("evaluator-0", signal.SIGSTOP)
@@ -107,7 +107,7 @@ def test_a_stopped_task_ends_the_run_with_its_name(background):
     assert (going.result["outcome"], going.result["exit_code"]) == ("timeout", 5)
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_fork_server_that_is_stopped_in_a_run_is_named(tmp_path):
     others = children()
     with keep_warm():
@@ -120,7 +120,7 @@ def test_a_fork_server_that_is_stopped_in_a_run_is_named(tmp_path):
         wait_until(lambda: not [pid for pid in children() if task_log(pid).endswith(("-0.log", "-1.log"))])
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_launcher_suspended_longer_than_any_wait_continues_its_run(tmp_path):
     """It ends by SIGTERM, as others by Ctrl-C."""
     seconds = patience(4)
@@ -139,7 +139,7 @@ def test_a_launcher_suspended_longer_than_any_wait_continues_its_run(tmp_path):
     assert process.returncode == 143, errors
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_an_all_reduce_ends_when_a_worker_does_not_answer(background):
     going = background(AllReduce(), workers=3, wait_seconds=patience(10))  # enough for three workers to start
     going.send("worker-2", signal.SIGSTOP)
@@ -226,6 +226,7 @@ class KillsAtTheResult(Callback):
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.rotating
 def test_a_task_that_dies_after_the_result_does_no_harm(warm, tmp_path):
     """Found by the soak."""
     run = record(AsyncSGD(), tmp_path / "run", workers=2, callbacks=[KillsAtTheResult()])

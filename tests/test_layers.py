@@ -269,6 +269,7 @@ def test_layers_need_equal_workers_that_wait_for_each_other():
             dispatch(["simulate", *words.split(), "--parameters", "1M", "--layers", "4"])
 
 
+@pytest.mark.rotating
 def test_advice_with_layers_lets_an_all_reduce_overlap():
     machines = Platform(step_ms=500.0, uplink="100Gbit", downlink="100Gbit", ps_link="100Gbit")
     question = Question(workers=16, parameters="1B")

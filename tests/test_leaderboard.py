@@ -99,7 +99,7 @@ def test_an_own_row_is_printed_with_the_others_and_not_kept(tmp_path, monkeypatc
         leaderboard.main(["dilocco"], tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_study_finds_settings_and_measures_them(monkeypatch):
     monkeypatch.setattr(leaderboard, "GRADIENTS", 256)
     (place,) = (one for one in leaderboard.PLACES if one.name == "federated")

@@ -104,6 +104,7 @@ SHARED = {"step_ms": 20, "compute": "lognormal:sigma=0.5", "latency": "2ms", "ps
 @pytest.mark.parametrize(
     ("scheme", "within"), [(AsyncSGD(), 0.1), (SyncSGD(), 0.1), (LocalSGD(communication_period=10), 0.2)]
 )
+@pytest.mark.rotating("others")
 def test_a_card_that_all_messages_share_is_not_taken_for_a_latency_of_each(tmp_path, scheme, within):
     """Four workers on record; 16 and 64 saturate the card. A private latency is 2 to 8 times too fast."""
     found = recorded(tmp_path, scheme, steps=600, **SHARED)
@@ -125,6 +126,7 @@ def test_a_card_that_all_messages_share_is_not_taken_for_a_latency_of_each(tmp_p
         (AsyncSGD(), 4, {"service": "2ms"}),
     ],
 )
+@pytest.mark.rotating("others")
 def test_a_card_is_told_from_a_lock_and_from_latencies_that_vary(tmp_path, scheme, workers, more):
     found = recorded(tmp_path, scheme, workers, steps=600, **SHARED, **more)
     assert found.card == pytest.approx(50e6 / 8, rel=0.06)
@@ -195,6 +197,7 @@ def test_a_round_of_gossip_has_one_latency_and_copies_for_neighbours(tmp_path, s
 
 
 @pytest.mark.parametrize("other", [AsyncSGD(), SyncSGD(backup_workers=2), LocalSGD(communication_period=10)])
+@pytest.mark.rotating("others")
 def test_the_fit_predicts_other_algorithms_worker_counts_and_periods(tmp_path, other):
     machines = {
         "step_ms": 20, "step_factors": "1,1.4", "compute": "shifted:fixed=0.5", "latency": "3ms", "service": "1ms",
@@ -309,6 +312,7 @@ def test_advice_for_machines_like_those_of_a_run(tmp_path, capsys):
     assert "a step          20 ms in the median" in output.err
 
 
+@pytest.mark.rotating
 def test_a_model_of_another_size_has_longer_messages_than_the_run(tmp_path, capsys):
     """One size of messages does not tell bytes from latency: all of it counts as bytes, and that is said."""
     recorded(tmp_path, AsyncSGD(), step_ms=20, compute="lognormal", latency="2ms")
@@ -328,6 +332,7 @@ def test_a_model_of_another_size_has_longer_messages_than_the_run(tmp_path, caps
     assert rates[1] == pytest.approx(6 / 0.420, rel=0.05)
 
 
+@pytest.mark.rotating
 def test_with_a_fitted_card_a_larger_model_is_slower_there_with_a_note(tmp_path, capsys):
     recorded(tmp_path, AsyncSGD(), steps=600, **SHARED)
     machines = ["--like", str(tmp_path), "--workers", "16", "--parameters", "50k"]

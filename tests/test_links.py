@@ -114,6 +114,7 @@ LINKS = [
 
 
 @pytest.mark.parametrize("links", LINKS, ids=str)
+@pytest.mark.rotating("others")
 def test_no_link_carries_more_than_its_rate(links, monkeypatch):
     """In any forecast of any algorithm, whose steps are short; of gossip on each graph."""
     platform = Platform(step_ms=1.0, **links)

@@ -56,6 +56,7 @@ def trained(tmp_path, logger, rate=0.1):
     return train(model, data, SyncSGD(learning_rate=rate), epochs=60, validation_data=data, callbacks=[logger], **how)
 
 
+@pytest.mark.rotating
 def test_weights_and_biases_has_settings_metrics_and_result(wandb, tmp_path):
     result = trained(tmp_path, WandbLogger(project="mine"))
     (_, begun), run = wandb.of("init")[0], wandb.results["init"]
@@ -70,6 +71,7 @@ def test_weights_and_biases_has_settings_metrics_and_result(wandb, tmp_path):
     assert all(isinstance(value, int | float) for value in summary.values())
 
 
+@pytest.mark.rotating
 def test_mlflow_has_settings_metrics_and_result(mlflow, tmp_path):
     result = trained(tmp_path, MLflowLogger(run_name="mine"))
     assert mlflow.of("start_run") == [((), {"run_name": "mine"})]
@@ -85,6 +87,7 @@ def test_mlflow_has_settings_metrics_and_result(mlflow, tmp_path):
     } == {"r1"}
 
 
+@pytest.mark.rotating
 def test_a_run_that_fails_is_marked_as_failed(wandb, mlflow, tmp_path):
     for logger in (WandbLogger(), MLflowLogger()):
         with pytest.raises(Diverged, match=r"not finite|became"):
@@ -104,6 +107,7 @@ def test_a_library_that_is_not_installed_is_named(name, logger, monkeypatch, tmp
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.rotating
 def test_the_command_line_logs(mlflow, tmp_path, capsys):
     words = ["simulate", "sync_sgd", "--dataset", "quadratic:dim=5", "--batch-size", "1", "--steps", "5"]
     assert dispatch([*words, "--run-dir", str(tmp_path / "run"), "--log", "mlflow", "--quiet"]) == 0

@@ -166,6 +166,7 @@ def protocol():
         yield Protocol(harness)
 
 
+@pytest.mark.rotating
 def test_a_worker_is_out_from_a_round_that_no_worker_has_begun_the_same_for_all(protocol):
     for k, end in enumerate((3, 5, 4, 4)):
         assert protocol.begin(k, end) == [losses.NEVER] * 4
@@ -181,6 +182,7 @@ def test_a_worker_is_out_from_a_round_that_no_worker_has_begun_the_same_for_all(
     assert protocol.harness.run("worker_flags").active.tolist() == [True, True, True, False]
 
 
+@pytest.mark.rotating
 def test_a_run_with_too_few_workers_left_or_without_worker_0_does_not_continue(protocol):
     assert protocol.lose(1, of=0, missed=0) == [False, False]
     assert protocol.lose(0, of=3, missed=0) == [True, True]
@@ -189,6 +191,7 @@ def test_a_run_with_too_few_workers_left_or_without_worker_0_does_not_continue(p
     assert [one["worker"] for one in protocol.described()] == [2, 3]
 
 
+@pytest.mark.rotating
 def test_a_worker_that_has_left_after_its_last_round_is_lost_only_to_those_that_have_not(protocol):
     for k in (1, 3):
         protocol.workers[k].calls.set_finished(0, 0)
@@ -198,6 +201,7 @@ def test_a_worker_that_has_left_after_its_last_round_is_lost_only_to_those_that_
     assert protocol.lose(1, of=2, missed=0) == [True, True]
 
 
+@pytest.mark.rotating
 def test_a_lost_worker_that_joins_again_takes_part_from_the_present_version(protocol):
     assert protocol.lose(0, of=3, missed=0) == [True, True]
     assert protocol.begin(0, 4)[3] == 0
@@ -245,7 +249,7 @@ def survived(run, lost):
     return outcome
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_gossip_continues_without_a_killed_worker_and_each_part_of_its_record_counts(going):
     run = going(RestingDPSGD(), steps=120)
     run.send("worker-2", signal.SIGKILL)
@@ -267,7 +271,6 @@ def test_gossip_continues_without_a_killed_worker_and_each_part_of_its_record_co
     assert not replay(run.run_dir, schemes).agrees
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "how", "lost"),
     [
@@ -279,6 +282,7 @@ def test_gossip_continues_without_a_killed_worker_and_each_part_of_its_record_co
     ],
     ids=["sgp", "noloco", "dsgd_tracking", "several-rounds-in-a-call", "shared-memory"],
 )
+@pytest.mark.rotating
 def test_other_gossip_continues_too(scheme, how, lost, going, monkeypatch):
     run = going(scheme, **{"steps": 240} | how)
     for k in lost:
@@ -296,8 +300,8 @@ def test_a_stopped_worker_is_killed_and_left_out(going):
     assert "silent for" in survived(run, [1]).result["recovery"]["warnings"][0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [RestingDPSGD, pytest.param(RestingTracking, marks=pytest.mark.rotating)])
+@pytest.mark.rotating
 def test_a_lost_worker_takes_part_again_when_the_run_is_resumed(kind, going, tmp_path):
     keep, scheme = Recovery(min_workers=2, checkpoint_steps=20), kind(milliseconds=40)
     run = going(scheme, steps=480, recovery=keep)  # a graph of several rounds in a call takes seconds to build
@@ -322,7 +326,7 @@ def test_a_lost_worker_takes_part_again_when_the_run_is_resumed(kind, going, tmp
     assert again.error() < TOLERANCE
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_checkpoint_at_the_end_needs_no_connection_to_a_lost_worker(going):
     run = going(UnwatchedDPSGD(), steps=120, workers=3, recovery=Recovery(min_workers=2, checkpoint_seconds=1e6))
     run.send("worker-1", signal.SIGKILL)
@@ -330,7 +334,7 @@ def test_a_checkpoint_at_the_end_needs_no_connection_to_a_lost_worker(going):
     assert checkpoint.newest(run.run_dir).version == 120
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_worker_that_is_killed_after_all_rounds_of_the_others_is_left_out(going):
     run = going(LeavingDPSGD(), steps=40, workers=3)
     (lost,) = survived(run, [2]).result["recovery"]["lost_workers"]

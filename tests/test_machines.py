@@ -119,7 +119,7 @@ def test_tasks_that_are_missing_are_named_with_their_addresses(machines, tmp_pat
     assert f"waited {seconds:g} s for ps 0 at {lonely.addresses.ps[0]} (" in str(error)
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_run_continues_after_bad_input_and_foreign_tasks(machines, tmp_path):
     """Garbage, a task with other hyperparameters, one of another cluster, second workers 0 and 1; then a replay."""
     cluster = Run(machines, tmp_path)
@@ -166,6 +166,7 @@ def test_a_run_continues_after_bad_input_and_foreign_tasks(machines, tmp_path):
 
 
 @pytest.mark.parametrize("how", [rotating("killed"), slow("stopped"), slow("unplugged")])
+@pytest.mark.rotating
 def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(how, machines, tmp_path):
     """A barrier is the harder case: the others are blocked in it."""
     if how == "unplugged" and not machines.real:
@@ -222,7 +223,7 @@ def test_a_slow_and_lossy_network_changes_nothing_but_the_time(scheme, machines,
     assert tasks["worker", 0].recorded().error() < TOLERANCE
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_script_that_calls_train_is_started_on_every_machine(machines, tmp_path):
     cluster = Run(machines, tmp_path, workers=1)
     results = {}
@@ -353,6 +354,7 @@ def survived(chief, workers=2):
     ],
     ids=lambda value: getattr(value, "name", None) or "-".join(map(str, value)),
 )
+@pytest.mark.rotating
 def test_a_killed_task_is_started_again_by_its_program_and_takes_its_place(scheme, victim, machines, tmp_path):
     """ps 0 is where the tasks meet: it comes back with empty tables."""
     cluster = Run(machines, tmp_path, ps=2)
@@ -381,6 +383,7 @@ def test_a_killed_task_is_started_again_by_its_program_and_takes_its_place(schem
     ],
     ids=str,
 )
+@pytest.mark.rotating
 def test_a_machine_that_was_lost_is_back_in_the_run_with_the_same_command(how, victim, machines, tmp_path):
     cluster = Run(machines, tmp_path)
     options = {"steps": 400, "recovery": AGAIN, "wait_seconds": patience(30)}
@@ -403,6 +406,7 @@ def test_a_machine_that_was_lost_is_back_in_the_run_with_the_same_command(how, v
 
 
 @pytest.mark.parametrize("scheme", [slow(Resting()), rotating(RestingTogether())], ids=lambda scheme: scheme.name)
+@pytest.mark.rotating
 def test_a_run_continues_without_a_lost_machine_if_that_is_allowed(scheme, machines, tmp_path):
     cluster = Run(machines, tmp_path)
     tasks = cluster.start_all(scheme, steps=300, recovery={"min_workers": 1}, wait_seconds=patience(4))
@@ -416,6 +420,7 @@ def test_a_run_continues_without_a_lost_machine_if_that_is_allowed(scheme, machi
 
 
 @pytest.mark.parametrize("how", [rotating("killed"), rotating("crashed"), slow("unplugged")])
+@pytest.mark.rotating
 def test_gossip_continues_without_a_lost_machine(how, machines, tmp_path):
     if how == "unplugged" and not machines.real:
         pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
@@ -443,7 +448,7 @@ def test_gossip_continues_without_a_lost_machine(how, machines, tmp_path):
     assert chief.recorded().error() < TOLERANCE
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_gossip_ends_at_once_when_too_few_machines_are_left(machines, tmp_path):
     """The workers that are left do not wait for the limit: then the error would be another one."""
     cluster = Run(machines, tmp_path, ps=0, workers=3)
@@ -458,7 +463,7 @@ def test_gossip_ends_at_once_when_too_few_machines_are_left(machines, tmp_path):
     assert "worker 1, worker 2 lost: fewer workers are left than min_workers=2" in str(error)
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_worker_that_the_others_have_left_out_does_not_end_their_run(machines, tmp_path):
     cluster = Run(machines, tmp_path, ps=0, workers=3)
     tasks = cluster.start_all(CutDPSGD(), steps=120, recovery={"min_workers": 2}, wait_seconds=patience(20))
@@ -470,7 +475,7 @@ def test_a_worker_that_the_others_have_left_out_does_not_end_their_run(machines,
     assert chief.recorded().error() < TOLERANCE
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_worker_that_hangs_is_ended_and_restarted(machines, tmp_path):
     """Its process is there and answers, but sends no messages; its own program cannot know."""
     (tmp_path / "armed").touch()
@@ -512,6 +517,7 @@ def test_a_machine_that_does_not_come_back_ends_the_run_everywhere(machines, tmp
 
 
 @pytest.mark.parametrize("number", [slow(0), rotating(2)], ids=["ps 0", "worker 1"])
+@pytest.mark.rotating
 def test_a_run_gets_over_a_network_that_was_cut(number, machines, tmp_path):
     if not machines.real:
         pytest.skip(f"this machine allows no network of its own: {machines.refusal}")
@@ -536,6 +542,7 @@ def test_a_run_gets_over_a_network_that_was_cut(number, machines, tmp_path):
     [rotating(False, False), rotating(False, True), rotating(True, False), slow(True, True)],
     ids=["again, with the chief", "again, of its own", "resume, with the chief", "resume, of its own"],
 )
+@pytest.mark.rotating
 def test_a_run_over_several_machines_resumes_from_its_checkpoint(elsewhere, separate_evaluator, machines, tmp_path):
     """With rounds of five steps, 62 steps end in a round of two, which only the chief's run directory knows."""
     where = tmp_path / "first"
@@ -599,7 +606,6 @@ def launch_on(machines, folder, *words, ps=1):
     return codes
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "ps"),
     [
@@ -607,6 +613,7 @@ def launch_on(machines, folder, *words, ps=1):
         rotating(*["AllReduce(learning_rate=0.1)"] * 2, 0),
     ],
 )
+@pytest.mark.rotating
 def test_a_script_on_several_machines_trains_two_centers(machines, tmp_path, first, second, ps):
     codes = launch_on(machines, tmp_path, first, second, ps=ps)
     assert set(codes.values()) == {0}
@@ -627,7 +634,6 @@ def test_a_script_on_several_machines_trains_two_centers(machines, tmp_path, fir
     assert 0 < later["seconds_training"] < later["seconds_total"]  # on the clock of this machine
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -637,6 +643,7 @@ def test_a_script_on_several_machines_trains_two_centers(machines, tmp_path, fir
         rotating(["AllReduce()", "None"], 2, "all_reduce has no ps: leave --ps_hosts out"),
     ],
 )  # fmt: skip
+@pytest.mark.rotating
 def test_a_fault_of_a_script_ends_its_run_on_all_machines(machines, tmp_path, words, code, said):
     codes = launch_on(machines, tmp_path, *words)
     result = json.loads((tmp_path / "run" / "result.json").read_text())

@@ -42,6 +42,7 @@ IN_CALLS = Normalised(communication_period=1), normalised, 504  # so long that s
         pytest.param("processes", *IN_CALLS, id="long on processes", marks=pytest.mark.rotating),
     ],
 )
+@pytest.mark.rotating
 def test_means_are_those_of_the_equations(backend, scheme, replay, steps, tmp_path):
     run = record(scheme, tmp_path, workers=3, backend=backend, steps=steps, batch_size=8, hidden=HIDDEN)
     expected = replay(run)
@@ -76,6 +77,7 @@ def test_a_mean_that_the_scheme_has_not_declared_is_refused(backend, tmp_path):
         record(Undeclared(), tmp_path, backend=backend, steps=2, batch_size=8, hidden=HIDDEN)
 
 
+@pytest.mark.rotating
 def test_a_run_counts_the_bytes_of_its_means(tmp_path):
     run = record(PowerSGD(), tmp_path, workers=3, backend="simulation", steps=4, batch_size=8, hidden=HIDDEN)
     side = means.side_of(len(run.start))

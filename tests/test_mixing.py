@@ -58,6 +58,7 @@ def most(kind, graph, workers):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.rotating("others")
 def test_without_gradients_nothing_grows_on_any_graph_of_4_to_32_workers(kind):
     grown = {}
     for graph, workers in GRAPH_SIZES:
@@ -75,6 +76,7 @@ def test_without_gradients_nothing_grows_on_any_graph_of_4_to_32_workers(kind):
 
 @pytest.mark.parametrize("kind", OUTER, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("graph", ["one-peer", "exponential", "random-matching"])
+@pytest.mark.rotating("others")
 def test_a_momentum_above_the_limit_drives_workers_apart_and_is_refused(kind, graph):
     rate = kind().consensus_rate
     for workers in (4, 16):
@@ -103,6 +105,7 @@ def test_all_doors_refuse_a_momentum_that_drives_workers_apart(tmp_path):
 
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.rotating("others")
 def test_the_linear_round_is_that_of_the_rules_on_a_quadratic(kind, graph):
     workers, eta, curvature, rng = 4, 0.1, 3.0, np.random.default_rng(1)
     more = {"momentum": 0.4, "outer_learning_rate": 0.8, "consensus_rate": 0.6} | SGD if kind in OUTER else {}
@@ -195,6 +198,7 @@ TABLES = {DPSGD: largest_step, DSGDTracking: largest_step, GASLoC: largest_momen
 
 
 @pytest.mark.parametrize("kind", TABLES, ids=lambda kind: kind.name)
+@pytest.mark.rotating("others")
 def test_the_limits_in_the_docstring_are_those_of_the_rules(kind):
     text = __import__(kind.__module__, fromlist=["x"]).__doc__
     rows = [line.split() for line in text.splitlines() if re.match(rf" +({'|'.join(GRAPHS)}) +\d", line)]

@@ -58,6 +58,7 @@ def test_the_gradient_matches_keras_with_regularization_and_sample_weights():
         ("transformer:layers=2,width=8,heads=2", (6,)),
     ],
 )
+@pytest.mark.rotating("others")
 def test_the_loss_rises_along_each_part_of_the_gradient_by_its_norm(name, shape):
     """Central differences of the loss in the direction of the gradient of one variable at a time."""
     flat = ModelRecipe.named(name, shape, 10, 0).flat()

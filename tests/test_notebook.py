@@ -44,8 +44,8 @@ class Reader(NotebookClient):
         return super().process_message(msg, cell, cell_index)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the client's
+@pytest.mark.rotating
 def test_a_run_shows_only_one_line_that_changes_and_a_small_table(tmp_path):
     sources = IMPORTS, MODEL, TRAINING, "result.plot(x='updates')", "result"
     cells = [nbformat.v4.new_code_cell(source) for source in sources]

@@ -54,6 +54,7 @@ def adam_with_variance(given, frozen_after):
     return np.array(path)
 
 
+@pytest.mark.rotating
 def test_before_the_variance_is_frozen_it_is_adam_on_mean_gradients():
     given = gradients(EARLY)
     np.testing.assert_allclose(played(given)[1], adam_with_variance(given, EARLY), rtol=1e-6)
@@ -70,6 +71,7 @@ def test_without_compression_it_is_adam_with_a_frozen_variance(ps):
     assert max(np.abs(error).max() for error in kept(group, "error")) == 0
 
 
+@pytest.mark.rotating
 def test_what_is_not_sent_is_kept_on_both_sides():
     """m − β₁ m' − (1 − β₁) ḡ is what both kept before, less what they keep now: nothing of a gradient is lost."""
     given = gradients(40)
@@ -84,6 +86,7 @@ def test_what_is_not_sent_is_kept_on_both_sides():
     assert 0.01 < np.abs(before).max() < 10 * np.abs(moment).max()
 
 
+@pytest.mark.rotating
 def test_workers_keep_the_center_of_the_server_and_a_weight_without_variance_stays():
     given = gradients(30)
     given[20:, :, 4] = 1.0  # its first gradients come after the variance is frozen

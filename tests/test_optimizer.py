@@ -110,6 +110,7 @@ def test_variables_are_where_xla_finds_them_on_a_gpu():
     ],
     ids=lambda value: getattr(value, "name", value),
 )
+@pytest.mark.rotating
 def test_slices_and_codecs_are_those_of_a_group(scheme, codec):
     how: Any = {"workers": 3, "ps": 3, "codec": codec}
     assert distance(trained(scheme, 24, jit_compile=True, **how), grouped(scheme, 24, **how)) < TOLERANCE
@@ -121,6 +122,7 @@ OTHER_OWN = [pytest.param(s, marks=pytest.mark.rotating) for s in (Normalised(),
 @pytest.mark.parametrize(
     "scheme", [PowerSGD(), RandomPart(), Weighed(learning_rate=0.1), *OTHER_OWN], ids=lambda scheme: scheme.name
 )
+@pytest.mark.rotating("others")
 def test_means_rows_and_losses_are_those_of_a_group(scheme):
     assert distance(trained(scheme, 18, workers=3), grouped(scheme, 18, workers=3)) < TOLERANCE
 
@@ -137,6 +139,7 @@ def test_random_order_depends_on_the_seed():
     assert distance(one, other) > 1e-4
 
 
+@pytest.mark.rotating
 def test_long_run_plans_its_turns_again():
     scheme, steps = AsyncSGD(learning_rate=0.01), 700
     assert distance(trained(scheme, steps, workers=3), grouped(scheme, steps, workers=3)) < TOLERANCE
@@ -184,6 +187,7 @@ def test_callback_at_any_place_gives_others_the_center():
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.rotating("others")
 def test_saved_model_continues_as_if_it_had_not_been_saved(tmp_path, jit_compile):
     def made():
         return Optimizer(Downpour(communication_period=3), workers=3, order="random", seed=3, clipnorm=1.0)
@@ -229,6 +233,7 @@ ROTATING = [pytest.param(name, marks=pytest.mark.rotating) for name in SCHEMES i
 
 
 @pytest.mark.parametrize("name", [*BEGUN, *ROTATING])
+@pytest.mark.rotating("others")
 def test_weights_that_were_changed_begin_a_new_run(name):
     scheme = SCHEMES[name]
     workers = workers_of(scheme)
@@ -308,6 +313,7 @@ class Ascent(keras.Model):
 
 
 @pytest.mark.parametrize("how", [{}, {"run_eagerly": True}, {"steps_per_execution": 5}], ids=str)
+@pytest.mark.rotating("others")
 def test_own_train_step_trains(how):
     keras.utils.set_random_seed(0)
     model = Ascent()

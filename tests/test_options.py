@@ -42,6 +42,7 @@ def test_numbers_of_numpy_are_taken_for_those_of_python(tmp_path):
     assert (config["batch_size"], config["hyperparameters"]["communication_period"]) == (8, 2)
 
 
+@pytest.mark.rotating
 def test_l2_is_added_before_the_gradient_is_clipped_to_the_norm(tmp_path):
     run = threads(AsyncSGD(), tmp_path, l2=0.5, clip_norm=2.0)
 
@@ -55,6 +56,7 @@ def test_l2_is_added_before_the_gradient_is_clipped_to_the_norm(tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["threads", "simulation"])
+@pytest.mark.rotating
 def test_hostile_workers_compute_with_the_negative_of_their_gradients(backend, tmp_path):
     run = threads(SyncSGD(), tmp_path, hostile="sign-flip:2", backend=backend, schedule=(), steps=12)
     center = run.start
@@ -65,6 +67,7 @@ def test_hostile_workers_compute_with_the_negative_of_their_gradients(backend, t
 
 
 @pytest.mark.parametrize("backend", ["threads", "simulation"])
+@pytest.mark.rotating
 def test_workers_train_on_the_clients_that_are_drawn_in_each_round(backend, tmp_path):
     """Three workers play seven clients: some twice, each on its next batches, and no two the same in a round."""
     how = {"participation": 0.42, "skew": "dirichlet:alpha=0.5", "schedule": (), "steps": 12}
@@ -96,6 +99,7 @@ def checked_average(run, path, most, folder):
     return average
 
 
+@pytest.mark.rotating
 def test_the_average_follows_the_center_and_is_what_the_model_gets(tmp_path):
     run = threads(AsyncSGD(), tmp_path, ema_decay=0.8)
     path = asynchronous_rules.async_sgd(run.start, run.gradient, run.order, 3, eta=0.1)
@@ -105,6 +109,7 @@ def test_the_average_follows_the_center_and_is_what_the_model_gets(tmp_path):
 
 
 @pytest.mark.parametrize("scheme", [Serial(), AllReduce()], ids=lambda s: s.name)
+@pytest.mark.rotating("others")
 def test_without_a_server_the_average_moves_with_every_step(scheme, tmp_path):
     run = threads(scheme, tmp_path, workers=1, schedule=(), steps=70, ema_decay=0.9)
     checked_average(run, asynchronous_rules.serial(run.start, run.gradient, 70, eta=0.2), 0.9, tmp_path)
@@ -114,6 +119,7 @@ def cosine(initial, steps):
     return lambda t: initial * (1 + np.cos(np.pi * min(t, steps) / steps)) / 2
 
 
+@pytest.mark.rotating
 def test_a_schedule_of_keras_is_a_function_of_the_local_step(tmp_path):
     """Of one worker: together they are no faster."""
     schedule = keras.optimizers.schedules.CosineDecay(0.3, 20)
@@ -124,6 +130,7 @@ def test_a_schedule_of_keras_is_a_function_of_the_local_step(tmp_path):
     np.testing.assert_allclose(run.center, theta, **CLOSE)
 
 
+@pytest.mark.rotating
 def test_a_server_s_schedule_counts_local_steps_of_the_average_worker(tmp_path):
     scheme = Downpour(communication_period=2, server_learning_rate=keras.optimizers.schedules.CosineDecay(0.1, 20))
     run = threads(scheme, tmp_path)
@@ -151,7 +158,7 @@ def test_a_scheme_without_a_single_rate_has_no_schedule():
         shaped(SyncSGDLR(), "cosine", 100)
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_devices_train_a_model_with_batch_normalisation_and_dropout(tmp_path):
     layers = keras.layers
     model = keras.Sequential(
@@ -172,6 +179,7 @@ def test_devices_train_a_model_with_batch_normalisation_and_dropout(tmp_path):
     assert result.metrics["test_accuracy"] > 0.9
 
 
+@pytest.mark.rotating
 def test_running_statistics_are_the_means_of_those_of_the_workers_shards(tmp_path):
     """Each batch is the whole shard, so that NumPy knows its mean and variance."""
     data = np.random.default_rng(0).normal([1, -2, 3], [1, 2, 3], (60, 3)).astype("f"), np.zeros(60, "i")

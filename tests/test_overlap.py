@@ -79,6 +79,7 @@ class Meeting(Scheme):
         ),
     ],
 )
+@pytest.mark.rotating
 def test_a_worker_makes_its_last_steps_before_the_others_have_sent_their_messages(numbers, backend, warm, tmp_path):
     (folder := tmp_path / "made").mkdir()
     how = {"steps": 4, "batch_size": 4, "run_dir": tmp_path / "run", "verbose": False}
@@ -121,6 +122,7 @@ class Scaling(Mixing):
 
 
 @pytest.mark.parametrize("numbers", [{}, {"delay": 5}, {"delay": 1, "communication_period": 1}, {"delay": 0}])
+@pytest.mark.rotating("others")
 def test_workers_that_reduce_are_those_of_a_barrier(numbers):
     one, other = (played(Mixing(sync=sync, **numbers)) for sync in (Barrier(), Collective()))
     assert one.version == other.version > 5
@@ -183,6 +185,7 @@ def test_an_all_reduce_with_a_delay_makes_each_step_along_the_mean_gradient_of_t
 
 
 @pytest.mark.parametrize(("delay", "limit"), [(0, 2.0), (1, 1.0)])
+@pytest.mark.rotating
 def test_a_delay_of_one_step_halves_the_largest_stable_rate_of_all_reduce(delay, limit):
     scheme = AllReduce(delay=delay)
     assert largest_rate(scheme, 2, 0.0, curvature=4.0) == pytest.approx(limit / 4)
@@ -201,6 +204,7 @@ def played(scheme, steps=47, seed=0, ps=1):
     return group
 
 
+@pytest.mark.rotating
 def test_without_a_delay_and_mixing_streaming_diloco_is_diloco_bit_for_bit():
     one, other = (
         played(DiLoCo(communication_period=7)),
@@ -333,6 +337,7 @@ def test_fragments_are_exchanged_in_turn_and_send_as_much_in_a_period_as_one(tmp
 
 
 @pytest.mark.parametrize("ps", [1, 3])
+@pytest.mark.rotating
 def test_slices_of_several_servers_know_their_fragments(ps):
     scheme = StreamingDiLoCo(communication_period=6, fragments=3)
     assert (played(scheme, ps=ps).center == played(scheme).center).all()

@@ -191,6 +191,7 @@ print([name for name in {HEAVY} if name in sys.modules])
     assert done.stdout == "[]\n", done.stderr
 
 
+@pytest.mark.rotating
 def test_a_lazy_module_is_imported_once_when_threads_first_read_it(tmp_path):
     code = """
 import copy, pickle, sys, threading

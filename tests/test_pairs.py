@@ -93,6 +93,7 @@ def test_as_many_vectors_travel_back_as_to_the_peers():
 
 
 @pytest.mark.parametrize("topology", ["ring", "complete", "exponential"])
+@pytest.mark.rotating("others")
 def test_an_event_moves_the_mean_of_the_workers_by_its_gradient_alone(topology):
     """The average of a pair keeps the mean: after each event it has moved by −η g / W."""
     group, random = group_of(5, topology), np.random.default_rng(0)
@@ -129,6 +130,7 @@ def test_a_worker_takes_its_gradient_where_it_was_after_its_last_step():
     np.testing.assert_allclose(group.point(0), START - 0.5)
 
 
+@pytest.mark.rotating
 def test_workers_at_rest_come_together():
     group = group_of(16)
     for k in range(16):
@@ -162,6 +164,7 @@ def test_one_worker_is_serial_sgd():
         pytest.param("complete", "processes", 3, 12, 4000, marks=pytest.mark.slow),  # vectors in shared memory
     ],
 )
+@pytest.mark.rotating
 def test_a_run_is_that_of_the_equations(topology, backend, workers, steps, hidden, tmp_path):
     run = record(
         ADPSGD(topology=topology),
@@ -253,6 +256,7 @@ def test_what_pairs_cannot_do_is_refused(tmp_path):
         record(ADPSGD(), tmp_path, backend="threads", steps=2, participation=0.5, **FEW)
 
 
+@pytest.mark.rotating
 def test_a_gradient_that_is_not_finite_ends_the_run(tmp_path):
     with pytest.raises(Diverged, match="not finite"):
         record(ADPSGD(learning_rate=3e38), tmp_path, workers=3, backend="threads", steps=40, **FEW)

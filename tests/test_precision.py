@@ -62,6 +62,7 @@ def on_a_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize("scheme", [AsyncSGD(), pytest.param(DiLoCo(), marks=pytest.mark.slow)], ids=lambda s: s.name)
+@pytest.mark.rotating
 def test_an_honest_run_in_tf32_agrees_and_a_rate_wrong_by_one_percent_does_not(scheme, on_a_gpu, tmp_path):
     record(scheme, tmp_path, backend="threads", hidden=(16,), steps=120)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -75,6 +76,7 @@ def test_an_honest_run_in_tf32_agrees_and_a_rate_wrong_by_one_percent_does_not(s
     assert verdict.differs or scheme.name == "diloco"  # Adam divides: TF32 explains 1 %, which is not decided
 
 
+@pytest.mark.rotating
 def test_signs_in_tf32_are_not_decided_and_the_remedy_is_named(on_a_gpu, tmp_path, run_main):
     record(SignSGDMV(learning_rate=0.003), tmp_path, backend="threads", hidden=(16,), steps=60)
     code, said, _ = run_main("replay", str(tmp_path))

@@ -143,6 +143,7 @@ RUNS = [  # the last ones rotate
     ("name", "backend", "dataset", "flags"),
     [pytest.param(*run, id=run[0], marks=[pytest.mark.rotating] if run in RUNS[3:] else []) for run in RUNS],
 )
+@pytest.mark.rotating
 def test_a_run_on_a_problem_gets_nearer_to_its_minimum_and_replays(
     name, backend, dataset, flags, warm, tmp_path, capsys
 ):
@@ -160,6 +161,7 @@ def test_a_run_on_a_problem_gets_nearer_to_its_minimum_and_replays(
             read(run_dir, SCHEMES)
 
 
+@pytest.mark.rotating
 def test_asynchronous_sgd_is_biased_to_the_minima_of_fast_workers(warm, tmp_path, capsys):
     """f_i = ¼ (x − a_i)² with speeds 1, 2, 5, 20: it comes to rest at Σ (a_i / τ_i) / Σ (1 / τ_i), not at the mean."""
     command = (
@@ -195,6 +197,7 @@ def test_top_1_without_memory_diverges_by_the_factor_of_the_paper():
     assert memory.agrees(memory.measure())
 
 
+@pytest.mark.rotating
 def test_krum_chooses_honest_gradients_where_the_mean_fails():
     (krum,) = (each for each in reproduced.EXPERIMENTS if each.name == "krum")
     numbers = krum.measure()
@@ -209,6 +212,7 @@ def test_messages_of_powersgd_have_the_sizes_of_the_papers_tables():
     assert not sizes.agrees(numbers | {"lstm2": 39.0})
 
 
+@pytest.mark.rotating
 def test_a_draw_of_clients_without_replacement_adds_the_variance_of_the_closed_form():
     (sampling,) = (each for each in reproduced.EXPERIMENTS if each.name == "sampling")
     numbers = sampling.measure()

@@ -83,6 +83,7 @@ def test_a_transcription_declares_what_the_scheme_does(name):
     ],
     ids=lambda arguments: " ".join(arguments[:3]),
 )
+@pytest.mark.rotating
 def test_the_record_of_a_run_is_what_the_equations_say(arguments, warm, tmp_path, capsys):
     name, *rest = arguments
     folder = run(tmp_path / "run", name, *rest)
@@ -106,6 +107,7 @@ def voted(tmp_path_factory):
     return folder
 
 
+@pytest.mark.rotating
 def test_a_run_that_float32_makes_diverge_is_judged_by_earlier_test_losses(voted, capsys):
     verdict = replay(voted, SCHEMES)
     assert CERTAIN < verdict.error < verdict.limit
@@ -120,6 +122,7 @@ def test_a_run_that_float32_makes_diverge_is_judged_by_earlier_test_losses(voted
 @pytest.mark.parametrize(
     ("rule", "factor"), [("learning_rate", 1.01), ("learning_rate", 0.99), ("momentum", 0.99), ("momentum", 0.5)]
 )
+@pytest.mark.rotating("others")
 def test_such_a_run_differs_from_a_rule_with_another_number(rule, factor, voted):
     run = read(voted, SCHEMES)
     values = Hyperparameters(run.hyperparameters, **{rule: factor * run.hyperparameters[rule]})
@@ -134,6 +137,7 @@ def test_such_a_run_differs_if_its_later_losses_are_of_other_versions(voted):
     assert verdict.reason.startswith("the test loss at update 1")
 
 
+@pytest.mark.rotating
 def test_a_run_that_is_resumed_is_replayed_from_its_beginning(warm, tmp_path, capsys):
     run(tmp_path / "run", "async_sgd", "--checkpoint-steps", "30")
     run(tmp_path / "run", "async_sgd", "--checkpoint-steps", "30", "--steps", "60")

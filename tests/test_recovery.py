@@ -58,6 +58,7 @@ def test_slices_of_any_number_of_ps_make_the_same_vectors(parts):
 # Resuming.
 
 
+@pytest.mark.rotating
 def test_an_interrupted_run_resumes_in_another_folder_from_its_checkpoint(warm, tmp_path):
     keep = Recovery(checkpoint_steps=20)
     run = Going(Resting(), tmp_path / "run", updates=0, steps=480, workers=2, recovery=keep)
@@ -86,6 +87,7 @@ def test_a_run_with_several_rounds_per_call_resumes_past_its_old_end(warm, tmp_p
     assert again.error() < TOLERANCE
 
 
+@pytest.mark.rotating
 def test_a_checkpoint_of_another_run_is_refused(warm, tmp_path):
     keep = Recovery(checkpoint_steps=20)
     record(AsyncSGD(), tmp_path / "run", workers=2, steps=20, recovery=keep, **SMALL)
@@ -112,6 +114,7 @@ def test_a_checkpoint_of_another_run_is_refused(warm, tmp_path):
     ],
     ids=lambda value: getattr(value, "name", value),
 )
+@pytest.mark.rotating
 def test_a_task_killed_at_that_moment_is_restarted_and_the_run_replays(scheme, moment, victim, warm, tmp_path):
     (tmp_path / "armed").touch()
     pausing = scheme(folder=str(tmp_path), moment=moment)
@@ -153,7 +156,7 @@ def test_a_run_without_trace_survives_losing_ps_and_evaluator_with_counts(going)
     assert not (run.run_dir / "trace.npz").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_stopped_ps_is_started_again_and_its_state_restored(going):
     run = going(AsyncSGD(), steps=300, workers=2, wait_seconds=patience(5), recovery=OFTEN)
     run.send("ps-0", signal.SIGSTOP)
@@ -174,7 +177,7 @@ def test_a_ps_lost_beside_a_stopped_worker_is_restored_and_both_restarted(steps,
     assert {"worker-2", "ps-1"} <= run.survived()["restarts"].keys()
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_synchronous_run_continues_without_a_lost_worker(going):
     some = Recovery(min_workers=2)
     run = going(SyncSGD(), steps=300, workers=3, wait_seconds=patience(8), recovery=some)
@@ -186,7 +189,7 @@ def test_a_synchronous_run_continues_without_a_lost_worker(going):
     assert outcome.error() < TOLERANCE
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_stopped_worker_is_named_by_an_asynchronous_run_without_restarts(warm, tmp_path):
     run = Lasting(AsyncSGD(), tmp_path / "run", wait_seconds=patience(4))
     run.send("worker-1", signal.SIGSTOP)

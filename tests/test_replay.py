@@ -305,6 +305,7 @@ def test_a_group_follows_equations_that_notice_a_slightly_wrong_number(name):
 
 
 @pytest.mark.parametrize("name", ["async_sgd", pytest.param("all_reduce", marks=pytest.mark.rotating)])
+@pytest.mark.rotating
 def test_a_long_run_with_several_rounds_in_a_call_replays(name, warm, tmp_path):
     run = record(RUNS[name], tmp_path / "run", workers=3, steps=504, hidden=(16,), batch_size=8, jit="on")
     assert run.result["arithmetic"]["xla"]
@@ -314,6 +315,7 @@ def test_a_long_run_with_several_rounds_in_a_call_replays(name, warm, tmp_path):
 @pytest.mark.parametrize(
     ("scheme", "backend"), [(Serial(), "processes"), (MultiGPU(), "threads")], ids=["serial", "multi_gpu"]
 )
+@pytest.mark.rotating
 def test_one_process_replays(scheme, backend, warm, tmp_path):
     run = record(scheme, tmp_path / "run", workers=1, steps=150, backend=backend)
     assert moved(run) > 0.05
@@ -322,6 +324,7 @@ def test_one_process_replays(scheme, backend, warm, tmp_path):
     assert run.result["updates"] == 150
 
 
+@pytest.mark.rotating
 def test_the_barrier_replays_on_threads_where_everything_is_fast(tmp_path):
     """Once a token could be taken before the version was counted: a rare hang or a dropped message."""
     run = record(SyncSGD(), tmp_path / "run", workers=4, backend="threads", steps=300, hidden=(8,))
@@ -333,6 +336,7 @@ CRASHES = Platform(failures="crashes:every=300ms,down=50ms")
 
 
 @pytest.mark.parametrize("kind", [AsyncDiLoCo, HALoS], ids=lambda kind: kind.name)
+@pytest.mark.rotating("others")
 def test_workers_that_crash_start_anew_in_the_equations(kind, tmp_path):
     """A worker that had crashed was taken for the message of another."""
     scheme = kind(communication_period=4, inner_optimizer="sgd", learning_rate=0.1)
@@ -341,11 +345,12 @@ def test_workers_that_crash_start_anew_in_the_equations(kind, tmp_path):
     assert run.error() < TOLERANCE
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_the_replay_agrees_when_a_slow_update_is_under_the_lock(warm, tmp_path):
     assert record(SlowAsyncSGD(), tmp_path / "run", steps=200).error() < TOLERANCE
 
 
+@pytest.mark.rotating
 def test_the_replay_fails_when_there_is_no_lock(warm, tmp_path):
     assert record(NoLock(), tmp_path / "run", steps=200).error() > 10 * TOLERANCE
 

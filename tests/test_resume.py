@@ -56,6 +56,7 @@ def go_on(model, run_dir, steps, learning_rate=0.1):
     )
 
 
+@pytest.mark.rotating
 def test_a_cell_run_again_resumes_and_with_another_model_is_refused(tmp_path):
     first, again, other = cell(), cell(), cell(units=9)
     assert first.name != again.name
@@ -136,6 +137,7 @@ ROTATING = pytest.mark.rotating
 
 
 @pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=ROTATING) for name in OTHERS)])
+@pytest.mark.rotating
 def test_an_interrupted_run_that_is_resumed_is_the_uninterrupted_one(name, halfway, tmp_path):
     """Bit by bit: all workers of a synchronous one, the one worker of another."""
     scheme = scheme_of(name)
@@ -167,6 +169,7 @@ SMALL = {"workers": 2, "backend": "threads", "batch_size": 4, "hidden": (4,)}
 OFTEN = {"recovery": Recovery(checkpoint_steps=1000, keep_checkpoints=9), "steps": STEPS, **SMALL}
 
 
+@pytest.mark.rotating
 def test_workers_of_an_asynchronous_run_resume_from_the_centers_they_had(halfway, monkeypatch, tmp_path):
     """Also on the ps, which knows them: its rule compares what a worker sends with the center that it has pulled."""
     inner, seen, keep = LocalState.pause_if_asked, [], OFTEN | {"steps": 60}
@@ -196,6 +199,7 @@ def test_workers_of_an_asynchronous_run_resume_from_the_centers_they_had(halfway
         np.testing.assert_array_equal(staleness[1:], np.diff(versions) - 1)
 
 
+@pytest.mark.rotating
 def test_a_checkpoint_of_a_worker_alone_is_that_of_its_version(halfway, monkeypatch, tmp_path):
     """No lock keeps it from the center: one was read in the middle of a call, some steps after its version."""
     inner, halfway.worker = WorkerCalls.rounds, None
@@ -215,6 +219,7 @@ def test_a_checkpoint_of_a_worker_alone_is_that_of_its_version(halfway, monkeypa
     np.testing.assert_array_equal(before.arrays["center"], expected.center)
 
 
+@pytest.mark.rotating
 def test_a_completed_run_that_is_asked_for_more_steps_is_the_longer_one(tmp_path):
     keep = {"recovery": Recovery(checkpoint_steps=1000), **SMALL}
     longer = record(EFSGD(), tmp_path / "longer", steps=20, **keep)
@@ -228,6 +233,7 @@ def test_a_completed_run_that_is_asked_for_more_steps_is_the_longer_one(tmp_path
     assert again.error() < 1e-5  # no worker has begun anew
 
 
+@pytest.mark.rotating
 def test_a_resumed_run_that_fails_is_not_compared_with_the_events_of_the_start_before(monkeypatch, tmp_path):
     go_on(cell(), tmp_path / "run", 10)
     assert (tmp_path / "run" / "trace.npz").exists()
@@ -241,6 +247,7 @@ def test_a_resumed_run_that_fails_is_not_compared_with_the_events_of_the_start_b
     assert not (tmp_path / "run" / "trace.npz").exists()
 
 
+@pytest.mark.rotating
 def test_an_absent_worker_delays_no_checkpoint_and_its_missing_state_warns(halfway, monkeypatch, tmp_path):
     asked, write_copy, stands = LocalState.is_asked, LocalState.write_copy, threading.Event()
 
@@ -267,6 +274,7 @@ def test_an_absent_worker_delays_no_checkpoint_and_its_missing_state_warns(halfw
     assert re.fullmatch(r"the checkpoint of version \d is without .* of worker 1: it begins anew", said)
 
 
+@pytest.mark.rotating
 def test_what_is_too_large_for_a_checkpoint_is_left_out_and_told(monkeypatch, tmp_path):
     monkeypatch.setattr(local_state, "MOST_BYTES", 100)
     keep = {"recovery": Recovery(checkpoint_steps=1000), **SMALL}
@@ -279,6 +287,7 @@ def test_what_is_too_large_for_a_checkpoint_is_left_out_and_told(monkeypatch, tm
     assert said == "the checkpoint of version 5 is without the local state (memory) of all workers: it begins anew"
 
 
+@pytest.mark.rotating
 def test_statistics_seeds_and_what_a_codec_sends_later_are_kept(halfway, tmp_path):
     """Of batch normalisation and dropout; with two ps, whose slices are rounded apart."""
 
@@ -317,6 +326,7 @@ def test_a_checkpoint_whose_center_is_of_another_length_is_refused(tmp_path):
         record(Serial(), tmp_path / "run", steps=8, **keep)
 
 
+@pytest.mark.rotating
 def test_workers_within_a_slack_reach_the_same_round_for_a_checkpoint(halfway, tmp_path):
     """One that waits for others for another that stands cannot come."""
     keep = OFTEN | {"workers": 3, "codec": "int8"}
@@ -327,6 +337,7 @@ def test_workers_within_a_slack_reach_the_same_round_for_a_checkpoint(halfway, t
     assert all(before.local(k).keys() == {"codec.memory", "params"} for k in range(3))
 
 
+@pytest.mark.rotating
 def test_checkpoints_after_worker_0_finished_have_the_other_workers_states(halfway, tmp_path):
     halfway.worker, halfway.ready = 1, lambda calls: calls.worker_flags().finished[CHIEF]
     run = record(ShortFirst(), tmp_path / "run", **OFTEN | {"recovery": Recovery(keep_checkpoints=9)})
@@ -337,6 +348,7 @@ def test_checkpoints_after_worker_0_finished_have_the_other_workers_states(halfw
     assert all(before.local(k).keys() == {"params", "velocity"} for k in range(2))
 
 
+@pytest.mark.rotating
 def test_a_meeting_that_is_asked_for_again_after_a_restoration_is_kept(halfway, monkeypatch, tmp_path):
     """The state was restored when all stood, to before they had come there."""
     inner, asked = Standstill._stands, []
@@ -366,6 +378,7 @@ def test_a_meeting_that_is_asked_for_again_after_a_restoration_is_kept(halfway, 
     ],
     ids=["ef_sgd", "several rounds in a call", "all_reduce"],
 )
+@pytest.mark.rotating
 def test_a_run_of_processes_resumes_as_if_its_chief_had_not_been_killed(scheme, steps, warm, tmp_path):
     """At arbitrary moments."""
     asked = {"steps": steps, "workers": 2, "batch_size": 8, "hidden": (16,)}
@@ -414,6 +427,7 @@ class Told(Callback):
 
 
 @pytest.mark.parametrize("known", [True, False])
+@pytest.mark.rotating
 def test_a_resumed_run_continues_in_its_data_or_says_that_it_does_not(known, tmp_path):
     """The loss is the mean of weights that count the visits of each example."""
 

@@ -49,6 +49,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.rotating("others")
 def test_what_is_not_finite_is_one_of_the_hostile_messages(name):
     scheme, workers, hostile, rule = CASES[name]
     for seed, (kind, bad) in enumerate(BAD.items()):
@@ -122,6 +123,7 @@ def test_numbers_beside_the_vector_are_the_mean_of_the_messages_that_count():
 
 @pytest.mark.parametrize("workers", [3, 4])
 @pytest.mark.parametrize("size", [1, 7, 9610])
+@pytest.mark.rotating("others")
 def test_the_two_nearest_gradients_of_few_workers_tie_exactly_and_the_first_is_taken(workers, size):
     """In float32 the distance of a pair once depended on which of both came first."""
     rng, group = np.random.default_rng(size), Group(Krum(learning_rate=1.0), np.zeros(size), workers=workers)
@@ -165,6 +167,7 @@ def metrics(folder):
         pytest.param(Krum(), "processes", 1, marks=pytest.mark.rotating),
     ],
 )
+@pytest.mark.rotating
 def test_a_run_with_a_worker_that_sends_nan_is_that_of_the_equations(scheme, backend, ps, tmp_path):
     servers = {} if backend == "simulation" else {"ps": ps}
     run = record(scheme, tmp_path, workers=5, backend=backend, steps=12, hostile="nan:1", **servers, **FEW)
@@ -177,17 +180,20 @@ def test_a_run_with_a_worker_that_sends_nan_is_that_of_the_equations(scheme, bac
 
 
 @pytest.mark.parametrize("attack", [kind for kind in ATTACKS if kind != "nan"])
+@pytest.mark.rotating("others")
 def test_a_run_under_each_attack_is_that_of_the_equations(attack, tmp_path):
     record(TrimmedMean(), tmp_path, workers=4, backend="simulation", steps=6, hostile=f"{attack}:1", **FEW)
     assert replay(tmp_path, SCHEMES).agrees
 
 
+@pytest.mark.rotating
 def test_one_attacker_more_ends_a_run_on_each_back_end(tmp_path):
     for backend in ("threads", "simulation"):
         with pytest.raises(Diverged, match="message that is not finite"):
             record(Krum(), tmp_path / backend, workers=5, backend=backend, steps=6, hostile="inf:2", **FEW)
 
 
+@pytest.mark.rotating
 def test_with_on_nan_drop_the_others_train_on_whatever_the_number_of_attackers(tmp_path):
     options = {"recovery": Recovery(on_nan="drop"), "hostile": "nan:3"}
     record(TrimmedMean(), tmp_path, workers=5, backend="threads", steps=6, **options, **FEW)
@@ -220,6 +226,7 @@ def with_statistics():
 
 
 @pytest.mark.parametrize("backend", ["threads", pytest.param("simulation", marks=pytest.mark.slow)])
+@pytest.mark.rotating
 def test_statistics_of_a_hostile_worker_do_not_reach_the_model(backend, tmp_path):
     """The last of four workers has the nines, whose features overflow in the first layer."""
     x, y = DIGITS.train

@@ -158,6 +158,7 @@ def test_the_end_of_a_round_is_in_the_next_row_of_its_worker(cut):
     assert (numbers.tolist(), ends.tolist()) == ([4, 0, 0], 3 * [[-1, -1, -1]])
 
 
+@pytest.mark.rotating
 def test_the_message_that_completes_a_set_releases_all_of_it():
     with Harness(SyncSGD(backup_workers=1), workers=3) as harness:
         workers = [harness.worker(k) for k in range(3)]
@@ -257,6 +258,7 @@ def patient(context):
 
 
 @pytest.mark.parametrize("kind", [DPSGD, ADPSGD, AllReduce, partial(AEASGD, communication_period=1)])
+@pytest.mark.rotating("others")
 def test_the_gradient_of_a_round_is_computing_also_if_the_message_holds_nothing_of_it(kind, tmp_path):
     """The message of D-PSGD are the parameters before the step."""
     record(kind(), tmp_path, workers=2, steps=5, hidden=(4,), batch_size=8, backend="threads", data=patient)

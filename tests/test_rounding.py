@@ -123,6 +123,7 @@ def test_coordinates_of_a_batch_are_not_rounded(tmp_path):
 
 
 @pytest.mark.parametrize("ps", [1, 2])
+@pytest.mark.rotating("others")
 def test_a_run_sends_numpy_s_vectors_and_forgets_the_residual_on_rejoining(ps):
     data = Dataset((np.ones((8, 1), np.float32), np.tile(SLOPES, (8, 1))), None, classes=0)
     sizes = [5] if ps == 1 else [3, 2]
@@ -162,6 +163,7 @@ def close(run_dir):
         pytest.param("int8", AsyncSGD(), {"backend": "processes"}, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.rotating
 def test_a_run_does_what_the_equations_with_its_codec_say(codec, scheme, options, tmp_path):
     record(scheme, tmp_path / "run", workers=2, steps=4, hidden=(8,), codec=codec, **{"ps": 2, **options})
     with_codec, without = close(tmp_path / "run")
@@ -179,6 +181,7 @@ KINDS = {"aeasgd", "cocod_sgd", "co2", "eager_diloco", "fednova", "slowmo", "str
 @pytest.mark.parametrize(
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.rotating) for name in SENDING]
 )
+@pytest.mark.rotating
 def test_messages_that_are_no_gradients_follow_the_equations_with_their_codec(name, tmp_path):
     scheme = CATALOGUE[name] if SCHEMES[name]().regions else SCHEMES[name]()  # whose regions send in so few steps
     codec = "int8" if scheme.sends_params else "fp4"
@@ -190,12 +193,12 @@ def test_messages_that_are_no_gradients_follow_the_equations_with_their_codec(na
     assert with_codec < without / 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "codec"),  # bf16 has the finer steps
     [(SyncSGD(), "bf16"), pytest.param(EASGD(), "int8", marks=pytest.mark.rotating)],
     ids=lambda value: getattr(value, "name", value),
 )
+@pytest.mark.rotating
 def test_a_run_with_a_codec_comes_as_far_as_one_without(scheme, codec, tmp_path):
     def loss(codec):
         cluster = Cluster.local(workers=4, backend="simulation")

@@ -160,6 +160,7 @@ def test_a_worker_s_graph_has_all_ops_that_it_uses_and_none_of_the_chief_s(tmp_p
     assert {"values", "snapshot", "drain"} < requests[0] - requests[1]
 
 
+@pytest.mark.rotating
 def test_a_run_in_one_process_builds_what_it_uses_before_its_first_call(tmp_path, monkeypatch):
     late, build, configure = [], Request.operation, threads.session_config
 

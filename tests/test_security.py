@@ -151,6 +151,7 @@ def test_a_run_that_would_write_through_a_link_is_refused(name, planted):
 
 
 @pytest.mark.parametrize("name", ["events.bin", "tb"])
+@pytest.mark.rotating("others")
 def test_a_log_that_is_a_link_is_not_written(name, planted):
     """The record of a run ends it; the rest is a warning."""
     run_dir = planted(name)

@@ -33,6 +33,7 @@ SPARSE = load("sparse:examples=64,features=64,active=2")
     ],
     ids=["asynchronous", "barrier", "sparse"],
 )
+@pytest.mark.rotating
 def test_a_message_of_a_former_holder_is_refused_without_a_trace(scheme, events, data):
     with Harness(scheme, workers=1, data=data) as harness:
         before, now = harness.worker(0), harness.worker(0)
@@ -248,6 +249,7 @@ def replayed(transcription, harness, steps, **options):
     ],
     ids=["agn", "adag", "sagn"],
 )
+@pytest.mark.rotating("others")
 def test_a_mean_of_gradients_is_over_the_steps_of_its_round(scheme, transcription, options):
     with Harness(scheme, workers=1) as harness:
         worker = harness.worker(0)
@@ -353,6 +355,7 @@ def graphs(scheme, data=None):
     [(ADAG(), None), (AsyncSGD(), SPARSE), (SyncSGD(backup_workers=1), None)],
     ids=["asynchronous", "sparse", "backup workers"],
 )
+@pytest.mark.rotating("others")
 def test_events_read_and_write_global_variables_only_under_the_lock(scheme, data):
     """Torn reads are rare, and what they do is small: here none is possible. (Hogwild allows them.)"""
     for name, graph, shared in graphs(scheme, data):
@@ -378,6 +381,7 @@ def test_the_barrier_releases_after_all_slices_and_the_version_are_written():
 
 
 @pytest.mark.parametrize(("scheme", "same"), [(Hogwild(), True), (AsyncSGD(), False)], ids=lambda value: str(value)[:9])
+@pytest.mark.rotating
 def test_hogwild_in_one_memory_takes_gradients_at_the_center_as_it_is(monkeypatch, scheme, same):
     monkeypatch.setattr(task_graph, "IN_PLACE_FLOATS", 0)
     centers = []

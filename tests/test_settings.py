@@ -101,6 +101,7 @@ def doubled(x):
     return 2 * x
 
 
+@pytest.mark.rotating
 def test_processes_have_the_settings_of_the_program(module_of_a_user, warm, tmp_path):
     """They train as threads, which are in the program: a loss divides by epsilon, a layer has what is registered."""
     keras.saving.get_custom_objects()["by_name"] = doubled
@@ -152,6 +153,7 @@ def test_images_by_name_are_loaded_without_the_settings_of_the_program(monkeypat
         assert load("cifar10").train[0].shape == (2, 8, 8, 3)
 
 
+@pytest.mark.rotating
 def test_a_model_by_name_is_trained_and_measured_without_the_settings_of_the_program(tmp_path):
     found = []
     for number, values in enumerate((STANDARD, ODD)):
@@ -166,6 +168,7 @@ def test_a_model_by_name_is_trained_and_measured_without_the_settings_of_the_pro
     assert found[0] == found[1]
 
 
+@pytest.mark.rotating
 def test_functions_that_are_to_run_eagerly_do_not_change_a_run(tmp_path):
     """Threads waited for ever, and a simulation was wrong."""
     centers = []
@@ -184,6 +187,7 @@ def test_functions_that_are_to_run_eagerly_do_not_change_a_run(tmp_path):
     np.testing.assert_allclose(centers[1], centers[0], rtol=1e-5)
 
 
+@pytest.mark.rotating
 def test_tasks_run_where_only_deterministic_operations_may(warm, tmp_path):
     """As TF_DETERMINISTIC_OPS=1 has it: TensorFlow refuses its clock then, and a random operation without a seed."""
 

@@ -80,6 +80,7 @@ def test_a_simulated_run_leaves_the_files_of_a_run_with_virtual_seconds(tmp_path
 
 
 @pytest.mark.parametrize("scheme", [Downpour(communication_period=2), SyncSGD()], ids=lambda scheme: scheme.name)
+@pytest.mark.rotating
 def test_a_replay_agrees_and_the_same_seed_is_the_same_run_to_the_bit(scheme, tmp_path):
     runs = [
         record(scheme, tmp_path / name, workers=WORKERS, backend="simulation", steps=ROUNDS * scheme.period, seed=3)
@@ -114,6 +115,7 @@ def test_a_server_is_over_with_the_version_that_ends_its_run(scheme):
     assert over == [(1, False), (2, True), (3, True)]
 
 
+@pytest.mark.rotating
 def test_a_run_that_has_its_accuracy_ends_there_and_so_does_its_record(tmp_path):
     log, error, _ = simulated(SyncSGD(), tmp_path, test=DIGITS.test, steps=40, stop_at_accuracy=0.3)
     result = log.finish(error)
@@ -248,6 +250,7 @@ def test_no_evaluation_is_in_the_middle_of_an_update_or_where_nothing_is_new():
     assert points[-1][1] == 83e-6
 
 
+@pytest.mark.rotating
 def test_evaluations_by_updates_are_exactly_at_the_multiples_and_at_the_end(tmp_path):
     log, error, _ = simulated(SyncSGD(), tmp_path, test=DIGITS.test, evaluate_every=3)
     result, centers, trace = log.finish(error), log.history(), arrays(tmp_path, "trace.npz")

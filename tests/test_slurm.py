@@ -124,6 +124,7 @@ def test_tasks_of_a_step_agree_on_ports_of_their_own(slurm):
     assert len(set.union(*steps.values())) == 2 * 2 * 4
 
 
+@pytest.mark.rotating
 def test_a_cancelled_job_ends_as_interrupted_and_leaves_no_process(slurm, start, tmp_path):
     run_dir = tmp_path / "run"
     srun = start("output", "srun", "-N2", "--nodelist=n1,n2", *train(run_dir), *FOREVER)

@@ -56,6 +56,7 @@ def trained(scheme, tmp_path, data: Dataset = DATA, *, workers=3, ps=1, backend=
 
 
 @pytest.mark.parametrize(("scheme", "ps"), [(Hogwild(), 2), (AsyncSGD(), 1)])
+@pytest.mark.rotating
 def test_gradients_that_are_not_finite_reach_no_coordinate(scheme, ps, tmp_path):
     """Each is dropped, with its round; without a lock it once spoiled the center."""
     (indices, values), y = DATA.train
@@ -86,6 +87,7 @@ def distance(a, b) -> float:
 
 
 @pytest.mark.parametrize(("backend", "ps"), [("threads", 1), pytest.param("processes", 3, marks=pytest.mark.slow)])
+@pytest.mark.rotating
 def test_the_locked_twin_replays(backend, ps, warm, tmp_path):
     # Workers that sleep between pull and push overlap; others may take turns by chance, and be never stale.
     run = trained(Sleeping(learning_rate=1.0), tmp_path, backend=backend, ps=ps, steps=12)
@@ -94,6 +96,7 @@ def test_the_locked_twin_replays(backend, ps, warm, tmp_path):
     assert distance(replayed(run), run.center) < 1e-5
 
 
+@pytest.mark.rotating
 def test_one_worker_is_serial_sgd_which_takes_dense_vectors(tmp_path):
     serial, *others = (trained(kind(learning_rate=1.0), tmp_path, workers=1) for kind in (Serial, Hogwild, AsyncSGD))
     assert not serial.job.sparse
@@ -112,6 +115,7 @@ def disjoint(workers: int, per_worker: int) -> Dataset:
     return Dataset(train, train, classes=2, features=3 * examples)
 
 
+@pytest.mark.rotating
 def test_without_collisions_any_interleaving_of_hogwild_is_serial(warm, tmp_path):
     data = disjoint(4, 16)
     run = trained(Hogwild(learning_rate=0.5), tmp_path, data, workers=4, steps=64, batch=2, backend="processes")
@@ -142,6 +146,7 @@ def test_no_update_is_lost_under_the_lock(tmp_path):
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="on one core additions hardly ever meet")
+@pytest.mark.rotating
 def test_hogwild_loses_some_updates_where_all_examples_collide(tmp_path):
     """TensorFlow's scatter takes no lock, and its addition is no atomic one. Seldom, so it is given several chances."""
     shares = []
@@ -151,7 +156,7 @@ def test_hogwild_loses_some_updates_where_all_examples_collide(tmp_path):
     assert 0 < max(shares) < 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_hogwild_loses_next_to_nothing_where_they_seldom_do(warm, tmp_path):
     run = trained(CountingHogwild(), tmp_path, backend="processes", workers=4, batch=32)
     missing, total = lost(run)

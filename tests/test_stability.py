@@ -31,6 +31,7 @@ OTHERS = [pytest.param(name, marks=ROTATING) for name in (*AT_ONE_CENTER, *AS_TH
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=ROTATING), 4])
 @pytest.mark.parametrize("name", [*LINES, *OTHERS])
+@pytest.mark.rotating
 def test_an_algorithm_diverges_right_above_its_limit(name, workers):
     kind = SCHEMES[name]
     if workers > 1 and kind().sync.label == "one process":
@@ -43,6 +44,7 @@ def test_an_algorithm_diverges_right_above_its_limit(name, workers):
 
 @pytest.mark.parametrize("period", [pytest.param(1, marks=ROTATING), 3, pytest.param(4, marks=ROTATING)])
 @pytest.mark.parametrize("name", [*SUMS, "local_sgd"])
+@pytest.mark.rotating
 def test_the_limit_of_local_steps_depends_on_their_number(name, period):
     kind = SCHEMES[name]
     limit = diverging_rate(kind(communication_period=period), 3, CURVATURES.max())

@@ -136,7 +136,7 @@ def test_a_package_that_is_used_during_the_import_is_imported_then(importer):
     assert sys.modules["called"].known == [7, made.Derived]
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_keras_and_tensorflow_hold_nothing_else_in_a_task_than_in_a_program():
     """A package that was kept out for good would leave None in their modules, as if it were not installed."""
     code = """
@@ -316,6 +316,7 @@ def data():
 """
 
 
+@pytest.mark.rotating
 def test_a_warm_server_finds_modules_of_a_path_that_was_added_later(warm, tmp_path, monkeypatch):
     """And runs a layer of a module that was loaded from its file."""
     write(tmp_path, found_later=LAYERS)
@@ -360,7 +361,7 @@ def frames(context):
     return rows.shard(context.num_input_pipelines, context.input_pipeline_id).batch(8)
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_packages_that_keras_imports_if_present_are_imported_by_tasks_only(environment, tmp_path, capfd):
     """One starts a thread, one sets handlers of signals, one replaces parts of TensorFlow."""
     environment(pandas=STARTS_A_THREAD, huggingface_hub=SETS_A_HANDLER, cv2=PATCHES_TENSORFLOW)
@@ -370,7 +371,7 @@ def test_packages_that_keras_imports_if_present_are_imported_by_tasks_only(envir
     assert "new Python processes" not in "".join(capfd.readouterr())
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_run_of_new_interpreters_survives_a_killed_worker(environment, tmp_path, private_network):
     environment(sitecustomize=STARTS_A_THREAD)
     recovery = Recovery(checkpoint_seconds=0.5, max_restarts=2)

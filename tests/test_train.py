@@ -42,6 +42,7 @@ def convolutional():
     return model
 
 
+@pytest.mark.rotating
 def test_convolution_batch_normalization_and_dropout_train(tmp_path):
     model = convolutional()
     before = model.layers[1].moving_mean.numpy().copy()
@@ -93,6 +94,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.rotating
 def test_classes_and_functions_of_a_script_or_notebook_reach_the_processes(tmp_path):
     """No `if __name__ == "__main__"`, and as in a notebook no file to import from."""
     code = f"RUN = {str(tmp_path / 'run')!r}\n" + textwrap.dedent(SCRIPT)
@@ -103,6 +105,7 @@ def test_classes_and_functions_of_a_script_or_notebook_reach_the_processes(tmp_p
     assert last < 0.05 * first
 
 
+@pytest.mark.rotating
 def test_a_function_of_tf_data_feeds_each_worker_its_shard(warm, tmp_path):
     x, y = DIGITS.train
 
@@ -128,6 +131,7 @@ def test_a_function_of_tf_data_feeds_each_worker_its_shard(warm, tmp_path):
     assert result.metrics["test_accuracy"] > 0.85
 
 
+@pytest.mark.rotating
 def test_models_with_several_inputs_take_nested_arrays(tmp_path):
     a, b = keras.Input((3,), name="a"), keras.Input((2,), name="b")
     out = keras.layers.Dense(1)(keras.layers.Concatenate()([a, b]))
@@ -224,6 +228,7 @@ def test_the_run_directory_holds_the_record(warm, tmp_path):
         ({"scheme": SyncSGD(backup_workers=2)}, "backup_workers must be fewer"),
     ],
 )
+@pytest.mark.rotating("others")
 def test_bad_input_is_refused_before_anything_starts(change, message, tmp_path):
     arguments = {
         "model": convolutional(),
@@ -294,6 +299,7 @@ def two_headed():
     return model
 
 
+@pytest.mark.rotating
 def test_frozen_layers_are_the_same_everywhere_and_are_not_sent(warm, tmp_path):
     """Also two outputs with a lambda for each loss, and weights of the validation examples."""
     model, losses = two_headed(), Losses()

@@ -273,6 +273,7 @@ def test_a_run_that_may_need_too_many_descriptors_is_refused_at_its_start(monkey
         record(AsyncSGD(), tmp_path, workers=2, steps=1, hidden=BIG, test=DIGITS.test)
 
 
+@pytest.mark.rotating
 def test_a_run_without_large_vectors_needs_no_more_descriptors(monkeypatch, tmp_path, warm):
     monkeypatch.setattr(segments, "allowed", lambda: 100)
     assert record(AsyncSGD(), tmp_path, workers=1, steps=1, hidden=(8,)).result["outcome"] == "completed"
@@ -474,7 +475,6 @@ def test_a_variable_that_keeps_a_view_of_shared_memory_writes_to_it():
         assert (others[size // 2 :] == 0).all()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "ps"),
     [
@@ -484,6 +484,7 @@ def test_a_variable_that_keeps_a_view_of_shared_memory_writes_to_it():
     ],
     ids=lambda value: getattr(value, "name", None),
 )
+@pytest.mark.rotating
 def test_a_run_in_shared_memory_replays(scheme, ps, warm, tmp_path):
     run = record(scheme, tmp_path / "run", workers=3, ps=ps, steps=6 * scheme.period, hidden=(1024, 512))
     assert read_config(tmp_path / "run")["transport"] == "memory"
@@ -498,6 +499,7 @@ def test_a_run_in_shared_memory_replays(scheme, ps, warm, tmp_path):
     ],
     ids=lambda value: getattr(value, "name", None),
 )
+@pytest.mark.rotating
 def test_the_same_bits_come_through_each_transport(scheme, workers, warm, tmp_path):
     ways = [*transport.TRANSPORTS]
     runs = [

@@ -83,6 +83,7 @@ def test_the_form_of_a_tutorial(path):
     ids=lambda value: getattr(value, "stem", f"{value} times"),
 )
 @pytest.mark.filterwarnings("ignore")  # of the client's
+@pytest.mark.rotating
 def test_a_tutorial_gives_its_committed_output_also_the_second_time(path, times):
     committed = nbformat.read(path, as_version=4)
     assert any("deterministic" in cell.metadata.get("tags", []) for cell in code_cells(committed))

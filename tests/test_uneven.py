@@ -43,6 +43,7 @@ def difference(center, expected):
 
 @SCHEMES
 @pytest.mark.parametrize("backend", [pytest.param("processes", marks=pytest.mark.slow), "simulation"])
+@pytest.mark.rotating
 def test_a_run_of_uneven_workers_does_what_its_equations_say(tmp_path, scheme, replay, backend):
     ps = 2 if backend == "processes" else 1
     run = record(scheme, tmp_path, workers=3, ps=ps, backend=backend, steps=43, batch_size=8, hidden=(HIDDEN,))
@@ -62,8 +63,8 @@ class Leaving(Clipped):
     sync = Barrier()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["threads", "simulation"])
+@pytest.mark.rotating
 def test_a_barrier_does_not_wait_for_a_worker_that_has_done_its_rounds(tmp_path, backend):
     run = record(Leaving(limit=LIMIT), tmp_path, backend=backend, steps=12, batch_size=8, hidden=(HIDDEN,))
     assert run.result["updates"] == 12

@@ -102,7 +102,7 @@ def test_the_committed_page_shows_the_committed_validation():
     assert re.search(r"<!-- table: validation -->\n.+?\n<!-- end -->", page, re.DOTALL)
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_a_real_run_is_compared_with_its_prediction(monkeypatch, tmp_path):
     """How near it is depends on the machine; that all figures are there does not."""
     monkeypatch.setattr(validation, "CACHE", tmp_path / "cache")

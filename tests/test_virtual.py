@@ -24,6 +24,7 @@ def assert_as_alone(kind, settings, points=5):
     return together
 
 
+@pytest.mark.rotating
 def test_settings_in_one_run_go_as_they_go_one_by_one():
     slow, fast = assert_as_alone(ADAG, [{"learning_rate": 0.1}, {"learning_rate": 0.8, "distance_scale": 1.0}])
     assert fast.final < slow.final - 0.01
@@ -44,6 +45,7 @@ class OfTheWholeGradient(Scheme):
     "kind",
     [DeMo, pytest.param(Krum, marks=pytest.mark.rotating), dataclass(frozen=True, kw_only=True)(OfTheWholeGradient)],
 )
+@pytest.mark.rotating
 def test_settings_whose_copies_would_mix_run_one_by_one(kind):
     assert_as_alone(kind, [{"learning_rate": 0.05}, {"learning_rate": 0.01}])
 

@@ -44,6 +44,7 @@ def trained(tmp_path, model, **options):
     return before, weights(model), json.loads((tmp_path / "run" / "config.json").read_text())
 
 
+@pytest.mark.rotating
 def test_a_run_with_weight_decay_and_an_unused_head_is_that_of_keras(tmp_path):
     optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.5)
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
@@ -136,6 +137,7 @@ def test_the_slices_of_a_mask_are_those_of_the_vector():
 
 
 @pytest.mark.parametrize("backend", ["threads", "simulation"])
+@pytest.mark.rotating
 def test_a_run_without_the_decay_of_biases_is_replayed(tmp_path, capsys, backend):
     run = str(tmp_path / "run")
     inner = ["--inner-optimizer", "muon:weight_decay=0.5", "--exclude-from-weight-decay", "bias"]

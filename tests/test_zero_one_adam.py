@@ -70,6 +70,7 @@ def test_without_compression_a_round_is_the_mean_of_the_local_steps():
 
 
 @pytest.mark.parametrize("ps", [1, 2])
+@pytest.mark.rotating("others")
 def test_workers_end_a_round_at_the_center_with_one_momentum(ps):
     group, path = played(ZeroOneAdam(warmup_steps=4, doubling_steps=4, communication_period=4), gradients(24), ps)
     assert np.isfinite(path).all()
@@ -91,6 +92,7 @@ def test_only_rounds_in_which_the_variance_changes_have_the_bytes_of_floats():
     )
 
 
+@pytest.mark.rotating
 def test_a_run_that_is_resumed_equals_one_that_was_not(tmp_path):
     asked = {"workers": 2, "backend": "threads", "batch_size": 4, "hidden": (4,)}
     asked |= {"recovery": Recovery(checkpoint_steps=1000)}
