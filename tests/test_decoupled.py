@@ -3,7 +3,9 @@
 import math
 
 import pytest
+import tensorflow as tf
 
+from distsgd.algorithms import DecoupledDiLoCo
 from distsgd.benchmarks import reproduced
 from distsgd.benchmarks.reproduced_failures import (
     CHIPS,
@@ -50,3 +52,11 @@ def test_moves_of_many_workers_are_at_right_angles_and_the_radial_directional_av
     assert directions.agrees(numbers)
     assert not directions.agrees(numbers | {"plain_length16": 0.5})
     assert not directions.agrees(numbers | {"radial16": numbers["plain16"]})
+
+
+@pytest.mark.parametrize(("angle", "length"), [(2e-3, 1.0), (2e-4, 1.0), (0.0, 0.0)])
+def test_only_moves_that_cancel_have_no_common_direction(angle, length):
+    """Nearly opposite ones have the mean of their lengths, as little as is left of them."""
+    moves = tf.constant([[1.0, 0.0], [-math.cos(angle), math.sin(angle)]])
+    mean = DecoupledDiLoCo()._mean(moves, tf.constant([0.5, 0.5]))
+    assert float(tf.norm(mean)) == pytest.approx(length, abs=1e-3)
