@@ -84,6 +84,26 @@ def test_bad_hyperparameters_are_refused(name):
             SCHEMES[name](**{field.name: -1})
 
 
+def test_the_options_of_other_names_are_those_of_their_papers():
+    texts = (text.partition(" ") for scheme in SCHEMES.values() for text in scheme.aliases)
+    assert {name: options for name, _, options in texts if options} == {
+        "median": "--trim 0.5",
+        "multi_krum": "--chosen 2",
+        "fedadam": "--server-optimizer adam",
+        "fedyogi": "--server-optimizer yogi",
+        "fedadagrad": "--server-optimizer adagrad --beta-1 0",
+        "fedavgm": "--form classical --block-momentum 0.9",
+        "lookahead": "--workers 1 --momentum 0 --outer-learning-rate 0.5",
+        "snoo": "--workers 1",
+        "muloco": "--inner-optimizer muon --learning-rate 0.02 --communication-period 30 --momentum 0.6",
+        "local_adam": "--first-moment-every 1 --second-moment-every 1",
+        "overlapped_all_reduce": "--buckets 4",
+        "ddp": "--buckets 4",
+        "one_step_delay": "--delay 1",
+        "pipe_sgd": "--delay 1",
+    }
+
+
 @pytest.mark.parametrize(("alias", "command"), aliases().items())
 def test_another_name_is_an_algorithm_with_options(alias, command, capsys):
     assert alias not in SCHEMES
