@@ -14,7 +14,7 @@ from resting import RestingHALoS
 from distsgd import Cluster, train
 from distsgd.algorithms.halos import HALoS
 from distsgd.common.cli.flag_groups import Options, parse_flags
-from distsgd.common.contract import Rate, Rounds
+from distsgd.common.contract import Rate
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
 from distsgd.common.record.round_log import load_rounds
@@ -112,7 +112,7 @@ def test_what_servers_of_regions_cannot_do_is_refused_in_one_line(how):
         {"region_variables": ()},
         {"sync": Async(messages_per_update=2)},
         {"sync": Unlocked()},
-        {"rounds": lambda self, steps, done=0, worker=0: Rounds(((((1, "push"), (1, "exchange")), steps),))},
+        {"events": frozenset({"push", "pull", "exchange"})},
         {"sync": Async(drop_after=2)},
         {"sparse": True},
         {"keeps_pulled_centers": True},

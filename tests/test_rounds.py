@@ -139,6 +139,20 @@ def test_batches_after_a_thousand_million_rounds_are_found_directly(tmp_path):
     assert (len(rows), event) == list(rounds.first(6))[done % 6]
 
 
+def test_a_period_longer_than_the_run_is_not_counted_out(monkeypatch, tmp_path):
+    """A run without pulls has a pull period of 1e9: a start that looked for events up to there did not end."""
+    whole = Downpour._rounds
+
+    def of_the_run(self, steps, last):
+        assert steps <= 12
+        return whole(self, steps, last)
+
+    monkeypatch.setattr(Downpour, "_rounds", of_the_run)
+    made = job(tmp_path, Downpour(push_period=5, pull_period=10**9), 12)
+    assert made.scheme.events == {"exchange", "push", "pull"}
+    assert [event for _, event in made.plan.batches(0)] == ["push", "push", "exchange"]
+
+
 def test_rounds_follow_each_other():
     both = Rounds.even(5, 2) + Rounds.even(3, 3)
     assert list(both) == [(2, "exchange"), (2, "exchange"), (1, "exchange"), (3, "exchange")]

@@ -69,11 +69,6 @@ class Rounds:
         """Local steps of the longest round, or 0."""
         return max((steps for pattern, times in self.parts if times for steps, _ in pattern), default=0)
 
-    @property
-    def events(self) -> frozenset[Event]:
-        """The kinds of event at the ends of the rounds."""
-        return frozenset(event for pattern, times in self.parts if times for _, event in pattern)
-
     def first(self, number: int) -> Rounds:
         """Return the first `number` rounds."""
         return Rounds(((tuple(itertools.islice(self, number)), 1),))

@@ -29,7 +29,7 @@ from ..sources import docstring, headline
 from ..sync.asynchronous import Async
 from ..sync.synchronization import Synchronization
 from .hyperparameters import check_fields, declared, rates_of
-from .rounds import ENDLESS, Event, Rounds
+from .rounds import Event, Rounds
 from .views import Server, Tensor, Worker
 
 WORKER_RULES = ("local_variables", "gradient_point", "local_step", "message", "on_reply")
@@ -107,10 +107,9 @@ class Scheme(CheckedCall):
         return declared(self, "delay", 0)
 
     @property
-    @final
     def events(self) -> frozenset[Event]:
         """The kinds of event with which rounds may end."""
-        return self.rounds(ENDLESS).events
+        return frozenset({"exchange"})
 
     def rounds(self, steps: int, done: int = 0, worker: int = 0) -> Rounds:
         """Return the rounds of a worker in a run of `steps` local steps: the steps of each, and the event at its end.
