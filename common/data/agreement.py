@@ -26,9 +26,7 @@ from numpy.random import bit_generator
 from ..errors import UserError
 from ..lazy import keras, tf
 from .orders import agreeing, seed_generators
-from .places import out_of_place, rows_of
-
-MOST_EXAMPLES, MOST_BYTES = 1 << 9, 1 << 24  # that are read
+from .places import first_rows, out_of_place
 
 LIBRARIES = "tensorflow", "keras", "tempfile"  # that make generators of their own
 
@@ -101,25 +99,26 @@ def _decided(dataset: Any) -> list[int]:
 
 def _first_rows(dataset: Any, seed: int, worker: int) -> list[int]:
     """Return checksums of the first examples of a data set in a graph, with the noise of that worker."""
-    states, rows, size = (np.random.get_state(), random.getstate()), [], 0
+    states = np.random.get_state(), random.getstate()
     seed_generators(seed, f"worker-{worker}")
     try:
         with dataset._variant_tensor.graph.as_default(), tf.compat.v1.Session() as session:
-            iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
-            session.run(iterator.initializer)
-            batch = keras.tree.flatten(iterator.get_next())
-            while len(rows) < MOST_EXAMPLES and size < MOST_BYTES:
-                leaves = session.run(batch)
-                rows += rows_of(leaves)
-                size += sum(leaf.nbytes for leaf in leaves)
-    except tf.errors.OutOfRangeError:
-        return rows
+            return first_rows(_batches(dataset, session))
     except Exception:  # a batch that cannot be read has an error of its own, in the trial or in the run
         return []
     finally:
         np.random.set_state(states[0])
         random.setstate(states[1])
-    return rows
+
+
+def _batches(dataset: Any, session: Any) -> Iterator[list[Any]]:
+    """Yield the batches of a data set in the graph of a session, each as a list of arrays."""
+    iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+    session.run(iterator.initializer)
+    batch = keras.tree.flatten(iterator.get_next())
+    with contextlib.suppress(tf.errors.OutOfRangeError):
+        while True:
+            yield session.run(batch)
 
 
 @contextlib.contextmanager

@@ -12,12 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..data.agreement import IN_ORDER, is_drawn_later, is_unordered, parts_of
-from ..data.agreement import MOST_BYTES as READ_BYTES
-from ..data.agreement import MOST_EXAMPLES as READ_EXAMPLES
-from ..data.places import out_of_place, rows_of
+from ..data.places import first_rows, out_of_place, rows_of
 from ..errors import UserError
 from ..lazy import tf
 
@@ -77,9 +73,9 @@ class Sharding:
             raise UserError(f"{UNEQUAL} {IN_ORDER}")
         self._check_seeds(seeds_of(dataset))
         if self.num_workers > 1 and self.calls <= CALLS:
-            self._check_places(
-                _first_rows(dataset) if is_drawn_later(dataset) else _rows_in_memory(dataset), self.calls
-            )
+            drawn = is_drawn_later(dataset)
+            rows = first_rows(map(tf.nest.flatten, dataset)) if drawn else _rows_in_memory(dataset)
+            self._check_places(rows, self.calls)
 
     def _check_seeds(self, seeds: Sequence[int]) -> None:
         if self.num_workers > 1 and None in seeds:
@@ -102,18 +98,6 @@ REMEDY = (
     "give shuffle a seed, which is the same on all (shuffle(n, seed=0) of tf.data, numpy.random.default_rng(0), "
     "generator=torch.Generator().manual_seed(0) of a DataLoader), or shuffle after shard"
 )
-
-
-def _first_rows(dataset: Any) -> list[int]:
-    """Return checksums of the first examples of a data set."""
-    rows, size = [], 0
-    for element in dataset:
-        leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(element)]
-        rows += rows_of(leaves)
-        size += sum(leaf.nbytes for leaf in leaves)
-        if len(rows) >= READ_EXAMPLES or size >= READ_BYTES:
-            break
-    return rows
 
 
 def _rows_in_memory(dataset: Any) -> list[int]:
