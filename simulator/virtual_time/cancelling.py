@@ -31,8 +31,8 @@ class Cancelling:
     def __init__(
         self, scheme: Scheme, server: SimulatedServer, timings: RoundTimings, lock: Callable[[int], int], ready: Act
     ):
-        self.scheme, self.server, self.timings, self.lock, self.ready = scheme, server, timings, lock, ready
-        self.active = scheme.sync.cancel_late
+        self.sync, self.server, self.timings, self.lock, self.ready = scheme.sync, server, timings, lock, ready
+        self.active = self.sync.cancel_late
         self.queue: EventQueue
         self.until = [IDLE] * server.workers
         self.begun: list[tuple[int, int]] = []
@@ -59,7 +59,7 @@ class Cancelling:
         while self.begun:
             version, worker = self.begun[0]
             present = self.server.sequencer.pulled[worker] == version
-            if present and self.scheme.sync.accepts(self.server.sequencer.version - version):
+            if present and self.sync.accepts(self.server.sequencer.version - version):
                 break
             heappop(self.begun)
             if present:
@@ -67,7 +67,7 @@ class Cancelling:
 
     def stop(self, worker: int, now: int) -> None:
         """Stop the computation of a worker if its message would be dropped, and send the newest center."""
-        late = not self.scheme.sync.accepts(self.server.sequencer.staleness(worker))
+        late = not self.sync.accepts(self.server.sequencer.staleness(worker))
         if self.server.over or self.until[worker] == IDLE or not late:
             return
         if now < self.timings.begun[worker]:  # the center that is too old is on its way to the worker
