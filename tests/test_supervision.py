@@ -117,6 +117,11 @@ def test_a_failure_ends_the_run_with_its_reason(events, kind, text):
     assert run.asked == [("kill", None)]
 
 
+def test_restarts_are_no_advice_where_they_are_used_up():
+    run = Watched(killed("worker-1"), None, lost_peer("worker-0"), ended("worker-0", 1), rule=restarts(1))
+    assert str(run.error).endswith("or its network cut? Log: logs/worker-0.log")
+
+
 @pytest.mark.parametrize("late", [killed("worker-1"), ended("ps-0", 1), error("ps-0", "KeyError"), lost_peer("ps-0")])
 @pytest.mark.parametrize("number", [0, 3])
 def test_a_failure_after_the_result_does_no_harm(late, number):

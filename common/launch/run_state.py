@@ -362,7 +362,7 @@ class RunState:
         self.reported_failure.add(task)
         text = f"{task}: {event['message']}"
         if event.get("consequence") and kind in (None, WaitTimeout):
-            helps = " --max-restarts lets a run get over it." if self.rule.uses_ps else ""
+            helps = " --max-restarts lets a run get over it." if self.rule.uses_ps and not self.rule.recovers else ""
             text += f", and no task is known to have ended: was a machine paused, or its network cut?{helps} "
             text += first_line(self.log_of(task))
         elif kind is None:

@@ -194,10 +194,11 @@ def report_error(raised: BaseException, report: Report) -> int:
     with contextlib.suppress(OSError):  # the log may be on a full disk
         traceback.print_exception(raised)
     peer_lost = not isinstance(error, DistsgdError) and (is_absence(error) or is_refusal(error))
-    if peer_lost and is_late(error):  # the other task may be suspended
-        error = WaitTimeout("another task has not answered a call within the limit of a wait")
     message = (str(error) or type(error).__name__)[:2000] + remedy(error)
-    if peer_lost and not is_late(raised):
+    if peer_lost and is_late(error):  # the other task may be suspended
+        message = "another task has not answered a call within the limit of a wait"
+        error = WaitTimeout(message)
+    elif peer_lost:
         what = "a parameter server refused its call" if is_refusal(error) else "it lost its connection to another task"
         message = f"{what} ({type(error).__name__})"
     report(
