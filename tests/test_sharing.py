@@ -86,6 +86,28 @@ def test_data_in_one_order_are_shared_out_each_example_once(kind):
     assert sorted(np.concatenate([np.ravel(e) for own in found for e in own])) == X.tolist()
 
 
+@pytest.mark.parametrize("make", [lambda seed: X[permuted(seed)], lambda seed: dataset(seed=1 + seed)])
+def test_a_worker_that_continues_in_a_later_pass_is_compared_with_those_that_continue_there(make):
+    """A script seeds each pass by its number, of which a restarted worker begins with another one than at first."""
+    board = {}
+
+    def passes(k, done, *seeds):
+        def exchange(name, numbers):
+            board[name, k] = list(numbers)
+            return {other: left for (key, other), left in board.items() if key == name and other != k}
+
+        sharding = Sharding(k, 2, exchange)
+        return [list(sharding.shard(make(seed), done + n)) for n, seed in enumerate(seeds)]
+
+    passes(0, 0, 0, 1, 2)
+    passes(1, 0, 0, 1)
+    passes(1, 15, 2, 3)  # it was killed in its second pass, and was started again
+    for k in (0, 1):
+        passes(k, 24, 4, 5)  # the run was resumed
+    with pytest.raises(UserError, match=r"Received: (another order|other seeds) on worker 0"):
+        passes(1, 24, 6)
+
+
 def test_the_seeds_of_a_data_set_of_tensorflow_are_compared():
     tf.random.set_seed(None)  # of an earlier test
     with pytest.raises(UserError, match="Received: a shuffle without a seed"):

@@ -325,7 +325,7 @@ class JoinedWorker:
             data: a `tf.data.Dataset`; arrays, alone or in tuples and dicts, whose first axis is that of the examples;
                 or another iterable, such as a list of batches.
         """
-        return self._sharding.shard(data)
+        return self._sharding.shard(data, self.steps_done)
 
     def _leave(self) -> None:
         """End the round, wait until all workers have left, and write the center into the variables."""

@@ -36,9 +36,11 @@ class Sharding:
 
     def __init__(self, index: int, num_workers: int, exchange: Exchange):
         self.index, self.num_workers, self.exchange, self.calls = index, num_workers, exchange, 0
+        self.began = 0  # steps of this worker before its first call: more than none if it was restarted or resumed
 
-    def shard(self, data: Any) -> Any:
-        """Return the share of this worker, see `JoinedWorker.shard`."""
+    def shard(self, data: Any, done: int = 0) -> Any:
+        """Return the share of this worker, which has made `done` steps, see `JoinedWorker.shard`."""
+        self.began = self.began if self.calls else done
         self.calls += 1
         if isinstance(data, tf.data.Dataset):
             self._check_dataset(data)
@@ -81,15 +83,22 @@ class Sharding:
         if self.num_workers > 1 and None in seeds:
             raise UserError(f"{UNEQUAL} {REMEDY}. Received: a shuffle without a seed")
         if self.num_workers > 1 and self.calls <= CALLS:
-            for other, theirs in self.exchange(f"seeds-{self.calls}", seeds).items():
+            for other, theirs in self._of_others(f"seeds-{self.calls}", seeds).items():
                 if list(theirs) != list(seeds):
                     raise UserError(f"{UNEQUAL} {REMEDY}. Received: other seeds on worker {other}")
 
     def _check_places(self, rows: Sequence[int], call: int) -> None:
         if self.num_workers > 1:
-            for other, theirs in self.exchange(f"rows-{call}", rows).items():
+            for other, theirs in self._of_others(f"rows-{call}", rows).items():
                 if out_of_place(rows, theirs):
                     raise UserError(f"{UNEQUAL} {REMEDY}. Received: another order on worker {other}")
+
+    def _of_others(self, name: str, own: Sequence[int]) -> Mapping[int, Sequence[float]]:
+        """Leave numbers, and return those of workers that began at as many steps: they read the same pass of the data.
+
+        A script may seed each pass by its number, so that a restarted worker begins with another one than at first.
+        """
+        return self.exchange(f"{name}-from-{self.began}", own)
 
 
 UNEQUAL = "worker.shard needs data in the same order on all workers, or examples are used twice and others never:"
