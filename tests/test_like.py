@@ -29,7 +29,9 @@ from distsgd.common.cluster.platform import Machines, Platform
 from distsgd.common.errors import UserError
 from distsgd.common.messages.cut import even_sizes
 from distsgd.common.record.cpu import REPORTS, CpuRecord
-from distsgd.common.record.round_log import save_rounds
+from distsgd.common.record.round_log import BEGUN, COMPUTED, NUMBER, REPLIED, load_rounds, save_rounds
+from distsgd.common.record_format import OF_SCRIPT
+from distsgd.common.server.trace import UNKNOWN
 from distsgd.common.server.traffic import Traffic
 from distsgd.simulator.fitting.calibration import RoundTimes
 from distsgd.simulator.fitting.fit import block_of, fit
@@ -61,6 +63,21 @@ def test_the_first_two_rounds_of_each_worker_are_left_out_as_they_warm_up():
     times[12].need(2)  # ten are left
     with pytest.raises(UserError, match="needs 10 complete rounds"):
         times[11].need(2)
+
+
+@pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD(), DPSGD(topology="ring")])
+def test_the_pause_and_the_warm_up_of_a_resumed_run_are_left_out(tmp_path, scheme):
+    """The last reply before a start is unknown, and the first call of a session takes seconds."""
+    whole = recorded(tmp_path, scheme, step_ms=20, latency="3ms")
+    rows = load_rounds(tmp_path)
+    number, begun, later = rows[:, NUMBER], rows[:, BEGUN:], np.array([REPLIED, COMPUTED])
+    rows[np.ix_(number == 99, later)] = UNKNOWN
+    begun[number > 99] += 60_000_000
+    begun[number > 101] += 2_000_000
+    save_rounds(tmp_path / "rounds.npz", rows)
+    found = fit(tmp_path, SCHEMES)
+    assert found.step == pytest.approx(whole.step, rel=0.01)
+    assert found.latency == pytest.approx(whole.latency, rel=0.05)
 
 
 def test_the_fit_recovers_computing_messages_and_lock_without_lock_waits(tmp_path):
@@ -381,6 +398,20 @@ def test_an_algorithm_that_is_not_known_is_to_be_imported(tmp_path):
     recorded(tmp_path, AsyncSGD(), steps=30)
     with pytest.raises(UserError, match="is of async_sgd, which is not known here: --import its file"):
         fit(tmp_path, {"agn": AGN})
+
+
+def test_a_run_of_a_script_is_read_with_the_steps_that_were_counted(tmp_path):
+    found = recorded(tmp_path, LocalSGD(communication_period=5), step_ms=20, latency="2ms")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["hyperparameters"] |= OF_SCRIPT  # its own optimizer made the steps
+    del config["steps_per_worker"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "result.json").write_text(json.dumps({"cpu": None, "steps": 4 * 300}))
+    assert fit(tmp_path, SCHEMES).in_words() == found.in_words()
+    for steps, said in (("many", "steps must be a whole number from 0"), (0, "too few rounds")):
+        (tmp_path / "result.json").write_text(json.dumps({"cpu": None, "steps": steps}))
+        with pytest.raises(UserError, match=said):
+            fit(tmp_path, SCHEMES)
 
 
 def test_like_excludes_a_network_and_real_runs(tmp_path):

@@ -28,7 +28,7 @@ from ...common.record.round_log import ARRIVED, BEGUN, NUMBER, READY, RELEASED, 
 from ...common.record_format import ALONE_STEPS
 from ...common.server.trace import UNKNOWN
 
-WARM_UP = 2  # the first rounds of each worker, which are left out
+WARM_UP = 2  # the first rounds of each worker, and those after it was started again, which are left out
 
 LEAST_ROUNDS = 10  # the fewest usable rounds of each worker
 
@@ -92,12 +92,12 @@ class RoundTimes:
 
     @classmethod
     def of(cls, rows: np.ndarray, rounds: Rounds, exchange_first: bool) -> RoundTimes:
-        """Select the rounds with complete timestamps, after the warm-up and before the first worker had finished."""
+        """Select the rounds with complete timestamps, after a warm-up and before the first worker had finished."""
         rows = rows[np.lexsort((rows[:, NUMBER], rows[:, WORKER]))]
         planned = list(rounds.first(int(rows[:, NUMBER].max(initial=-1)) + 1))
         rows = rows[rows[:, NUMBER] < len(planned)]
         before, after = np.roll(rows, 1, 0), np.roll(rows, -1, 0)
-        known = (rows >= 0).all(1) & (rows[:, NUMBER] >= WARM_UP) & (rows[:, BEGUN] < _first_end(rows))
+        known = (rows >= 0).all(1) & (_since_start(rows, before) >= WARM_UP) & (rows[:, BEGUN] < _first_end(rows))
         consecutive = _follows(rows, after) & (after[:, BEGUN] >= rows[:, REPLIED])
         if exchange_first:
             known &= _follows(before, rows) & (rows[:, BEGUN] == before[:, REPLIED])
@@ -196,6 +196,16 @@ def _crowd(size: float, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
 def _follows(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return True where a round is the next one of the same worker."""
     return (one[:, WORKER] == other[:, WORKER]) & (one[:, NUMBER] + 1 == other[:, NUMBER])
+
+
+def _since_start(rows: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Return the number of rounds that the worker had done since it was started, at first or again.
+
+    No worker knows when the last reply before its start came.
+    """
+    begins = ~_follows(before, rows) | (before[:, REPLIED] == UNKNOWN)
+    number = np.arange(len(rows))
+    return number - np.maximum.accumulate(np.where(begins, number, 0))
 
 
 def _first_end(rows: np.ndarray) -> int:

@@ -27,7 +27,7 @@ from ...common.files import replacing
 from ...common.messages.cut import even_sizes
 from ...common.record.cpu import CPU
 from ...common.record.round_log import NUMBER, WORKER
-from ...common.record_format import read_arrays, read_config, read_result, without_script
+from ...common.record_format import MOST_STEPS, read_arrays, read_config, read_result, whole, without_script
 from ...common.server.traffic import Traffic
 from ..virtual_time.durations import WorkerPlan
 from ..virtual_time.schedule import EventLoop
@@ -249,6 +249,13 @@ def scheme_of(config: Mapping[str, Any], schemes: Mapping[str, type[Scheme]]) ->
     return rounded(kind(**given), config["codec"])
 
 
+def steps_of(run_dir: Path, config: Mapping[str, Any]) -> int:
+    """Return the steps of a worker; those of a script, which decides when to leave, are counted at its end."""
+    if "steps_per_worker" in config:
+        return config["steps_per_worker"]
+    return max(1, read_result(run_dir, {"steps": whole(0, MOST_STEPS)})["steps"] // config["workers"])
+
+
 @dataclass(frozen=True)
 class Recording:
     """A recorded run.
@@ -275,7 +282,7 @@ class Recording:
     def read(cls, run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recording:
         """Read the run of a folder."""
         config = read_config(run_dir)
-        scheme, workers, steps = scheme_of(config, schemes), config["workers"], config["steps_per_worker"]
+        scheme, workers, steps = scheme_of(config, schemes), config["workers"], steps_of(run_dir, config)
         rows, rounds = read_rounds(run_dir, workers), rounds_of(scheme, steps)
         apart = scheme.overlap or scheme.sync.buckets > 1 or scheme.takes_means or scheme.sync.in_pairs
         if apart or any(scheme.rounds(steps, 0, k) != scheme.rounds(steps) for k in range(workers)):
