@@ -111,9 +111,14 @@ def files_near(files: Iterable[str]) -> set[Path]:
     return found
 
 
+def has_mark(item: pytest.Item, name: str) -> bool:
+    """Return True if a test has a mark: one with `"others"` is not that of the first case."""
+    return any(not (mark.args and is_first(item)) for mark in item.iter_markers(name))
+
+
 def is_rotating(item: pytest.Item) -> bool:
-    """Return True if only an eighth of the gates runs a test: not the first case of a test whose others rotate."""
-    return any(not (mark.args and is_first(item)) for mark in item.iter_markers("rotating"))
+    """Return True if one gate of eight runs a test."""
+    return has_mark(item, "rotating")
 
 
 def is_first(item: pytest.Item) -> bool:
@@ -123,7 +128,7 @@ def is_first(item: pytest.Item) -> bool:
 
 def is_of_gate(item: pytest.Item) -> bool:
     """Return True if only a gate runs a test."""
-    return any(item.iter_markers("gate")) or any(item.iter_markers("slow"))
+    return has_mark(item, "gate")
 
 
 def needs_packages(item: pytest.Item) -> bool:
@@ -183,7 +188,8 @@ class Near:
     """The tests that a change touches.
 
     These are, in this order: those that mutations of a changed file name, and those of changed files of tests; those
-    with a changed algorithm in their name; those of the files that import a changed module or have its name.
+    with a changed algorithm in their name; those of the files that import a changed module or have its name, those
+    that a gate alone runs last.
     """
 
     def __init__(self, files: set[str]):
@@ -207,10 +213,11 @@ class Near:
         name = item.nodeid.partition("[")[0]
         if name in self.named or name.partition("::")[0] in self.files:
             return 0
-        far = is_rotating(item) or is_of_gate(item)
-        if not far and words_of(item) & self.schemes:
+        if is_rotating(item):
+            return None
+        if words_of(item) & self.schemes:
             return 1
-        return 2 if not far and self._is_near(item.path) else None
+        return 2 + is_of_gate(item) if self._is_near(item.path) else None
 
 
 class Selection:

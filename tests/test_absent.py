@@ -79,6 +79,7 @@ def test_the_commands_that_read_a_run_or_predict_one_work_without_tensorflow_and
     assert not [text for text in shown.values() if text not in done.stdout]
 
 
+@pytest.mark.gate
 def test_commands_that_need_tensorflow_name_it_in_one_line_and_write_nothing(tmp_path):
     (tmp_path / "own.py").write_text("")
     commands = ["downpour", "simulate agn --steps 5", "evaluate .", "launch own.py", "benchmark"]
@@ -95,6 +96,7 @@ def test_a_run_on_windows_is_refused_in_one_line(monkeypatch):
         require_tensorflow()
 
 
+@pytest.mark.gate
 def test_the_command_line_ends_with_that_line(tmp_path):
     done = python(ABSENT + "from distsgd.__main__ import main; main()", "downpour", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

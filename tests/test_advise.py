@@ -78,6 +78,7 @@ MACHINES = [
 
 
 @pytest.mark.parametrize("machines", MACHINES, ids=str)
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_each_row_is_the_forecast_of_its_algorithm_alone(machines):
     rows = predict(Question(workers=8, parameters="1M"), Platform(**machines))
@@ -187,6 +188,7 @@ def test_steps_during_a_reduction_hide_it_as_they_hide_a_message():
     assert run.compute == 1.0
 
 
+@pytest.mark.rotating
 def test_an_algorithm_without_an_update_of_all_has_no_reduction(capsys):
     for scheme in (AsyncSGD(), SyncSGD(backup_workers=1), Ringmaster()):
         with pytest.raises(UserError, match=r"update of .* may have fewer"):
@@ -416,6 +418,7 @@ def test_one_worker_is_on_the_fastest_machine_with_a_core_of_its_own(tmp_path):
         assert run.gradients == pytest.approx(1 / seconds), machines
 
 
+@pytest.mark.rotating
 def test_hyperparameters_can_be_given(capsys):
     machines = ["--workers", "4", "--uplink", "100Mbit", "--downlink", "100Mbit", "--settings"]
     line, _, _ = gradients("diloco", *machines, "diloco:communication_period=100,ssp:slack=3", capsys=capsys)

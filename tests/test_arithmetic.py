@@ -85,6 +85,7 @@ def replayed(job, trace, hidden=8):
 
 
 @pytest.mark.parametrize("name", in_rotation())
+@pytest.mark.gate("others")
 def test_an_order_of_virtual_time_replays(name):
     """Every scheme of the catalogue, as it is, against the papers' equations."""
     scheme = CATALOGUE[name]
@@ -307,6 +308,7 @@ def test_workers_of_a_simulation_have_seeds_of_their_own_and_begin_again_without
     assert params[:, 0].tolist() == [1, 2, 1, 1]
 
 
+@pytest.mark.gate
 def test_it_can_be_looked_at_after_each_event():
     job = small(CATALOGUE["sync_sgd"], steps=2)
     arithmetic = Arithmetic(job, trace_of(job))

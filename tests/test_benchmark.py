@@ -458,6 +458,7 @@ def test_as_many_backup_workers_as_workers_are_refused():
         stragglers.Options(workers=4, backups=(0, 4))
 
 
+@pytest.mark.rotating
 def test_verdicts_of_honest_runs_are_counted_and_an_accusation_fails(monkeypatch, capsys, tmp_path):
     """The default optimizers come first; a verdict is kept, so that the same command continues an interrupted one."""
     monkeypatch.setattr(verdicts, "CACHE", tmp_path / "cache" / "verdicts.jsonl")
@@ -506,7 +507,7 @@ def test_endurance_finds_growing_tasks_by_a_line_through_the_second_half(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "record", [pytest.param("full", marks=pytest.mark.rotating), pytest.param("off", marks=pytest.mark.slow)]
+    "record", [pytest.param("full", marks=pytest.mark.rotating), pytest.param("off", marks=pytest.mark.gate)]
 )
 @pytest.mark.rotating
 def test_endurance_runs_for_some_seconds(record, tmp_path, capfd):

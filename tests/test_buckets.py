@@ -125,6 +125,7 @@ class Counted(LocalSGD):
 @pytest.mark.parametrize(
     ("scheme", "options"), [(DownpourEasy(), {"l2": 0.1}), (Counted(), {})], ids=["loss of the vector", "scalars"]
 )
+@pytest.mark.gate("others")
 def test_schemes_that_need_the_whole_vector_have_one_piece(monkeypatch, scheme, options):
     monkeypatch.setattr(buckets, "LARGE_FLOATS", 100)
     assert centers(scheme, 1, **options)[1] == 1

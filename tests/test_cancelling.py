@@ -53,6 +53,7 @@ def time_of_update(found):
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])
+@pytest.mark.gate("others")
 def test_k_sync_takes_the_kth_smallest_of_all_times(count):
     """E[X_K:W] = H_W - H_(W-K), of exponential times with mean 1."""
     found = happens(KSync(workers_per_update=count, cancel_late=True), 8, 6000, compute="exponential")
@@ -61,6 +62,7 @@ def test_k_sync_takes_the_kth_smallest_of_all_times(count):
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])
+@pytest.mark.gate("others")
 def test_k_batch_sync_takes_a_kth_of_the_rate_of_all_workers(count):
     """K/W, of exponential times with mean 1: no gradient is computed that cannot count."""
     found = happens(KBatchSync(messages_per_update=count, cancel_late=True), 8, 6000, compute="exponential")
@@ -68,6 +70,7 @@ def test_k_batch_sync_takes_a_kth_of_the_rate_of_all_workers(count):
 
 
 @pytest.mark.parametrize("threshold", [1, 4, 100])
+@pytest.mark.gate("others")
 def test_ringmaster_updates_with_each_gradient_that_ends_where_computing_has_no_memory(threshold):
     """1/W for any R, while `async_sgd` and R = 100 without stops have the same, and smaller R without stops less."""
     found = happens(Ringmaster(delay_threshold=threshold, cancel_late=True), 8, 6000, compute="exponential")
@@ -266,6 +269,7 @@ CANCELLING |= {"platform": Platform(compute="exponential")}  # equal workers end
     [OF_EACH[0], *(pytest.param(scheme, marks=pytest.mark.rotating) for scheme in OF_EACH[1:])],
     ids=lambda scheme: scheme.name,
 )
+@pytest.mark.gate
 def test_a_simulated_run_is_replayed_and_computes_no_stopped_gradient(scheme, tmp_path):
     run = record(scheme, tmp_path, **CANCELLING)
     stopped = np.flatnonzero(run.trace["event"] == PULL)

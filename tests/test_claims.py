@@ -287,6 +287,7 @@ def test_a_client_with_unequal_labels_has_few_of_them():
 
 
 @pytest.mark.parametrize("scheme", ["sparta", "palsgd"])
+@pytest.mark.gate("others")
 def test_the_random_numbers_of_an_algorithm_differ_between_seeds(scheme, monkeypatch):
     problem = claims_runs.task("clusters", workers=2, steps=40, batch=16, seed=3)
     monkeypatch.setattr(claims_runs, "task", lambda name, **how: problem)  # only what the algorithm draws is left
@@ -300,6 +301,7 @@ def test_the_random_numbers_of_an_algorithm_differ_between_seeds(scheme, monkeyp
     assert one != other
 
 
+@pytest.mark.rotating
 def test_the_masters_momentum_is_nesterovs_and_none_is_async_sgd():
     def losses(scheme, workers, **settings):
         return claims_runs.execute(

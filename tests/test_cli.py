@@ -23,6 +23,7 @@ from distsgd.common.cli.flags import names
 MEASUREMENTS = [name for name, place in cli.COMMANDS.items() if ":" not in place]
 
 
+@pytest.mark.gate
 def test_the_default_run_reaches_its_accuracy_and_prints_json(tmp_path):
     """In a folder with a module of another's name, which no task imports."""
     (tmp_path / "keras.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")

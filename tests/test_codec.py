@@ -87,7 +87,7 @@ def test_an_element_that_is_not_finite_does_not_come_back_finite(codec, bad):
     [
         pytest.param(SignSGDMV(), 0.25, 0.25, marks=pytest.mark.rotating),
         (EFSGD(share=0.1), 0.8, 4.0),
-        pytest.param(OneBitAdam(warmup_steps=2), (2 * 4 + 4 * 0.3) / 6, (2 * 4 + 4 * 0.27) / 6, marks=pytest.mark.slow),
+        pytest.param(OneBitAdam(warmup_steps=2), (2 * 4 + 4 * 0.3) / 6, (2 * 4 + 4 * 0.27) / 6, marks=pytest.mark.gate),
     ],
     ids=lambda value: getattr(value, "name", None),
 )

@@ -133,6 +133,7 @@ def test_a_bucket_is_reduced_before_the_gradients_of_the_first_variables_are_kno
 
 
 @pytest.mark.parametrize(("buckets", "expected"), [(1, [2]), (3, [1, 1, 2])])
+@pytest.mark.gate("others")
 def test_all_buckets_but_one_leave_before_the_timestamp_of_the_whole_gradient(buckets, expected):
     """It is the second of a round."""
     graph = TaskGraph(job_of(AllReduce(buckets=buckets), backend="processes", model="mlp:hidden=64-64"), [1])

@@ -74,6 +74,7 @@ def test_the_first_word_is_a_command_or_an_algorithm(completed):
         assert {"train", "sweep", "downpour", "fedavg", "soak"} <= set(completed(f"{program} "))
 
 
+@pytest.mark.rotating
 def test_options_read_from_the_source_are_those_of_the_classes():
     def shown(parser):
         words = {tuple(action.option_strings): action for action in parser._actions}

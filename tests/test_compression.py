@@ -63,6 +63,7 @@ def test_moves_that_sparseloco_has_not_sent_decay():
     np.testing.assert_allclose(group.params(0), group.center)
 
 
+@pytest.mark.rotating
 def test_a_codec_without_memory_grows_as_in_theory_and_with_memory_it_falls():
     found = {}
     for memory in ("yes", "no"):
@@ -132,6 +133,7 @@ def test_qsgd_sends_no_larger_number_than_its_bits_have():
 
 
 @pytest.mark.parametrize("text", ["int4", "fp4", "topk:fraction=0.1", "randomk", "sign", "qsgd:memory=yes", "dct"])
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_what_is_not_sent_stays_with_the_worker_and_does_not_grow(text):
     codec = WithMemory(codec_of(text))
@@ -290,6 +292,7 @@ def test_qsgd_is_unbiased_and_its_variance_is_below_the_bound(bits, block):
     assert np.sum((drawn.mean(0) - vector) ** 2) < 1.2 * variance / 2000 * np.sum(vector**2)
 
 
+@pytest.mark.rotating
 def test_random_elements_without_memory_are_unbiased():
     codec = codec_of("randomk:fraction=0.25,memory=no")
     mean = np.mean([sent(codec, np.ones(ALL, np.float32), t=t)[0] for t in range(300)], axis=0)

@@ -352,7 +352,7 @@ def test_operators_compare_values_and_take_rows_and_numbers_on_backends(backend,
     ("scheme", "backend"),
     [
         *((Fair(), backend) for backend in BACKENDS),
-        pytest.param(Fair(buffer_size=4), "processes", marks=pytest.mark.slow),
+        pytest.param(Fair(buffer_size=4), "processes", marks=pytest.mark.gate),
     ],
     ids=lambda value: getattr(value, "name", value),
 )
@@ -441,6 +441,7 @@ def test_a_dropped_message_does_not_count_for_an_update(backend, tmp_path):
     np.testing.assert_allclose(model.layers[0].kernel.numpy()[0], theta, rtol=1e-5)
 
 
+@pytest.mark.gate
 def test_a_run_ends_with_an_update_not_with_a_message(tmp_path):
     run(FedBuff(messages_per_update=3, **SHORT), tmp_path, "simulation", steps=40, stop_at_version=5)
     assert ended(tmp_path)["updates"] == 5

@@ -190,6 +190,7 @@ def test_several_rounds_in_a_call_count_one_after_the_other(monkeypatch, tmp_pat
 @pytest.mark.parametrize(
     "sync", [Async(), pytest.param(Barrier(), marks=pytest.mark.rotating), Barrier(backup_workers=1)]
 )
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_simulated_worker_that_comes_back_after_a_crash_counts_on(sync, tmp_path):
     machines = Platform(failures="crashes:every=150ms,down=20ms", compute="exponential", latency="1ms")

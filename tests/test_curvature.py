@@ -91,6 +91,7 @@ def test_only_defaults_that_diverge_cause_a_warning(workers, tmp_path):
     ("scheme", "workers", "limit"),
     [(SyncSGD, 8, 2), (AsyncSGD, 8, 2 * np.sin(np.pi / 30)), (LocalSGD, 4, 2)],
 )
+@pytest.mark.gate("others")
 def test_a_quadratic_warns_from_its_limit_on(scheme, workers, limit, tmp_path):
     how = {"workers": workers, "dataset": "quadratic:dim=50", "batch_size": 1}
     events = probed(scheme(learning_rate=0.9 * limit), tmp_path, **how)
@@ -129,6 +130,7 @@ def test_the_coefficient_of_l2_is_a_part_of_the_curvature(tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["threads", "simulation"])
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_run_that_diverges_names_the_limit(backend, tmp_path):
     x = np.random.default_rng(0).standard_normal((128, 4)).astype(np.float32)

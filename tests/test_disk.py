@@ -114,6 +114,7 @@ def test_only_temporary_folders_of_killed_processes_are_deleted(tmp_path, monkey
 # What was there before.
 
 
+@pytest.mark.gate
 def test_a_run_with_only_damaged_checkpoints_is_refused_with_record_kept(tmp_path):
     keep = Recovery(checkpoint_steps=5)
     record(AsyncSGD(), tmp_path, steps=20, recovery=keep, **THREADS)
@@ -292,6 +293,7 @@ def test_a_run_that_completes_leaves_no_part_of_a_checkpoint(tmp_path):
 # A slow disk.
 
 
+@pytest.mark.gate
 def test_the_end_of_a_run_waits_for_its_last_checkpoint(tmp_path, monkeypatch):
     """However long it takes: here until the evaluator has long had its result."""
     over, write = threading.Event(), checkpoint.write

@@ -75,7 +75,7 @@ def test_workers_share_the_cores_of_their_machine(steps, cores, seconds):
     assert least_seconds(0.02, 0.03, steps, cores) == pytest.approx(seconds)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_seconds_are_measured_for_real_runs_alone(capsys):
     assert cli.dispatch(["downpour", "--dry-run", "--steps", "1000", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -114,6 +114,7 @@ def looping(job):
 
 
 @pytest.mark.parametrize(("scheme", "workers"), [(Serial(), 1), (AllReduce(), 2)], ids=["serial", "all_reduce"])
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_step_that_is_not_finite_is_left_out_by_all_alike(scheme, workers, tmp_path):
     """Once it went into the center, and the run ended as completed."""
@@ -127,6 +128,7 @@ def test_a_step_that_is_not_finite_is_left_out_by_all_alike(scheme, workers, tmp
 
 
 @pytest.mark.parametrize(("workers", "in_place"), [(1, False), (1, True), (2, False)])
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_message_that_is_not_finite_is_dropped_without_a_lock_too(workers, in_place, monkeypatch, tmp_path):
     """It once reached the center: without a lock nothing looked at it."""
@@ -154,6 +156,7 @@ def test_a_run_alone_ends_as_diverged_with_a_finite_center(tmp_path):
 
 
 @pytest.mark.parametrize("on_nan", ["drop", "stop"])
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_center_that_overflowed_is_never_a_completed_run(on_nan, tmp_path):
     """Each gradient is finite; what the first step makes of it is not."""
@@ -293,7 +296,7 @@ def test_a_step_that_fails_names_the_worker_and_the_reason_in_one_line(kind, tex
 
 
 @pytest.mark.rotating
-@pytest.mark.parametrize("backend", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["threads", pytest.param("processes", marks=pytest.mark.gate)])
 def test_a_class_out_of_range_in_a_data_function_ends_a_run_in_one_line(backend, warm, tmp_path):
     def batches():
         x, y = DIGITS.train[0][:64], DIGITS.train[1][:64].copy()
@@ -338,6 +341,7 @@ TWICE = "From /job:ps/replica:0/task:0:\nThe same RunGraph (Worker) request was 
 
 
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD()], ids=lambda scheme: scheme.name)
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_call_that_was_delivered_twice_ends_no_run(scheme, tmp_path, monkeypatch):
     """Seen in runs of a million updates: TensorFlow's transport repeats a call, and the ps refuses the repetition."""
@@ -399,6 +403,7 @@ def test_a_worker_that_connects_anew_continues_with_its_next_batch():
 # The first round.
 
 
+@pytest.mark.gate
 def test_local_steps_of_a_first_round_may_take_longer_than_a_wait(tmp_path):
     """Waiting begins when a worker has arrived; it once began with the call, and the first round had no other time."""
     release = threading.Event()
@@ -416,6 +421,7 @@ def test_local_steps_of_a_first_round_may_take_longer_than_a_wait(tmp_path):
         assert loop.calls.version() == 1
 
 
+@pytest.mark.rotating
 def test_workers_missing_in_the_first_round_are_named_after_one_wait(tmp_path):
     job = job_on(DIGITS.train, LocalSGD(), 3, tmp_path)
     with looping(job) as (loop, _):

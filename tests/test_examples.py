@@ -45,7 +45,7 @@ OFFERED = (
 WITHOUT_EXAMPLE = Cluster, Scheme, join, distsgd.WandbLogger, distsgd.MLflowLogger
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_the_examples_run(warm, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TF_CONFIG", "")  # an example sets it: what was there before comes back
@@ -64,7 +64,7 @@ def test_the_examples_run(warm, tmp_path, monkeypatch, capsys):
     assert runner.summarize(verbose=False).failed == 0, capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_the_python_example_of_the_readme_runs_as_it_is_pasted(tmp_path):
     readme = (ROOT / "README.md").read_text()
     script = tmp_path / "pasted.py"
@@ -80,7 +80,7 @@ def test_the_python_example_of_the_readme_runs_as_it_is_pasted(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "call"),
-    [("logistic_regression", "Group("), pytest.param("two_towers", "Optimizer(", marks=pytest.mark.slow)],
+    [("logistic_regression", "Group("), pytest.param("two_towers", "Optimizer(", marks=pytest.mark.gate)],
 )
 @pytest.mark.rotating
 def test_example_prints_the_output_in_the_docs(name, call, capsys):

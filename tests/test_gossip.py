@@ -148,6 +148,7 @@ def test_a_ring_at_rest_comes_together_by_the_second_eigenvalue_of_its_matrix():
     np.testing.assert_allclose(after - after.mean(0), (before - before.mean(0)) * factor**5, atol=1e-6)
 
 
+@pytest.mark.rotating
 def test_workers_that_agree_stay_where_they_are():
     """Weights of 1/3 in float32 sum to more than one: as a weighted sum the vector would grow."""
     start = np.full(3, 1.1, np.float32)
@@ -193,7 +194,7 @@ def test_the_links_of_a_worker_are_its_row_and_its_column_of_each_matrix(topolog
         (DPSGD, "random-matching", "simulation", 5, 12),
         pytest.param(DSGDTracking, "ring", "threads", 4, 12, marks=pytest.mark.rotating),
         (DSGDTracking, "one-peer", "simulation", 5, 12),
-        pytest.param(DPSGD, "one-peer", "processes", 4, 40, marks=pytest.mark.slow),
+        pytest.param(DPSGD, "one-peer", "processes", 4, 40, marks=pytest.mark.gate),
         pytest.param(DPSGD, "random-matching", "processes", 3, 40, marks=pytest.mark.rotating),
         pytest.param(DSGDTracking, "ring", "processes", 4, 40, marks=pytest.mark.rotating),
     ],
@@ -274,7 +275,7 @@ def saved_average(folder):
         (NoLoCo(communication_period=3), "threads", 60),
         pytest.param(NoLoCo(communication_period=3), "simulation", 60, marks=pytest.mark.rotating),
         (DSGDTracking(topology="one-peer"), "simulation", 60),
-        pytest.param(SGP(), "processes", 60, marks=pytest.mark.slow),
+        pytest.param(SGP(), "processes", 60, marks=pytest.mark.gate),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -378,6 +379,7 @@ class Mixed(SGP):
         worker.params.assign((worker.params + reply) / 2)
 
 
+@pytest.mark.gate
 def test_a_simulation_collects_the_mean_of_the_workers_between_their_rounds_alone():
     job = job_of(Mixed(), 4, model="mlp:hidden=8", steps=6)
     sizes = {"message_bytes": 0, "reply_bytes": 0}
@@ -394,6 +396,7 @@ def test_a_simulation_collects_the_mean_of_the_workers_between_their_rounds_alon
 
 
 @pytest.mark.parametrize("kind", [DPSGD, DSGDTracking, SGP])
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_checkpoint_has_the_parameters_of_each_worker(kind):
     with Harness(kind(), workers=2) as harness:

@@ -174,6 +174,7 @@ def test_without_a_ps_the_center_is_on_worker_0_and_bookkeeping_on_its_cpu(
 
 
 @pytest.mark.parametrize(("number", "devices"), [(0, ["", ""]), (1, [0, 0]), (2, [0, 1])])
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_workers_of_one_process_take_gpus_in_turn_and_the_center_the_cpu(monkeypatch, tmp_path, number, devices):
     import tensorflow as tf

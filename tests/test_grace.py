@@ -157,7 +157,7 @@ def test_a_long_grace_is_a_barrier_of_all_workers(backend, warm, tmp_path):
     np.testing.assert_array_equal(*centers)
 
 
-@pytest.mark.parametrize("backend", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["threads", pytest.param("processes", marks=pytest.mark.gate)])
 @pytest.mark.rotating
 def test_the_clock_closes_the_sets_of_which_a_late_worker_is_no_part(backend, warm, tmp_path):
     run = record(LateWorker(**PLAIN, quorum=1, grace=0.05), tmp_path / "run", workers=3, backend=backend, **SMALL)
@@ -168,6 +168,7 @@ def test_the_clock_closes_the_sets_of_which_a_late_worker_is_no_part(backend, wa
     assert verdict.agrees, (verdict.error, verdict.limit)
 
 
+@pytest.mark.gate
 def test_a_replay_finds_a_message_in_a_wrong_set_and_a_set_without_its_quorum(tmp_path):
     scheme, machines = DecoupledDiLoCo(**PLAIN, quorum=2, grace=0.02), Platform(step_factors="1,1.2,1.4,2")
     run = record(scheme, tmp_path / "run", workers=4, backend="simulation", platform=machines, **SMALL)

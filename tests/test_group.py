@@ -70,6 +70,7 @@ def engine_options(scheme):
 
 
 @pytest.mark.parametrize("name", in_rotation())
+@pytest.mark.gate("others")
 def test_center_is_that_of_the_engine_on_the_same_order(name, tmp_path):
     scheme = CATALOGUE[name]
     servers = 2 if scheme.sync.uses_ps and not scheme.whole_center else 1
@@ -83,7 +84,7 @@ def test_center_is_that_of_the_engine_on_the_same_order(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "shape", [pytest.param("cosine", marks=pytest.mark.slow), pytest.param("linear", marks=pytest.mark.rotating)]
+    "shape", [pytest.param("cosine", marks=pytest.mark.gate), pytest.param("linear", marks=pytest.mark.rotating)]
 )
 @pytest.mark.rotating
 def test_learning_rates_fall_as_in_the_engine(shape, tmp_path):
@@ -130,6 +131,7 @@ def test_codec_rounds_each_slice_and_remembers_the_rest():
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
+@pytest.mark.gate("others")
 def test_means_scalars_and_uneven_rounds_are_those_of_the_equations(scheme, equations):
     run = PlayedRun(scheme, **SMALL).play([0, 1, 2] * 6)
     assert distance(run.center, equations(run)) < TOLERANCE

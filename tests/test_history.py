@@ -62,6 +62,7 @@ class Watching:
         return [row["version"] for row in self.rows if row["event"] in events]
 
 
+@pytest.mark.rotating
 def test_without_snapshots_each_multiple_that_is_seen_is_evaluated_at_once(monkeypatch, harness):
     watching = Watching(monkeypatch, harness, evaluate_every=3)
     assert watching.observer.observe_if_due()
@@ -255,7 +256,7 @@ def check_points(rows, every, end, batch):
     ("scheme", "options", "every", "end", "batch"),
     [
         (AsyncSGD(), {"steps": 100}, 10, 200, 8),
-        pytest.param(AllReduce(), {"steps": 100}, 5, 100, 16, marks=pytest.mark.slow),
+        pytest.param(AllReduce(), {"steps": 100}, 5, 100, 16, marks=pytest.mark.gate),
     ],
     ids=["async", "without a ps"],
 )
@@ -301,6 +302,7 @@ class Passing:
 
 
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SSP(), SyncSGD(), Hogwild()], ids=lambda scheme: scheme.name)
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_snapshots_are_the_center_at_exact_multiples(tmp_path, scheme):
     with Harness(
@@ -340,6 +342,7 @@ def test_snapshots_are_evaluated_after_the_run_without_being_asked_for(monkeypat
     assert evaluated_after(passing) == list(range(0, 40, 2))
 
 
+@pytest.mark.rotating
 def test_costly_evaluations_leave_out_snapshots_that_were_not_asked_for(monkeypatch, passing):
     began = passing.observer.began
     clock = SimpleNamespace(monotonic=lambda: began + 1.0, time=time.time, process_time=iter([0.0, 1.1]).__next__)
@@ -347,17 +350,20 @@ def test_costly_evaluations_leave_out_snapshots_that_were_not_asked_for(monkeypa
     assert evaluated_after(passing) == [0, 10, 20, 30]
 
 
+@pytest.mark.gate
 def test_no_snapshot_is_evaluated_where_one_takes_longer_than_allowed(monkeypatch, passing):
     clock = SimpleNamespace(monotonic=time.monotonic, time=time.time, process_time=iter([0.0, 6.0]).__next__)
     monkeypatch.setattr(observer, "time", clock)
     assert evaluated_after(passing) == []
 
 
+@pytest.mark.gate
 def test_many_evaluations_during_a_run_make_its_snapshots_superfluous(passing):
     passing.observer.evaluated = dict.fromkeys(range(observer.ENOUGH), 0.0)
     assert evaluated_after(passing) == []
 
 
+@pytest.mark.gate
 def test_evaluations_that_wait_for_the_end_begin_with_the_initial_model(passing):
     passing.observer.later = True
     assert not passing.observer.observe_if_due()
@@ -365,6 +371,7 @@ def test_evaluations_that_wait_for_the_end_begin_with_the_initial_model(passing)
     assert passing.rows[0]["when"] == passing.observer.began
 
 
+@pytest.mark.rotating
 def test_without_test_data_the_center_is_fetched_once_at_the_end(monkeypatch, tmp_path):
     with Harness(AsyncSGD(), workers=1, steps=30) as harness:
         fetched = []
@@ -385,6 +392,7 @@ def test_without_test_data_the_center_is_fetched_once_at_the_end(monkeypatch, tm
         assert [(row["version"], row["examples"]) for row in rows] == [(1, 8), (2, 16)]
 
 
+@pytest.mark.rotating
 def test_a_restoration_undoes_snapshots_taken_after_its_checkpoint(tmp_path):
     with Harness(AsyncSGD(), workers=1, steps=30, evaluate_every=4, test=DIGITS.test) as harness:
         passing = Passing(harness, tmp_path)

@@ -70,6 +70,7 @@ class Waits(Callback):
         self.seen.append("end")
 
 
+@pytest.mark.rotating
 def test_a_slow_callback_stops_no_training_is_named_and_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(listener, "LATE_SECONDS", 0.05)
     slow = Waits(tmp_path / "run", updates=2 * 200)
@@ -94,6 +95,7 @@ class Fails(Callback):
 
 
 @pytest.mark.parametrize("method", ["on_train_begin", "on_train_end"])
+@pytest.mark.gate("others")
 def test_an_error_of_a_callback_ends_the_run_as_failed(method, tmp_path):
     with pytest.raises(LookupError, match="a bug in a callback"):
         record(
@@ -200,7 +202,7 @@ def stopped_early(backend, run_dir, scheme=None, **options):
     return epochs, result, model, file.read_text().splitlines()
 
 
-@pytest.mark.parametrize("backend", ["threads", "simulation", pytest.param("processes", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["threads", "simulation", pytest.param("processes", marks=pytest.mark.gate)])
 @pytest.mark.rotating
 def test_keras_callbacks_see_the_center_at_known_updates(backend, tmp_path):
     how = {"data": DIGITS.train} if backend == "simulation" else {}
@@ -238,6 +240,7 @@ def test_keras_callbacks_are_told_of_limits_in_one_line(tmp_path):
         (Fails("on_test_end"), keras.callbacks.Callback()),  # the second one does not see the evaluated center
     ],
 )
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_an_error_beside_keras_callbacks_ends_the_run_as_failed(callbacks, tmp_path):
     with pytest.raises(LookupError, match="a bug in a callback"):

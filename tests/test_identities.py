@@ -342,6 +342,7 @@ def test_diloco_with_sgd_inside_is_blockwise_model_update_filtering():
     np.testing.assert_allclose(run.center, path[-1] + 0.8 * (path[-1] - path[-2]), **CLOSE)
 
 
+@pytest.mark.rotating
 def test_bmuf_shows_its_global_model_and_starts_blocks_at_diloco_s_center():
     bmuf = BMUF(block_momentum=0.9, block_learning_rate=0.7, communication_period=6)
     scheme = DiLoCo(inner_optimizer="sgd", learning_rate=0.1, communication_period=6)
@@ -587,7 +588,7 @@ def test_scaled_signs_are_of_each_variable():
         np.testing.assert_allclose(part, 0.1 * np.abs(step).mean() * np.sign(step), rtol=1e-3, atol=1e-7)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("scheme", "workers", "devices"),
     [
@@ -642,6 +643,7 @@ def test_an_elastic_exchange_conserves_params_plus_center():
 
 
 @pytest.mark.parametrize("scheme", [AEASGD(beta=0.0), EASGD(beta=0.0), AEAMSGD(beta=0.0)], ids=lambda s: s.name)
+@pytest.mark.gate("others")
 def test_without_elasticity_the_center_never_moves(scheme):
     run = played(scheme, workers=2, steps=25)
     np.testing.assert_array_equal(run.center, run.start.astype(np.float32))
@@ -694,6 +696,7 @@ def test_fedprox_drifts_less_the_stronger_its_spring(mu):
     assert drifted() < center < MINIMUM
 
 
+@pytest.mark.rotating
 def test_fednova_counts_workers_alike_whatever_the_number_of_their_steps():
     center = at_rest(FedNova(work=(1.0, 0.3), **LOCAL))
     assert center == pytest.approx(drifted(steps=(10, 3), weights=(1 / 10, 1 / 3)), rel=1e-4)
@@ -909,6 +912,7 @@ def test_synchronous_elastic_workers_are_stable_only_below_the_known_bound(worke
     [Downpour(push_period=3, pull_period=4), AEASGD(), SyncSGD(backup_workers=1), TrimmedMean(trim=0.4), DPSGD()],
     ids=lambda s: s.name,
 )
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_nothing_leaves_the_task_of_the_lock_under_it(scheme, tmp_path):
     """Else a worker that is stopped or cut off in this moment would hold it.

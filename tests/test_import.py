@@ -44,6 +44,7 @@ def section():
     return code, command.split()
 
 
+@pytest.mark.gate
 def test_the_readmes_own_algorithm_runs_with_the_readmes_command(section, warm, tmp_path, monkeypatch, run_main):
     code, command = section
     (tmp_path / "my_scheme.py").write_text(code)

@@ -81,6 +81,7 @@ def test_regions_on_processes_follow_the_equations(tmp_path):
     check_run(record(SCHEME, tmp_path, workers=3, ps=1 + REGIONS, steps=600, test=DIGITS.test))
 
 
+@pytest.mark.rotating
 def test_a_round_of_a_worker_has_no_operation_on_the_task_of_the_global_server():
     job = job_of(SCHEME, 4, ps=1 + REGIONS, backend="processes")
     operations = TaskGraph(job, [1]).graph.get_operations()
@@ -138,6 +139,7 @@ def test_a_model_with_state_is_refused_before_the_run_starts(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.rotating
 def test_requests_of_regions_are_built_before_the_first_message():
     graph = TaskGraph(job_of(SCHEME, 2, ps=1 + REGIONS, backend="threads"), [0, 1])
     built = len(graph.graph.get_operations())
@@ -146,6 +148,7 @@ def test_requests_of_regions_are_built_before_the_first_message():
     assert len(graph.graph.get_operations()) == built
 
 
+@pytest.mark.gate
 def test_the_rates_of_a_region_follow_a_schedule_in_both_rules():
     @dataclass(frozen=True, kw_only=True)
     class Falling(HALoS):

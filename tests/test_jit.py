@@ -55,7 +55,7 @@ def batch(name, size=12):
     return x if name == "text" else x.astype("uint8" if name == "images" else "float32"), rng.integers(3, size=size)
 
 
-@pytest.mark.parametrize("name", ["dense", "images", pytest.param("text", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["dense", "images", pytest.param("text", marks=pytest.mark.gate)])
 @pytest.mark.rotating("others")
 def test_xla_computes_loss_gradient_state_and_seeds_to_rounding(name):
     keras.utils.set_random_seed(0)
@@ -70,6 +70,7 @@ def test_xla_computes_loss_gradient_state_and_seeds_to_rounding(name):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.gate
 def test_xla_advances_the_seeds_of_dropout_as_usual_and_draws_other_numbers():
     model, x = compiled(L.Flatten(), L.Dropout(0.5)), batch("dense")
     flat = try_out(ModelRecipe.of(model), model, x).flat(model)
@@ -111,6 +112,7 @@ def test_auto_compiles_on_a_gpu_the_models_that_keras_compiles_there(gpu, monkey
         assert [job.compiles(False), job.compiles(True)] == [False, not why]
 
 
+@pytest.mark.gate
 def test_a_model_that_xla_cannot_compile_is_refused_or_trains_without(monkeypatch, tmp_path):
     how = {
         "cluster": Cluster.local(1, backend="threads"),

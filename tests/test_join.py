@@ -404,6 +404,7 @@ def drawn_by(task):
     return number
 
 
+@pytest.mark.gate
 def test_a_script_that_ends_in_a_round_exchanges_its_steps_and_leaves_a_record(launch, tmp_path, capsys):
     scheme = "LocalSGD(communication_period=4, learning_rate=0.5)"
     code, result = launch(QUADRATIC, scheme, "6", flags=["--ps", "2"])
@@ -569,7 +570,7 @@ def test_a_join_without_steps_is_named_beside_one_that_has_some(tmp_path):
             "script.py ended by sys.exit(2)\nusage: script.py [-h]\nscript.py: error: unrecognized arguments: --rate x",
         ),
         pytest.param(
-            "later exit", 1, "worker-1: the process of its script ended before the end of", marks=pytest.mark.slow
+            "later exit", 1, "worker-1: the process of its script ended before the end of", marks=pytest.mark.gate
         ),
     ],
 )
@@ -706,7 +707,7 @@ def test_a_script_that_was_killed_resumes_from_its_checkpoint(launch, tmp_path):
     "schemes",
     [
         ("AsyncSGD()", "AsyncSGD()"),
-        pytest.param(("AEASGD()", "AllReduce()"), marks=pytest.mark.slow),
+        pytest.param(("AEASGD()", "AllReduce()"), marks=pytest.mark.gate),
         pytest.param(("AllReduce()", "AsyncSGD()"), marks=pytest.mark.rotating),
         pytest.param(("DPSGD()", "SyncSGD()"), marks=pytest.mark.rotating),
     ],

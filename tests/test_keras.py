@@ -145,6 +145,7 @@ def frozen_float16(trainable=False):
     return compiled(x, LAYERS.Dense(1, name="head")(backbone))
 
 
+@pytest.mark.gate
 def test_a_frozen_float16_backbone_is_left_as_it_is_and_the_head_trains(tmp_path):
     model = frozen_float16()
     before = model.get_layer("backbone").get_weights()[0], model.get_layer("head").get_weights()[0]
@@ -162,6 +163,7 @@ def with_metrics(*metrics, **options):
 CLASSES = np.eye(3, dtype="f")[RNG.integers(0, 3, 64)]
 
 
+@pytest.mark.rotating
 def test_all_metrics_are_in_the_result_and_vectors_are_lists(tmp_path, capsys):
     def model():
         keras.utils.set_random_seed(0)
@@ -196,6 +198,7 @@ def test_a_vector_named_accuracy_is_in_the_result_but_numbers_come_first(tmp_pat
     )
 
 
+@pytest.mark.rotating
 def test_metrics_of_each_output_are_in_the_result(tmp_path):
     x = keras.Input((4,))
     outputs = [LAYERS.Dense(1, name="a")(x), LAYERS.Dense(1, activation="sigmoid", name="b")(x)]
@@ -298,6 +301,7 @@ def test_a_model_or_data_that_cannot_be_trained_is_refused(model, data, message,
 @pytest.mark.parametrize(
     ("probe", "why"), [(True, "learning rate 1 is "), (False, "try a smaller learning rate than 1.0")]
 )
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_run_that_makes_the_model_worse_advises_a_smaller_rate(probe, why, tmp_path, capsys):
     keras.utils.set_random_seed(0)  # other initial weights may overflow, or have a rate that is not too large at first
@@ -315,6 +319,7 @@ def test_a_run_that_makes_the_model_worse_advises_a_smaller_rate(probe, why, tmp
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.gate
 def test_a_run_with_a_schedule_that_makes_the_model_worse_advises_no_number(tmp_path):
     keras.utils.set_random_seed(0)
     scheme = Serial(learning_rate=keras.optimizers.schedules.PolynomialDecay(1.0, 100))
@@ -383,6 +388,7 @@ def without_input(*layers):
 
 
 @pytest.mark.parametrize("data", [(X, Y), elements()().batch(BATCH), lambda: elements()().batch(BATCH)])
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_model_without_an_input_is_built_on_the_data(data, tmp_path):
     result = run(model := without_input(LAYERS.Dense(3)), data, tmp_path, validation_data=(X, Y))
@@ -432,6 +438,7 @@ def penalized():
         *(pytest.param(*one, marks=pytest.mark.rotating) for one in [(penalized, X), (coded, (X, None))]),
     ],
 )
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_model_whose_loss_needs_no_labels_trains_on_x_alone(make, data, tmp_path):
     result = run(model := make(), data, tmp_path, steps=STEPS, seed=SEED)
@@ -443,7 +450,7 @@ def test_a_model_whose_loss_needs_no_labels_trains_on_x_alone(make, data, tmp_pa
 
 @pytest.mark.parametrize(
     "cluster",
-    [Cluster.local(2, backend="threads"), pytest.param(Cluster.local(2), marks=pytest.mark.slow)],
+    [Cluster.local(2, backend="threads"), pytest.param(Cluster.local(2), marks=pytest.mark.gate)],
     ids=["threads", "processes"],
 )
 @pytest.mark.rotating

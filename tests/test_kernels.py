@@ -111,6 +111,7 @@ def test_a_run_says_its_kernels_and_keeps_them_when_resumed(warm, unset, tmp_pat
 
 
 @pytest.mark.parametrize(("used", "asked", "value"), [("eigen", "onednn", 1), ("onednn", "eigen", 0)])
+@pytest.mark.gate("others")
 def test_a_run_where_tensorflow_is_imported_names_the_variable(used, asked, value, unset, tmp_path):
     unset.setattr(running, "used_here", lambda: used)
     model = ModelRecipe.named("softmax", (64,), 10, 0).build()

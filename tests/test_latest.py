@@ -32,6 +32,7 @@ def tiny(tmp_path, monkeypatch):
     return model, (rng.normal(size=(16, 3)).astype("float32"), rng.normal(size=(16, 2)).astype("float32"))
 
 
+@pytest.mark.gate
 def test_latest_names_the_newest_run_of_all_and_of_each_algorithm(tiny, run_main):
     first, second = fit(tiny, AsyncSGD(), steps=3), fit(tiny, SyncSGD(), steps=3)
     for word, folder in (("latest", second), ("async_sgd/latest", first), ("runs/sync_sgd/latest", second)):
@@ -41,6 +42,7 @@ def test_latest_names_the_newest_run_of_all_and_of_each_algorithm(tiny, run_main
     assert json.loads(Path("runs/latest/result.json").read_text())["algorithm"] == "sync_sgd"
 
 
+@pytest.mark.rotating
 def test_a_run_resumes_from_the_latest_one(tiny):
     first = fit(tiny, SyncSGD(), steps=3, recovery=Recovery(checkpoint_steps=1))
     second = fit(tiny, SyncSGD(), steps=5, recovery=Recovery(resume="latest"))
@@ -48,6 +50,7 @@ def test_a_run_resumes_from_the_latest_one(tiny):
     assert named(Path("latest")) == Path(second) != Path(first)
 
 
+@pytest.mark.rotating
 def test_the_latest_run_resumes_in_its_own_folder(tiny):
     first = fit(tiny, SyncSGD(), steps=3, recovery=Recovery(checkpoint_steps=1))
     assert fit(tiny, SyncSGD(), steps=5, run_dir="runs/sync_sgd/latest") == Path(first)
@@ -55,6 +58,7 @@ def test_the_latest_run_resumes_in_its_own_folder(tiny):
     assert named(Path("latest")) == named(Path("sync_sgd/latest")) == Path(first)
 
 
+@pytest.mark.rotating
 def test_a_run_in_a_folder_of_its_own_changes_no_link(tiny):
     first = fit(tiny, SyncSGD(), steps=3)
     fit(tiny, SyncSGD(), steps=3, run_dir="mine")

@@ -72,10 +72,11 @@ def killed(warm, tmp_path_factory):
     "victim",
     [
         "worker-1",
-        pytest.param("ps-0", marks=pytest.mark.slow),
+        pytest.param("ps-0", marks=pytest.mark.gate),
         *(pytest.param(name, marks=pytest.mark.rotating) for name in ("worker-0", "evaluator-0")),
     ],
 )
+@pytest.mark.gate
 def test_a_killed_task_ends_the_run_with_its_name(victim, killed):
     going = killed(victim)
     error = going.error
@@ -168,6 +169,7 @@ def test_a_worker_that_raises_is_named_with_the_end_of_its_log(warm, tmp_path):
     assert (result["outcome"], result["exit_code"]) == ("failed", 1)
 
 
+@pytest.mark.rotating
 def test_a_loss_that_becomes_nan_ends_the_run_as_diverged(warm, tmp_path):
     with pytest.raises(Diverged, match=r"loss of worker \d became (nan|inf).* at version \d+"):
         record(AsyncSGD(learning_rate=1e38), tmp_path / "run", workers=2, steps=300)
@@ -175,6 +177,7 @@ def test_a_loss_that_becomes_nan_ends_the_run_as_diverged(warm, tmp_path):
     assert (result["outcome"], result["exit_code"]) == ("diverged", 3)
 
 
+@pytest.mark.gate
 def test_a_signal_to_all_processes_ends_the_run_with_its_center_and_a_checkpoint(tmp_path, monkeypatch):
     temporary = tmp_path / "tmp"
     temporary.mkdir()

@@ -112,7 +112,7 @@ def test_a_study_finds_settings_and_measures_them(monkeypatch):
     assert found.megabytes[0] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_an_error_of_an_own_rule_is_named_without_a_traceback(monkeypatch):
     def fails(*arguments, **how):
         raise ValueError("no such shape")

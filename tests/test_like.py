@@ -121,6 +121,7 @@ SHARED = {"step_ms": 20, "compute": "lognormal:sigma=0.5", "latency": "2ms", "ps
 @pytest.mark.parametrize(
     ("scheme", "within"), [(AsyncSGD(), 0.1), (SyncSGD(), 0.1), (LocalSGD(communication_period=10), 0.2)]
 )
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_card_that_all_messages_share_is_not_taken_for_a_latency_of_each(tmp_path, scheme, within):
     """Four workers on record; 16 and 64 saturate the card. A private latency is 2 to 8 times too fast."""
@@ -143,6 +144,7 @@ def test_a_card_that_all_messages_share_is_not_taken_for_a_latency_of_each(tmp_p
         (AsyncSGD(), 4, {"service": "2ms"}),
     ],
 )
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_card_is_told_from_a_lock_and_from_latencies_that_vary(tmp_path, scheme, workers, more):
     found = recorded(tmp_path, scheme, workers, steps=600, **SHARED, **more)
@@ -153,6 +155,7 @@ def test_a_card_is_told_from_a_lock_and_from_latencies_that_vary(tmp_path, schem
 
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD(), LocalSGD(communication_period=10)])
 @pytest.mark.parametrize("links", [{"latency": "5ms"}, {"latency": "2ms", "latency_sigma": 0.5}, {"uplink": "20Mbit"}])
+@pytest.mark.gate("others")
 def test_the_fit_takes_unshared_links_for_no_card_and_no_lock(tmp_path, scheme, links):
     found = recorded(tmp_path, scheme, steps=600, step_ms=20, compute="lognormal:sigma=0.5", **links)
     assert (found.card, found.service) == (np.inf, None)
@@ -160,6 +163,7 @@ def test_the_fit_takes_unshared_links_for_no_card_and_no_lock(tmp_path, scheme, 
     assert "unlimited, so more workers may look too fast (--ps-link)" in said
 
 
+@pytest.mark.gate
 def test_a_lock_that_few_wait_for_is_found_by_their_waits(tmp_path):
     """Too few for the time between two messages to say; and replies do not wait, as they would at a card."""
     found = recorded(tmp_path, SyncSGD(), steps=600, step_ms=20, compute="shifted", latency="2ms", service="500us")
@@ -249,6 +253,7 @@ def test_cores_that_all_share_are_known_from_what_was_used_of_them(tmp_path):
     assert forecast(AsyncSGD(), unaware.machines(), **many).updates > 1.5 * there
 
 
+@pytest.mark.rotating
 def test_a_barrier_with_stragglers_predicts_what_backup_workers_save(tmp_path):
     """As the benchmark of stragglers has it: from eight workers that all wait for the last one, on two cores."""
     late = {"step_ms": 30 * 1.18, "compute": "phases:slow=10,probability=0.02", "cores": 2, "core_ms": 3.4}
@@ -303,6 +308,7 @@ def test_independent_rounds_are_drawn_one_by_one():
 # The files, the flags.
 
 
+@pytest.mark.gate
 def test_the_fit_is_a_network_of_the_folder_and_flags_override_it(tmp_path, capsys):
     found = recorded(tmp_path, AsyncSGD(), step_ms=20, compute="lognormal:sigma=0.3", latency="3ms", service="1ms")
     scheme, options = parse_flags(SyncSGD, ["--backend", "simulation", "--like", str(tmp_path), "--service", "5ms"])

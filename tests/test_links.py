@@ -235,6 +235,7 @@ def test_a_ring_whose_workers_differ_is_that_of_a_simulation_of_its_own():
 
 
 @pytest.mark.parametrize("kind", [NoLoCo, GASLoC])
+@pytest.mark.gate("others")
 def test_gossip_between_clouds_is_not_faster_than_their_links(kind):
     """64 workers in four regions; a region's link carries the messages of its workers to the three others."""
     run = forecast(kind(), Platform(network="cloud-regions", step_ms=100.0), workers=64, parameters=25 * 10**6)

@@ -49,8 +49,8 @@ print("sent")
 LISTEN = "import socket, sys; s = socket.create_server(('', int(sys.argv[1]))); print(1, flush=True); sys.stdin.read()"
 
 
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
+def gate(*values):
+    return pytest.param(*values, marks=pytest.mark.gate)
 
 
 def rotating(*values):
@@ -70,7 +70,7 @@ def machines(four):
         machine.tidy()
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_run_over_several_hosts_replays(machines, tmp_path):
     """Two ps, two workers; the last worker comes first and the first ps last."""
     cluster = Run(machines, tmp_path, ps=2)
@@ -101,7 +101,7 @@ def test_a_separate_evaluator_has_the_results_of_a_run_without_a_ps(machines, tm
     assert not (tmp_path / "worker-0" / "model.keras").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_tasks_that_are_missing_are_named_with_their_addresses(machines, tmp_path):
     cluster = Run(machines, tmp_path, workers=3)
     seconds = patience(8)  # in which ps 0 and worker 1 must find each other
@@ -165,7 +165,7 @@ def test_a_run_continues_after_bad_input_and_foreign_tasks(machines, tmp_path):
     assert good[1].result["steps"] == 2 * steps
 
 
-@pytest.mark.parametrize("how", [rotating("killed"), slow("stopped"), slow("unplugged")])
+@pytest.mark.parametrize("how", [rotating("killed"), gate("stopped"), gate("unplugged")])
 @pytest.mark.rotating
 def test_a_task_that_is_lost_ends_the_run_everywhere_and_is_named(how, machines, tmp_path):
     """A barrier is the harder case: the others are blocked in it."""
@@ -258,7 +258,7 @@ def test_a_script_that_calls_train_is_started_on_every_machine(machines, tmp_pat
     }
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_task_whose_port_is_taken_is_refused_with_the_address(machines, tmp_path):
     cluster = Run(machines, tmp_path)
     port = cluster.addresses.ps[0].rpartition(":")[2]
@@ -348,7 +348,7 @@ def survived(chief, workers=2):
         rotating(AsyncSGD(), ("worker", 1)),
         rotating(AsyncSGD(), ("ps", 0)),
         rotating(AsyncSGD(), ("ps", 1)),
-        slow(AsyncSGD(), ("worker", 0)),
+        gate(AsyncSGD(), ("worker", 0)),
         rotating(SyncSGD(), ("ps", 0)),
         rotating(SyncSGD(), ("worker", 1)),
     ],
@@ -375,7 +375,7 @@ def test_a_killed_task_is_started_again_by_its_program_and_takes_its_place(schem
     ("how", "victim"),
     [
         rotating("crashed", ("worker", 1)),
-        slow("crashed", ("ps", 0)),
+        gate("crashed", ("ps", 0)),
         rotating("crashed", ("worker", 0)),
         rotating("stopped", ("worker", 1)),
         rotating("stopped", ("ps", 0)),
@@ -405,7 +405,7 @@ def test_a_machine_that_was_lost_is_back_in_the_run_with_the_same_command(how, v
         assert recovery["restarts"] == {"-".join(map(str, victim)): 1}
 
 
-@pytest.mark.parametrize("scheme", [slow(Resting()), rotating(RestingTogether())], ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize("scheme", [gate(Resting()), rotating(RestingTogether())], ids=lambda scheme: scheme.name)
 @pytest.mark.rotating
 def test_a_run_continues_without_a_lost_machine_if_that_is_allowed(scheme, machines, tmp_path):
     cluster = Run(machines, tmp_path)
@@ -419,7 +419,7 @@ def test_a_run_continues_without_a_lost_machine_if_that_is_allowed(scheme, machi
     assert chief.result["recovery"]["evicted"] == [1]
 
 
-@pytest.mark.parametrize("how", [rotating("killed"), rotating("crashed"), slow("unplugged")])
+@pytest.mark.parametrize("how", [rotating("killed"), rotating("crashed"), gate("unplugged")])
 @pytest.mark.rotating
 def test_gossip_continues_without_a_lost_machine(how, machines, tmp_path):
     if how == "unplugged" and not machines.real:
@@ -516,7 +516,7 @@ def test_a_machine_that_does_not_come_back_ends_the_run_everywhere(machines, tmp
         assert re.search("nothing heard from worker 0|the chief, worker 0, to restore", str(error)), error
 
 
-@pytest.mark.parametrize("number", [slow(0), rotating(2)], ids=["ps 0", "worker 1"])
+@pytest.mark.parametrize("number", [gate(0), rotating(2)], ids=["ps 0", "worker 1"])
 @pytest.mark.rotating
 def test_a_run_gets_over_a_network_that_was_cut(number, machines, tmp_path):
     if not machines.real:
@@ -539,7 +539,7 @@ def test_a_run_gets_over_a_network_that_was_cut(number, machines, tmp_path):
 
 @pytest.mark.parametrize(
     ("elsewhere", "separate_evaluator"),
-    [rotating(False, False), rotating(False, True), rotating(True, False), slow(True, True)],
+    [rotating(False, False), rotating(False, True), rotating(True, False), gate(True, True)],
     ids=["again, with the chief", "again, of its own", "resume, with the chief", "resume, of its own"],
 )
 @pytest.mark.rotating

@@ -117,6 +117,7 @@ def test_a_mean_outside_of_a_message_is_refused(tmp_path):
         Harness(PowerSGD(), recovery=Recovery(min_workers=1))
 
 
+@pytest.mark.rotating
 def test_a_worker_that_waited_in_vain_for_a_mean_ends_the_run(tmp_path, monkeypatch):
     """It once did the round again, and what it had sent the first time was taken for its part of the next one."""
     calls, gave_up, plain = Counter(), threading.Event(), WorkerCalls.rounds

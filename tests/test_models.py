@@ -114,6 +114,7 @@ def test_the_transformer_knows_where_a_character_stands(transformer):
     assert (np.abs(np.diff(logits, axis=0)).max(axis=1) > 1e-4).all()
 
 
+@pytest.mark.rotating
 def test_the_transformer_takes_a_flat_vector_and_has_a_loss_per_character(transformer):
     recipe, model = transformer
     flat = recipe.flat()
@@ -218,6 +219,7 @@ def batch(features=4, classes=3, rows=8):
     return rng.normal(size=(rows, features)).astype("f"), rng.integers(classes, size=rows)
 
 
+@pytest.mark.rotating
 def test_only_variables_that_a_step_changes_are_statistics():
     frozen = keras.layers.BatchNormalization(trainable=False)
     moving = keras.layers.BatchNormalization()

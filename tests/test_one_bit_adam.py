@@ -64,6 +64,7 @@ def test_before_the_variance_is_frozen_it_is_adam_on_mean_gradients():
 
 @pytest.mark.parametrize("ps", [1, 2])
 @pytest.mark.usefixtures("uncompressed")
+@pytest.mark.gate("others")
 def test_without_compression_it_is_adam_with_a_frozen_variance(ps):
     given = gradients(30)
     group, path = played(given, OneBitAdam(warmup_steps=EARLY), ps)

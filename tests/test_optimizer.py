@@ -74,6 +74,7 @@ FAST = {"downpour", "easgd", "all_reduce", "ssp", "sync_sgd with a backup worker
 
 
 @pytest.mark.parametrize("name", in_rotation(SCHEMES))
+@pytest.mark.gate("others")
 def test_center_is_that_of_a_group_on_the_same_order(name):
     scheme = SCHEMES[name]
     workers, steps = workers_of(scheme), 126 if scheme.period >= 10 else 31
@@ -101,8 +102,8 @@ def test_variables_are_where_xla_finds_them_on_a_gpu():
 @pytest.mark.parametrize(
     ("scheme", "codec"),
     [
-        pytest.param(AsyncSGD(), "int8", marks=pytest.mark.slow),
-        pytest.param(SyncSGD(), "topk:fraction=0.3", marks=pytest.mark.slow),
+        pytest.param(AsyncSGD(), "int8", marks=pytest.mark.gate),
+        pytest.param(SyncSGD(), "topk:fraction=0.3", marks=pytest.mark.gate),
         pytest.param(LocalSGD(communication_period=3), "bf16", marks=pytest.mark.rotating),
         pytest.param(AsyncSGD(), "sign:memory=no", marks=pytest.mark.rotating),
         pytest.param(SyncSGD(), "bf16", marks=pytest.mark.rotating),
@@ -122,6 +123,7 @@ OTHER_OWN = [pytest.param(s, marks=pytest.mark.rotating) for s in (Normalised(),
 @pytest.mark.parametrize(
     "scheme", [PowerSGD(), RandomPart(), Weighed(learning_rate=0.1), *OTHER_OWN], ids=lambda scheme: scheme.name
 )
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_means_rows_and_losses_are_those_of_a_group(scheme):
     assert distance(trained(scheme, 18, workers=3), grouped(scheme, 18, workers=3)) < TOLERANCE
@@ -133,6 +135,7 @@ def test_given_order_is_repeated_and_skips_workers_that_wait():
     assert distance(found, grouped(scheme, 30, workers=3, order=order)) < TOLERANCE
 
 
+@pytest.mark.rotating
 def test_random_order_depends_on_the_seed():
     one, same, other = (trained(AsyncSGD(), 20, workers=3, order="random", seed=s) for s in (0, 0, 1))
     np.testing.assert_array_equal(one, same)
@@ -187,6 +190,7 @@ def test_callback_at_any_place_gives_others_the_center():
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_saved_model_continues_as_if_it_had_not_been_saved(tmp_path, jit_compile):
     def made():
@@ -202,6 +206,7 @@ def test_saved_model_continues_as_if_it_had_not_been_saved(tmp_path, jit_compile
     np.testing.assert_allclose(vector(loaded.get_weights()), vector(whole.get_weights()), rtol=1e-6)
 
 
+@pytest.mark.gate
 def test_checkpoint_within_an_epoch_continues_as_if_it_had_not_been_saved(tmp_path):
     model = linear(Optimizer(EASGD(communication_period=2), workers=2))
     fit(model, 9, callbacks=[keras.callbacks.ModelCheckpoint(str(tmp_path / "{batch}.keras"), save_freq=5)])
@@ -233,6 +238,7 @@ ROTATING = [pytest.param(name, marks=pytest.mark.rotating) for name in SCHEMES i
 
 
 @pytest.mark.parametrize("name", [*BEGUN, *ROTATING])
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_weights_that_were_changed_begin_a_new_run(name):
     scheme = SCHEMES[name]
@@ -243,6 +249,7 @@ def test_weights_that_were_changed_begin_a_new_run(name):
     np.testing.assert_array_equal(vector(model.get_weights()), vector(new.get_weights()))
 
 
+@pytest.mark.rotating
 def test_saved_model_continues_a_new_run(tmp_path):
     how: Any = {"workers": 3, "order": "random", "seed": 3}
     model = changed_after(linear(Optimizer(Downpour(communication_period=3), **how)), 4)[0]
@@ -313,6 +320,7 @@ class Ascent(keras.Model):
 
 
 @pytest.mark.parametrize("how", [{}, {"run_eagerly": True}, {"steps_per_execution": 5}], ids=str)
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_own_train_step_trains(how):
     keras.utils.set_random_seed(0)
@@ -322,6 +330,7 @@ def test_own_train_step_trains(how):
     assert losses[-1] < 0.05
 
 
+@pytest.mark.gate
 def test_mixed_precision_trains():
     model = linear(Optimizer(SyncSGD(learning_rate=0.1), workers=2))
     inner = model.optimizer
@@ -332,6 +341,7 @@ def test_mixed_precision_trains():
     np.testing.assert_array_equal(vector(model.get_weights()), vector(inner.center))
 
 
+@pytest.mark.gate
 def test_several_outputs_losses_and_metrics_work():
     inputs = keras.Input((3,))
     outputs = {name: keras.layers.Dense(2, name=name)(inputs) for name in ("one", "two")}
@@ -392,6 +402,7 @@ class Stops(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("when", ["begin", "end"])
+@pytest.mark.gate("others")
 def test_fit_without_callback_is_refused_after_a_fit_that_was_interrupted(when):
     model = linear(Optimizer(SSP(), workers=2))
     with pytest.raises(InterruptedError):
@@ -428,6 +439,7 @@ def test_an_error_of_a_step_leaves_the_center_also_with_mixed_float16():
     assert has_center(model)
 
 
+@pytest.mark.gate
 def test_a_checkpoint_between_two_epochs_has_the_center(tmp_path):
     model, path = linear(Optimizer(EASGD(), workers=3)), tmp_path / "saved.keras"
     fit(model, 3, callbacks=[keras.callbacks.ModelCheckpoint(path, save_freq=2)])

@@ -33,6 +33,7 @@ def threads(scheme, tmp_path, **options):
     return record(scheme, tmp_path / "run", **{"backend": "threads", "workers": 3, "schedule": SCHEDULE} | options)
 
 
+@pytest.mark.rotating
 def test_numbers_of_numpy_are_taken_for_those_of_python(tmp_path):
     scheme = Downpour(communication_period=np.int64(2), learning_rate=np.float32(0.5))
     given = {"steps": np.int32(4), "batch_size": np.int64(8), "seed": np.int64(3)}
@@ -109,6 +110,7 @@ def test_the_average_follows_the_center_and_is_what_the_model_gets(tmp_path):
 
 
 @pytest.mark.parametrize("scheme", [Serial(), AllReduce()], ids=lambda s: s.name)
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_without_a_server_the_average_moves_with_every_step(scheme, tmp_path):
     run = threads(scheme, tmp_path, workers=1, schedule=(), steps=70, ema_decay=0.9)
@@ -234,6 +236,7 @@ def test_a_batch_beyond_the_shard_of_a_client_names_the_clients(backend, tmp_pat
 
 
 @pytest.mark.parametrize("backend", ["threads", "simulation"])
+@pytest.mark.gate("others")
 def test_a_run_that_may_stop_at_an_accuracy_needs_one(backend, tmp_path):
     cluster = Cluster.local(2, backend=backend)
     with pytest.raises(UserError, match="stop_at_accuracy needs test data, and a model with an accuracy: leave it out"):

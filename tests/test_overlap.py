@@ -152,6 +152,7 @@ def test_a_worker_uses_the_reply_to_its_set_even_if_the_center_has_changed_since
     assert group.params(0) == pytest.approx([0.1 + 3 * 0.1])  # the center that it made, and the three steps since
 
 
+@pytest.mark.gate
 def test_a_quorum_of_all_workers_with_a_delay_is_a_barrier_with_one():
     one, other = (played(Following(sync=sync, delay=3)) for sync in (Quorum(3, late="count"), Barrier()))
     assert one.version == other.version > 5
@@ -159,6 +160,7 @@ def test_a_quorum_of_all_workers_with_a_delay_is_a_barrier_with_one():
     assert all((one.params(k) == other.params(k)).all() for k in range(3))
 
 
+@pytest.mark.gate
 def test_decoupled_diloco_with_a_delay_and_the_plain_average_is_cocod_sgd():
     """The plain average of equal work with K = W, ε = 1 and μ = 0: θ ← mean x_k, x_k ← θ + (x_k − y_k)."""
     numbers = {"communication_period": 5, "delay": 5, "learning_rate": 0.1, "inner_optimizer": "sgd"}
@@ -312,6 +314,7 @@ def test_the_mean_of_cocod_sgd_s_workers_is_that_of_local_sgd_where_gradients_ar
 
 
 @pytest.mark.parametrize(("rate", "period"), [(0.5, 3), (1.5, 2), (1.5, 3)])
+@pytest.mark.gate("others")
 def test_a_round_of_cocod_sgd_turns_the_difference_of_two_workers_round(rate, period):
     """By −c with c = 1 − (1 − η h)^H, beside c times the difference of their minima. Here h = 1, the minima are ±1."""
     group = Group(CoCoDSGD(communication_period=period, learning_rate=rate), np.zeros(1), workers=2)

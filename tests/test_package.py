@@ -104,6 +104,7 @@ COMMAND_LINE = (
 )
 
 
+@pytest.mark.rotating
 def test_a_quick_command_imports_the_modules_that_it_needs(tmp_path):
     code = """
 import io, json, os, sys
@@ -132,6 +133,7 @@ for text in sys.argv[1:]:
     assert f"distsgd {version('distsgd')}\n" in done.stdout
 
 
+@pytest.mark.gate
 def test_help_and_ideas_do_not_need_the_docstrings_of_a_running_program(tmp_path):
     """`python -OO` has none. Those of an own algorithm, too, are read from its file."""
     (tmp_path / "mine.py").write_text(OWN)
@@ -165,6 +167,7 @@ class Mine(Scheme):
 '''
 
 
+@pytest.mark.gate
 def test_type_checkers_know_the_names_of_the_package(tmp_path):
     names = [*distsgd.common.__all__, *distsgd.simulator.__all__, *(kind.__name__ for kind in SCHEMES.values())]
     (tmp_path / "user.py").write_text(f"from distsgd import {', '.join(names)}\nreveal_type(Downpour(ps=2))\n")

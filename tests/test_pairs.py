@@ -161,7 +161,7 @@ def test_one_worker_is_serial_sgd():
         ("ring", "threads", 3, 40, 8),
         ("random-matching", "simulation", 5, 40, 8),
         pytest.param("ring", "processes", 4, 40, 8, marks=pytest.mark.rotating),
-        pytest.param("complete", "processes", 3, 12, 4000, marks=pytest.mark.slow),  # vectors in shared memory
+        pytest.param("complete", "processes", 3, 12, 4000, marks=pytest.mark.gate),  # vectors in shared memory
     ],
 )
 @pytest.mark.rotating
@@ -184,6 +184,7 @@ def test_a_run_is_that_of_the_equations(topology, backend, workers, steps, hidde
     assert np.linalg.norm(run.center - run.start) > 0.01
 
 
+@pytest.mark.rotating
 def test_the_replay_of_another_graph_differs(tmp_path):
     record(ADPSGD(topology="ring"), tmp_path, workers=6, backend="simulation", steps=40, **FEW)
     assert replay(tmp_path, SCHEMES).agrees

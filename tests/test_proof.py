@@ -74,12 +74,12 @@ def test_a_transcription_declares_what_the_scheme_does(name):
         ["local_sgd", "--workers", "3", "--hostile", "sign-flip:1", "--backend", "simulation", "--steps", "20"],
         pytest.param(
             ["async_sgd", "--dataset", "sparse:examples=480,features=200,active=5", "--model", "logistic"],
-            marks=pytest.mark.slow,
+            marks=pytest.mark.gate,
         ),
         pytest.param(["sagn", "--stop-at-version", "3"], marks=pytest.mark.rotating),
         pytest.param(["serial", "--model", "softmax"], marks=pytest.mark.rotating),
         pytest.param(["hierarchical", "--devices-per-worker", "2", "--ema-decay", "0.9"], marks=pytest.mark.rotating),
-        pytest.param(["agn", "--backend", "processes", "--ps", "2"], marks=pytest.mark.slow),
+        pytest.param(["agn", "--backend", "processes", "--ps", "2"], marks=pytest.mark.gate),
     ],
     ids=lambda arguments: " ".join(arguments[:3]),
 )
@@ -122,6 +122,7 @@ def test_a_run_that_float32_makes_diverge_is_judged_by_earlier_test_losses(voted
 @pytest.mark.parametrize(
     ("rule", "factor"), [("learning_rate", 1.01), ("learning_rate", 0.99), ("momentum", 0.99), ("momentum", 0.5)]
 )
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_such_a_run_differs_from_a_rule_with_another_number(rule, factor, voted):
     run = read(voted, SCHEMES)
@@ -129,6 +130,7 @@ def test_such_a_run_differs_from_a_rule_with_another_number(rule, factor, voted)
     assert judge(replace(run, hyperparameters=values)).differs
 
 
+@pytest.mark.rotating
 def test_such_a_run_differs_if_its_later_losses_are_of_other_versions(voted):
     run = read(voted, SCHEMES)
     losses = {version: run.losses[version - 100 if version > 120 else version] for version in range(10, 200, 10)}
@@ -151,6 +153,7 @@ def test_a_run_that_is_resumed_is_replayed_from_its_beginning(warm, tmp_path, ca
             run(tmp_path / "run", "async_sgd", "--steps", "80", option, after)
 
 
+@pytest.mark.rotating
 def test_a_replay_without_the_package_of_the_data_names_that_package(copy, monkeypatch):
     """It said that the data were the script's own."""
     monkeypatch.setattr("distsgd.common.data.recipes.find_spec", lambda name: None)

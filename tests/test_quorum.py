@@ -55,6 +55,7 @@ def test_late_messages_count_with_a_weight_by_their_staleness(backend, tmp_path)
     np.testing.assert_allclose(model.layers[0].kernel.numpy()[0], last_center(trace, scheme), rtol=1e-5)
 
 
+@pytest.mark.gate
 def test_a_replay_lets_only_a_stop_leave_the_last_set_open(tmp_path):
     whole = record(KAsync(workers_per_update=2), tmp_path / "run", backend="simulation", steps=6, hidden=(8,))
     updates = whole.result["updates"] - 1
@@ -66,6 +67,7 @@ def test_a_replay_lets_only_a_stop_leave_the_last_set_open(tmp_path):
         replace(whole, result=shorter.result).execute()
 
 
+@pytest.mark.rotating
 def test_a_replay_finds_that_no_worker_reached_the_target_of_a_run_that_was_stopped(tmp_path):
     whole = record(KAsync(workers_per_update=2), tmp_path / "run", backend="simulation", steps=12, hidden=(8,))
     resumed = replace(whole, earlier_step_targets=[6])
@@ -146,6 +148,7 @@ def test_a_late_worker_counts_by_its_distance_from_the_present_center():
     np.testing.assert_allclose(group.center, [-3.5])
 
 
+@pytest.mark.rotating
 def test_a_replay_finds_a_worker_that_did_not_wait_for_the_update_with_its_message(tmp_path):
     scheme = DecoupledDiLoCo(communication_period=2, inner_optimizer="sgd", learning_rate=0.1, quorum=2)
     run = record(scheme, tmp_path / "run", backend="simulation", steps=12, hidden=(8,))

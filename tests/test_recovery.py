@@ -141,7 +141,7 @@ def test_a_run_in_shared_memory_survives_the_loss_of_its_ps_and_a_worker(going):
     assert read_config(run.run_dir)["transport"] == "memory"
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_run_without_trace_survives_losing_ps_and_evaluator_with_counts(going):
     run = going(AsyncSGD(), steps=480, workers=2, recovery=OFTEN, record="off")
     run.send("evaluator-0", signal.SIGKILL)
@@ -206,6 +206,7 @@ def test_a_worker_whose_copy_was_deleted_after_its_join_keeps_its_new_local_stat
 # Messages that are not finite.
 
 
+@pytest.mark.gate
 def test_a_message_that_is_not_finite_ends_the_run_and_names_the_worker(tmp_path):
     before, keep = {*threading.enumerate()}, {"recovery": Recovery(checkpoint_seconds=1000)}
     with pytest.raises(Diverged, match="worker 1 sent a message that is not finite, at version"):
@@ -228,6 +229,7 @@ def test_a_worker_that_cannot_be_prepared_leaves_no_thread_that_saves_the_state(
     wait_until(lambda: {*threading.enumerate()} <= before, patience(20))
 
 
+@pytest.mark.gate
 def test_a_message_that_is_not_finite_can_be_dropped_and_is_counted(tmp_path):
     options = {"backend": "threads", "recovery": Recovery(on_nan="drop")}
     run = record(Stumbles(), tmp_path / "run", workers=2, steps=100, **options, **SMALL)

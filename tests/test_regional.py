@@ -111,6 +111,7 @@ def simulated(tmp_path, **options):
     )
 
 
+@pytest.mark.rotating
 def test_a_run_with_servers_in_regions_replays_and_notices_messages_that_came_too_early(tmp_path):
     run = simulated(tmp_path)
     kinds = run.trace["event"]
@@ -127,6 +128,7 @@ def test_a_run_with_servers_in_regions_replays_and_notices_messages_that_came_to
             early.error()
 
 
+@pytest.mark.rotating
 def test_a_restarted_worker_and_an_early_end_replay(tmp_path):
     crashes = replace(WIDE, failures="crashes:every=300ms,down=50ms")
     run = simulated(tmp_path, platform=crashes, stop_at_version=70)

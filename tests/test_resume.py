@@ -73,6 +73,7 @@ def test_a_cell_run_again_resumes_and_with_another_model_is_refused(tmp_path):
         go_on(cell(), tmp_path / "run", 30)
 
 
+@pytest.mark.gate
 def test_a_run_resumes_with_an_equal_keras_schedule_and_refuses_another(tmp_path):
     decay = keras.optimizers.schedules.ExponentialDecay
     first, again, other = decay(0.1, 9, 0.9), decay(0.1, 9, 0.9), decay(0.1, 9, 0.8)
@@ -313,6 +314,7 @@ def test_statistics_seeds_and_what_a_codec_sends_later_are_kept(halfway, tmp_pat
         np.testing.assert_array_equal(mine, its, err_msg=mine.path)
 
 
+@pytest.mark.rotating
 def test_a_checkpoint_whose_center_is_of_another_length_is_refused(tmp_path):
     keep = {"recovery": Recovery(checkpoint_steps=1000), **SMALL, "workers": 1}
     record(Serial(), tmp_path / "run", steps=4, **keep)
@@ -372,7 +374,7 @@ def test_a_meeting_that_is_asked_for_again_after_a_restoration_is_kept(halfway, 
 @pytest.mark.parametrize(
     ("scheme", "steps"),
     [
-        pytest.param(RestingEFSGD(), 300, marks=pytest.mark.slow),
+        pytest.param(RestingEFSGD(), 300, marks=pytest.mark.gate),
         pytest.param(EFSGD(), 900, marks=pytest.mark.rotating),  # several rounds in a call
         pytest.param(RestingHeavyAllReduce(), 300, marks=pytest.mark.rotating),
     ],

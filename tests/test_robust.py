@@ -162,7 +162,7 @@ def metrics(folder):
         (Krum(), "threads", 1),
         (TrimmedMean(), "simulation", 1),
         pytest.param(TrimmedMean(), "threads", 1, marks=pytest.mark.rotating),
-        pytest.param(TrimmedMean(), "processes", 2, marks=pytest.mark.slow),
+        pytest.param(TrimmedMean(), "processes", 2, marks=pytest.mark.gate),
         pytest.param(Krum(), "simulation", 1, marks=pytest.mark.rotating),
         pytest.param(Krum(), "processes", 1, marks=pytest.mark.rotating),
     ],
@@ -180,6 +180,7 @@ def test_a_run_with_a_worker_that_sends_nan_is_that_of_the_equations(scheme, bac
 
 
 @pytest.mark.parametrize("attack", [kind for kind in ATTACKS if kind != "nan"])
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_run_under_each_attack_is_that_of_the_equations(attack, tmp_path):
     record(TrimmedMean(), tmp_path, workers=4, backend="simulation", steps=6, hostile=f"{attack}:1", **FEW)
@@ -225,7 +226,7 @@ def with_statistics():
     return model
 
 
-@pytest.mark.parametrize("backend", ["threads", pytest.param("simulation", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["threads", pytest.param("simulation", marks=pytest.mark.gate)])
 @pytest.mark.rotating
 def test_statistics_of_a_hostile_worker_do_not_reach_the_model(backend, tmp_path):
     """The last of four workers has the nines, whose features overflow in the first layer."""

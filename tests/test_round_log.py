@@ -173,6 +173,7 @@ def test_the_message_that_completes_a_set_releases_all_of_it():
     assert (rounds[:, [BEGUN, READY]] > 0).all()
 
 
+@pytest.mark.rotating
 def test_the_eviction_of_the_last_missing_worker_releases_the_others():
     with Harness(SyncSGD(), workers=2, recovery=Recovery(min_workers=1)) as harness:
         waits, _ = (harness.worker(k) for k in range(2))
@@ -185,6 +186,7 @@ def test_the_eviction_of_the_last_missing_worker_releases_the_others():
     assert replied == -1
 
 
+@pytest.mark.gate
 def test_the_round_that_brings_the_slowest_near_enough_releases_a_worker():
     with Harness(SSP(slack=0), workers=2) as harness:
         ahead, behind = (harness.worker(k) for k in range(2))
@@ -195,6 +197,7 @@ def test_the_round_that_brings_the_slowest_near_enough_releases_a_worker():
     assert rounds[:, RELEASED].tolist() == arrivals(rounds, 1, 1)
 
 
+@pytest.mark.rotating
 def test_a_worker_called_back_by_a_restoration_is_not_released():
     with Harness(SyncSGD(), workers=2) as harness:
         waits, other = (harness.worker(k) for k in range(2))
@@ -231,6 +234,7 @@ def test_a_reply_travels_with_the_next_message_and_the_last_with_the_farewell():
         assert harness.observer.ends()[0, 1:].tolist() == [7, 9]
 
 
+@pytest.mark.gate
 def test_a_restored_state_has_its_releases_and_no_later_replies():
     with Harness(SyncSGD(), workers=1) as harness:
         worker = harness.worker(0)
@@ -242,6 +246,7 @@ def test_a_restored_state_has_its_releases_and_no_later_replies():
         assert harness.observer.ends().tolist() == [[ends[0, 0], -1, -1]]
 
 
+@pytest.mark.rotating
 def test_elastic_workers_compute_from_one_reply_to_the_next_message(tmp_path):
     record(EASGD(communication_period=2), tmp_path, workers=2, steps=12, hidden=(4,), batch_size=8, backend="threads")
     rows = load_rounds(tmp_path)
@@ -258,6 +263,7 @@ def patient(context):
 
 
 @pytest.mark.parametrize("kind", [DPSGD, ADPSGD, AllReduce, partial(AEASGD, communication_period=1)])
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_the_gradient_of_a_round_is_computing_also_if_the_message_holds_nothing_of_it(kind, tmp_path):
     """The message of D-PSGD are the parameters before the step."""

@@ -123,6 +123,7 @@ def test_coordinates_of_a_batch_are_not_rounded(tmp_path):
 
 
 @pytest.mark.parametrize("ps", [1, 2])
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_run_sends_numpy_s_vectors_and_forgets_the_residual_on_rejoining(ps):
     data = Dataset((np.ones((8, 1), np.float32), np.tile(SLOPES, (8, 1))), None, classes=0)
@@ -160,7 +161,7 @@ def close(run_dir):
         pytest.param("dct:block=16", SyncSGD(), {"backend": "simulation"}, marks=pytest.mark.rotating),
         pytest.param("fp4", AsyncSGD(), {"backend": "threads"}, marks=pytest.mark.rotating),
         pytest.param("int8", SyncSGD(), {"backend": "threads"}, marks=pytest.mark.rotating),
-        pytest.param("int8", AsyncSGD(), {"backend": "processes"}, marks=pytest.mark.slow),
+        pytest.param("int8", AsyncSGD(), {"backend": "processes"}, marks=pytest.mark.gate),
     ],
 )
 @pytest.mark.rotating

@@ -160,6 +160,7 @@ def test_rounds_follow_each_other():
     assert list(Rounds()) == []
 
 
+@pytest.mark.rotating
 def test_a_worker_s_graph_has_all_ops_that_it_uses_and_none_of_the_chief_s(tmp_path):
     made = job(tmp_path, SyncSGD(), 20, backend="processes")
     TaskGraph(made, [0]).export(tmp_path / "graph")

@@ -125,12 +125,14 @@ def planted(finished, tmp_path):
     assert {path: path.read_bytes() if path.exists() else None for path in before} == before
 
 
+@pytest.mark.gate
 def test_a_trace_is_not_written_through_a_link(planted, run_main):
     run_dir = planted(".trace.json.part", "trace.json")
     assert run_main("timeline", str(run_dir))[0] == 0
     assert json.loads((run_dir / "trace.json").read_text())["traceEvents"]
 
 
+@pytest.mark.rotating
 def test_a_resumed_run_replaces_its_files_without_following_links(planted):
     names = [f".{path.name}.part" for path in planted("config.json").iterdir()]
     parts = [f"checkpoints/.{version:012d}.part" for version in (20, 30, 40)]

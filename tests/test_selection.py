@@ -9,12 +9,12 @@ import pytest
 import selection
 import times
 from mutants import MUTATIONS, named_tests
-from selection import EIGHTHS, LANDING, ROOT, Git, Near, Rotation, files_near, is_rotating, schemes_of
+from selection import EIGHTHS, LANDING, ROOT, Git, Near, Rotation, files_near, is_of_gate, is_rotating, schemes_of
 
 
-def item(nodeid, index=0, *which):
+def item(nodeid, index=0, *which, mark="rotating"):
     file, _, name = nodeid.partition("::")
-    marks, callspec = {"rotating": [SimpleNamespace(args=which)]}, SimpleNamespace(indices={"name": index})
+    marks, callspec = {mark: [SimpleNamespace(args=which)]}, SimpleNamespace(indices={"name": index})
     own = {"nodeid": nodeid, "name": name, "path": ROOT / file, "callspec": callspec}
     return SimpleNamespace(iter_markers=lambda mark: marks.get(mark, []), **own)
 
@@ -62,9 +62,10 @@ def test_a_changed_module_adds_the_first_cases_of_the_tests_near_it(monkeypatch)
     assert ROOT / "tests" / "test_supervision.py" in files_near(["common/launch/supervisor.py"])
 
 
-def test_the_first_case_does_not_rotate_where_the_others_do():
-    cases = [item("tests/test_grace.py::test_any[x]", index, "others") for index in (0, 1)]
-    assert [is_rotating(case) for case in cases] == [False, True]
+@pytest.mark.parametrize(("mark", "has"), [("rotating", is_rotating), ("gate", is_of_gate)])
+def test_the_first_case_has_no_mark_that_the_others_have(mark, has):
+    cases = [item("tests/test_grace.py::test_any[x]", index, "others", mark=mark) for index in (0, 1)]
+    assert [has(case) for case in cases] == [False, True]
 
 
 def test_the_number_of_landings_advances_the_eighth(monkeypatch, tmp_path):
@@ -130,6 +131,7 @@ def test_a_change_touches_its_algorithm_the_tests_of_its_module_and_those_that_m
     for name, rank in names.items():
         own = SimpleNamespace(**vars(item(name)) | {"iter_markers": lambda mark: []})
         assert near.rank(own) == rank, name
+    assert near.rank(item("tests/test_grace.py::test_any", mark="gate")) == 3
     diff = next(diff for diff in MUTATIONS if diff.stem == "barrier-divides-by-all-workers")
     (test,) = named_tests(diff)
     assert Near({"common/sync/barrier.py"}).rank(item(test)) == 0

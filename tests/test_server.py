@@ -50,6 +50,7 @@ def test_a_message_of_a_former_holder_is_refused_without_a_trace(scheme, events,
         assert harness.run("rounds_applied").tolist() == [len(events)]
 
 
+@pytest.mark.gate
 def test_no_worker_is_admitted_to_a_dirty_state_nor_before_rejoining():
     with Harness(AsyncSGD(), workers=1) as harness:
         worker = harness.worker(0)
@@ -68,6 +69,7 @@ def test_no_worker_is_admitted_to_a_dirty_state_nor_before_rejoining():
             worker.round()
 
 
+@pytest.mark.gate
 def test_an_interrupted_event_closes_the_ps_even_to_admitted_workers():
     with Harness(AsyncSGD(), workers=1) as harness:
         worker = harness.worker(0)
@@ -79,6 +81,7 @@ def test_an_interrupted_event_closes_the_ps_even_to_admitted_workers():
         assert (harness.run("version"), harness.run("recorded")) == (0, 0)
 
 
+@pytest.mark.gate
 def test_a_joining_worker_has_the_newest_center_and_no_older_gradient():
     with Harness(Downpour(push_period=2, pull_period=3, server_learning_rate=0.1), workers=2) as harness:
         first, late = harness.worker(0), harness.worker(1)
@@ -99,6 +102,7 @@ def test_a_joining_worker_has_the_newest_center_and_no_older_gradient():
         np.testing.assert_allclose(harness.run("center"), before - 0.1 * sum(g) / np.sqrt(squares), atol=1e-5)
 
 
+@pytest.mark.gate
 def test_a_message_that_is_not_finite_is_kept_from_the_center_and_counted():
     with Harness(AsyncSGD(), workers=1, start=np.full(650, np.nan, np.float32)) as harness:
         worker = harness.worker(0)
@@ -110,6 +114,7 @@ def test_a_message_that_is_not_finite_is_kept_from_the_center_and_counted():
         assert harness.run("refused").tolist() == [1]
 
 
+@pytest.mark.gate
 def test_the_end_of_a_former_holder_does_not_end_its_successor():
     with Harness(SyncSGD()) as harness:
         before, now, other = harness.worker(0), harness.worker(0), harness.worker(1)
@@ -123,6 +128,7 @@ def test_the_end_of_a_former_holder_does_not_end_its_successor():
         assert now.run("deregister").tolist() == [True, False]
 
 
+@pytest.mark.gate
 def test_a_token_for_the_former_holder_of_a_slot_is_void():
     with Harness(SyncSGD()) as harness:
         harness.worker(0)
@@ -138,6 +144,7 @@ def test_a_token_for_the_former_holder_of_a_slot_is_void():
         assert (harness.run("version"), harness.run("rounds_applied").tolist()) == (1, [1, 1])
 
 
+@pytest.mark.gate
 def test_a_slot_reports_its_waiting_message_until_the_set_is_complete():
     with Harness(SyncSGD()) as harness:
         first, other = harness.worker(0), harness.worker(1)
@@ -150,6 +157,7 @@ def test_a_slot_reports_its_waiting_message_until_the_set_is_complete():
         assert (joined.rounds, joined.waits) == (1, False)
 
 
+@pytest.mark.gate
 def test_a_worker_that_does_not_wait_evicts_no_other():
     """Its set was completed meanwhile, or it has not sent its message: the others need not go."""
     with Harness(SyncSGD(), workers=3, recovery=Recovery(min_workers=1)) as harness:
@@ -162,6 +170,7 @@ def test_a_worker_that_does_not_wait_evicts_no_other():
         assert harness.run("version") == 1
 
 
+@pytest.mark.gate
 def test_a_set_is_completed_without_workers_that_left_or_were_evicted():
     with Harness(SyncSGD(), workers=4, recovery=Recovery(min_workers=2)) as harness:
         start = harness.run("center")
@@ -202,6 +211,7 @@ def by_hand(harness, k, params=None):
     return gradients.mlp_gradient(x, y, [64, 10])(params, row)
 
 
+@pytest.mark.gate
 def test_no_worker_begins_a_round_beyond_the_slack_ahead_of_the_slowest():
     with Harness(Waiting(slack=1), workers=3, recovery=Recovery(min_workers=2)) as harness:
         fast, middle, slow = (harness.worker(k) for k in range(3))
@@ -249,6 +259,7 @@ def replayed(transcription, harness, steps, **options):
     ],
     ids=["agn", "adag", "sagn"],
 )
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_mean_of_gradients_is_over_the_steps_of_its_round(scheme, transcription, options):
     with Harness(scheme, workers=1) as harness:
@@ -268,6 +279,7 @@ def summed(build):
     return model
 
 
+@pytest.mark.gate
 def test_each_worker_has_own_running_statistics_and_the_center_their_mean():
     model = summed(lambda layers: [layers.BatchNormalization(momentum=0.75, scale=False)])
     with Harness(AsyncSGD(), model=model) as harness:
@@ -286,6 +298,7 @@ def test_each_worker_has_own_running_statistics_and_the_center_their_mean():
         np.testing.assert_allclose(harness.run("state")[:64], mean, atol=1e-6)
 
 
+@pytest.mark.gate
 def test_no_two_workers_devices_or_rounds_drop_the_same_units():
     model = summed(lambda layers: [layers.Dense(64, use_bias=False), layers.Dropout(0.5)])
     ones = replace(DIGITS, train=(np.ones_like(DIGITS.train[0]), DIGITS.train[1]))
@@ -304,6 +317,7 @@ def test_no_two_workers_devices_or_rounds_drop_the_same_units():
 # Atomicity: seen once, and read off the graph.
 
 
+@pytest.mark.gate
 def test_the_center_is_not_read_during_an_update():
     with Harness(HalfWay(push_period=2, pull_period=3), ps=2) as harness:
         with harness.graph.graph.as_default():
@@ -355,6 +369,7 @@ def graphs(scheme, data=None):
     [(ADAG(), None), (AsyncSGD(), SPARSE), (SyncSGD(backup_workers=1), None)],
     ids=["asynchronous", "sparse", "backup workers"],
 )
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_events_read_and_write_global_variables_only_under_the_lock(scheme, data):
     """Torn reads are rare, and what they do is small: here none is possible. (Hogwild allows them.)"""
@@ -367,6 +382,7 @@ def test_events_read_and_write_global_variables_only_under_the_lock(scheme, data
             assert any(lock in before(op) and op in needed for lock, needed in held), f"{name}: {op.name} is outside"
 
 
+@pytest.mark.gate
 def test_the_barrier_releases_after_all_slices_and_the_version_are_written():
     (graph,) = (graph for name, graph, _ in graphs(SyncSGD()) if name == "exchange")
     branches = [op for op in graph.get_operations() if op.type in ("If", "StatelessIf")]

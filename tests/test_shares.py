@@ -43,6 +43,7 @@ def visits_of(make, tmp_path, workers=2, **options):
 @pytest.mark.parametrize(
     ("make", "workers"), [(of_unequal(4, 11), 2), (in_order, 4)], ids=["of the function", "of its batches"]
 )
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_each_example_is_used_once_in_an_epoch_of_unequal_shares(tmp_path, make, workers):
     visits, metrics = visits_of(make, tmp_path, workers, epochs=2)

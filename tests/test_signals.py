@@ -175,6 +175,7 @@ class Kill(Callback):
             os.kill(os.getpid(), self.number)
 
 
+@pytest.mark.gate
 def test_train_gives_back_the_center_it_has_reached_and_continues_from_there(tmp_path, capsys, monkeypatch):
     x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])

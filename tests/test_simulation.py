@@ -51,6 +51,7 @@ def arrays(run_dir, name):
 # The folder of a run.
 
 
+@pytest.mark.rotating
 def test_a_simulated_run_leaves_the_files_of_a_run_with_virtual_seconds(tmp_path):
     log, error, _ = simulated(Downpour(), tmp_path, test=DIGITS.test, tensorboard=True)
     result = log.finish(error)
@@ -97,6 +98,7 @@ def test_a_replay_agrees_and_the_same_seed_is_the_same_run_to_the_bit(scheme, tm
 # The end.
 
 
+@pytest.mark.rotating
 def test_a_run_ends_with_the_version_that_it_is_to_stop_at(tmp_path):
     log, error, _ = simulated(AsyncSGD(), tmp_path, stop_at_version=7)
     result = log.finish(error)
@@ -133,6 +135,7 @@ class Enough(Callback):
         self.stop_training = logs["version"] >= 6
 
 
+@pytest.mark.gate
 def test_a_callback_may_end_a_run(tmp_path):
     log, error, _ = simulated(AsyncSGD(), tmp_path, test=DIGITS.test, steps=200, callbacks=[Enough()])
     result = log.finish(error)
@@ -141,6 +144,7 @@ def test_a_callback_may_end_a_run(tmp_path):
     assert result["staleness"]["steady"] == steady_staleness(arrays(tmp_path, "trace.npz"))
 
 
+@pytest.mark.gate
 def test_a_run_that_is_interrupted_says_so_and_keeps_its_center(tmp_path, monkeypatch):
     class Arithmetic(simulation.Arithmetic):
         def run(self, until, is_cut):
@@ -380,7 +384,7 @@ def test_without_a_terminal_the_display_is_lines():
     assert file.getvalue() == "order of 5,000 events in 0.2 s: 80 s of virtual time\n"
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "scheme", [AllReduce(), pytest.param(Serial(), marks=pytest.mark.rotating)], ids=lambda scheme: scheme.name
 )

@@ -13,7 +13,7 @@ import slurm as own
 from machines import Network
 from runs import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.gate
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 150  # seconds, on a busy machine: the end of the jobs after it is within the limit of a test, too
 FOREVER = ["--epochs", "1000000"]

@@ -86,7 +86,7 @@ def distance(a, b) -> float:
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
-@pytest.mark.parametrize(("backend", "ps"), [("threads", 1), pytest.param("processes", 3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("backend", "ps"), [("threads", 1), pytest.param("processes", 3, marks=pytest.mark.gate)])
 @pytest.mark.rotating
 def test_the_locked_twin_replays(backend, ps, warm, tmp_path):
     # Workers that sleep between pull and push overlap; others may take turns by chance, and be never stale.
@@ -140,6 +140,7 @@ def lost(run: Trained) -> tuple[float, float]:
 CERTAIN = load("sparse:examples=8192,features=64,active=16,collisions=1")  # all examples in 32 coordinates
 
 
+@pytest.mark.gate
 def test_no_update_is_lost_under_the_lock(tmp_path):
     run = trained(CountingAsyncSGD(), tmp_path, CERTAIN, workers=4, batch=1024, steps=20)
     assert lost(run) == (0, 4 * 20 * 1024 * 16)

@@ -12,6 +12,8 @@ import tokenize
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from distsgd.algorithms import SCHEMES
 from distsgd.common import Scheme
 
@@ -107,6 +109,7 @@ def test_distributed_sgd_stays_on_one_page():
     assert sum(lines_of(file.read_text()) for file in files) <= 320
 
 
+@pytest.mark.gate
 def test_no_two_modules_and_no_two_classes_of_the_package_share_a_name():
     """Except for those of `benchmarks`, each of which is a program."""
     paths = [path for path in FILES if not path.is_relative_to(ROOT / "benchmarks")]

@@ -268,6 +268,7 @@ def test_the_counter_follows_the_version_of_the_center(tmp_path):
 @pytest.mark.parametrize(
     ("scheme", "backend"), [(AsyncSGD(), "threads"), (SyncSGD(), "simulation"), (AllReduce(), "simulation")]
 )
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_the_trace_of_a_run_has_the_seconds_of_its_rounds(tmp_path, scheme, backend):
     record(scheme, tmp_path / "run", workers=3, backend=backend, steps=12, hidden=(4,))

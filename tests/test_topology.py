@@ -205,6 +205,7 @@ def test_refused_files(tmp_path, text, said):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.rotating
 def test_consensus_of_the_quadratic_is_that_of_the_closed_form():
     (consensus,) = (each for each in reproduced_gossip.EXPERIMENTS if each.name == "consensus")
     found = dict(consensus.measure())

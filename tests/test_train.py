@@ -148,6 +148,7 @@ def test_models_with_several_inputs_take_nested_arrays(tmp_path):
     assert result.metrics["test_accuracy"] is None
 
 
+@pytest.mark.gate
 def test_the_run_directory_holds_the_record(warm, tmp_path):
     model = convolutional()
     result = train(

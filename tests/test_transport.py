@@ -495,7 +495,7 @@ def test_a_run_in_shared_memory_replays(scheme, ps, warm, tmp_path):
     ("scheme", "workers"),
     [
         (AsyncSGD(), 1),
-        pytest.param(HalvedLocalSGD(communication_period=2), 2, marks=pytest.mark.slow),  # all read one reply
+        pytest.param(HalvedLocalSGD(communication_period=2), 2, marks=pytest.mark.gate),  # all read one reply
     ],
     ids=lambda value: getattr(value, "name", None),
 )

@@ -74,7 +74,7 @@ def test_the_form_of_a_tutorial(path):
 @pytest.mark.parametrize(
     ("path", "times"),
     [
-        *(pytest.param(path, 1, marks=pytest.mark.slow) for path in NOTEBOOKS if path.name.startswith(GATE)),
+        *(pytest.param(path, 1, marks=pytest.mark.gate) for path in NOTEBOOKS if path.name.startswith(GATE)),
         *(
             pytest.param(path, 2 if path.name.startswith(TWICE) else 1, marks=pytest.mark.rotating)
             for path in NOTEBOOKS

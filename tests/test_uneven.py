@@ -42,7 +42,7 @@ def difference(center, expected):
 
 
 @SCHEMES
-@pytest.mark.parametrize("backend", [pytest.param("processes", marks=pytest.mark.slow), "simulation"])
+@pytest.mark.parametrize("backend", [pytest.param("processes", marks=pytest.mark.gate), "simulation"])
 @pytest.mark.rotating
 def test_a_run_of_uneven_workers_does_what_its_equations_say(tmp_path, scheme, replay, backend):
     ps = 2 if backend == "processes" else 1
@@ -199,6 +199,7 @@ def told(scheme=None, **options):
     return Harness(scheme or Told(), workers=2, model=quadratic(START), data=DATA, **options)
 
 
+@pytest.mark.rotating
 def test_a_barrier_weighs_messages_by_their_scalars_and_merges_with_means():
     with told(ps=2) as harness:
         first = harness.worker(0).starts()
@@ -208,7 +209,7 @@ def test_a_barrier_weighs_messages_by_their_scalars_and_merges_with_means():
         np.testing.assert_allclose(harness.run("center"), expected, rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_an_incomplete_set_is_restored_with_another_number_of_ps():
     with told(ps=2) as harness:
         harness.worker(0).starts()
@@ -224,7 +225,7 @@ def test_an_incomplete_set_is_restored_with_another_number_of_ps():
         np.testing.assert_allclose(harness.run("center"), 5 / 3 + 7, rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_scalar_that_is_not_finite_is_refused_like_a_vector():
     class Spoiled(Told):
         name = "spoiled"

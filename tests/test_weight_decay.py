@@ -59,6 +59,7 @@ def test_a_run_with_weight_decay_and_an_unused_head_is_that_of_keras(tmp_path):
     assert {names[i] for i in config["without_decay"]} == {*names} - {"used/kernel"}
 
 
+@pytest.mark.rotating
 def test_a_run_heeds_the_variables_that_the_optimizer_of_the_model_excludes(tmp_path):
     optimizer = keras.optimizers.AdamW()
     model = two_heads(optimizer)

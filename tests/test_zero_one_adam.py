@@ -70,6 +70,7 @@ def test_without_compression_a_round_is_the_mean_of_the_local_steps():
 
 
 @pytest.mark.parametrize("ps", [1, 2])
+@pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_workers_end_a_round_at_the_center_with_one_momentum(ps):
     group, path = played(ZeroOneAdam(warmup_steps=4, doubling_steps=4, communication_period=4), gradients(24), ps)
