@@ -459,6 +459,20 @@ def test_several_messages_make_an_update_only_of_an_asynchronous_rule(tmp_path):
         run(Waits(messages_per_update=3), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"uses_ps": False}, r'uses_ps follows from the kind .*kind = "collective"\. Received: uses_ps=False'),
+        ({"gossips": True}, r'gossips follows from the kind .*kind = "gossip"\. Received: gossips=True'),
+        ({"kind": "ring"}, r"kind must be one of alone, server, .*pairs\. Received: kind='ring'"),
+    ],
+    ids=["uses_ps", "gossips", "kind"],
+)
+def test_a_rule_declares_its_kind_and_nothing_that_follows_from_it(own, said):
+    with pytest.raises(UserError, match=f"class Own: {said}"):
+        type("Own", (Async,), own)
+
+
 # Rounds, steps and random numbers.
 
 

@@ -13,8 +13,7 @@ from .synchronization import Synchronization
 class Alone(Synchronization):
     """One worker without a ps: its parameters are the center, and nothing is exchanged."""
 
-    exchanges = False
-    uses_ps = False
+    kind = "alone"
     simulated = True
     label = "one process"
 

@@ -38,7 +38,7 @@ class Collective(Barrier):
 
     buckets: int = 1
 
-    uses_ps = False
+    kind = "collective"
     simulated = True
 
     def variables(self, ps: Store) -> Mapping[str, Tensor]:

@@ -56,7 +56,7 @@ class Gossip(Collective):
 
     topology: str = "ring"
 
-    gossips = can_lose = True
+    kind = "gossip"
     simulated = True
     label = "gossip"
 

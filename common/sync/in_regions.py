@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from .asynchronous import Async
 from .store import Message, Store, Tensor, WorkerSlot
@@ -16,7 +15,7 @@ class InRegions(Async):
     The messages between regions and the global server are no part of a worker's round: see `server.region`.
     """
 
-    in_regions: ClassVar[bool] = True
+    kind = "regions"
     simulated = False  # in virtual time regions are part of the machines
 
     def exchange(self, ps: Store, slot: WorkerSlot, message: Message) -> Tensor:

@@ -38,9 +38,7 @@ class Pairs(Synchronization):
 
     topology: str = "ring"
 
-    uses_ps = False
-    gossips = True
-    in_pairs = True
+    kind = "pairs"
     simulated = True
 
     def check(self, workers: int) -> None:

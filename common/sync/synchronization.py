@@ -15,7 +15,7 @@ unchanged which workers wait.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from ..errors import UserError
 from ..lazy import tf
@@ -24,6 +24,18 @@ from .store import Event, Message, Store, Tensor, WorkerSlot
 __all__ = ["Event", "Message", "Store", "Synchronization", "WorkerSlot"]
 
 RULE = {"set_size", "lead"}  # the methods that say which workers wait
+
+Kind = Literal["alone", "server", "regions", "collective", "gossip", "pairs"]
+
+# What follows from `kind`, with a kind for which it is not as in the base.
+FOLLOWS = {
+    "exchanges": "alone",
+    "uses_ps": "collective",
+    "gossips": "gossip",
+    "can_lose": "gossip",
+    "in_pairs": "pairs",
+    "in_regions": "regions",
+}
 
 # Methods that a rule may override and stay `simulated`: they change no exchange.
 BESIDES = {"updates_per_round", "check", "traffic", "label", "is_collective"}
@@ -35,15 +47,17 @@ class Synchronization:
     Attributes:
         waits: True if workers wait for each other's messages. Then a call may take as long as the slowest worker, and
             a worker that has waited too long names the workers that are missing.
-        exchanges: False for a single worker, which exchanges nothing.
-        uses_ps: False without a parameter server: worker 0 holds the center and the record.
-        gossips: True if each worker hears its neighbours alone, and the center is the mean of the workers (`Gossip`,
-            `Pairs`).
-        in_pairs: True if two workers at a time average their parameters, and none waits (`Pairs`). A worker answers the
-            others at any time, also after its last round, so workers cannot stand still together, for a checkpoint or
-            for a snapshot of one version.
-        in_regions: True if workers exchange with the server of their region, on a ps task of its own (`InRegions`).
-        can_lose: True if a run without a parameter server may continue without some of its workers (`Gossip`).
+        kind: with whom a worker exchanges messages. Without a parameter server worker 0 holds the record, and the
+            center, unless workers gossip: then the center is the mean of the workers.
+
+            * `alone`: a single worker, which exchanges nothing (`Alone`);
+            * `server`: with the parameter server;
+            * `regions`: with the server of its region, on a ps task of its own (`InRegions`);
+            * `collective`: with all other workers (`Collective`);
+            * `gossip`: with its neighbours. A run may continue without some of its workers (`Gossip`);
+            * `pairs`: with one neighbour at a time, without a wait (`Pairs`). A worker answers the others at any
+              time, also after its last round, so workers cannot stand still together, for a checkpoint or for a
+              snapshot of one version.
         label: the name of the rule in the catalogue.
         topology: the graph of the workers (`Gossip`, `Pairs`); empty where there is none.
         buckets: number of parts in which a message leaves, each as soon as it is known; see `Collective`.
@@ -62,13 +76,8 @@ class Synchronization:
             Implied by a class that overrides `set_size` or `lead`.
     """
 
+    kind: ClassVar[Kind] = "server"
     waits: ClassVar[bool] = False
-    exchanges: ClassVar[bool] = True
-    uses_ps: ClassVar[bool] = True
-    gossips: ClassVar[bool] = False
-    in_pairs: ClassVar[bool] = False
-    in_regions: ClassVar[bool] = False
-    can_lose: ClassVar[bool] = False
     label: ClassVar[str] = "asynchronous"
     topology: str = ""
     buckets: int = 1
@@ -80,8 +89,21 @@ class Synchronization:
     simulated: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
-        """Set `simulated` unless the class declares it: False if the class has methods that may change an exchange."""
+        """Set `simulated` unless the class declares it: False if the class has methods that may change an exchange.
+
+        Raises:
+            UserError: the class sets what follows from its kind, or has an unknown kind.
+        """
         own = vars(cls)
+        for name in FOLLOWS.keys() & own.keys():
+            raise UserError(
+                f"class {cls.__name__}: {name} follows from the kind of a synchronization rule: leave it out, and "
+                f'declare the kind, as in kind = "{FOLLOWS[name]}". Received: {name}={own[name]!r}'
+            )
+        if cls.kind not in get_args(Kind):
+            raise UserError(
+                f"class {cls.__name__}: kind must be one of {', '.join(get_args(Kind))}. Received: kind={cls.kind!r}"
+            )
         if "simulated" not in own:
             methods = {name for name, value in own.items() if callable(value) or isinstance(value, property)}
             changes = any(name not in BESIDES and not name.startswith("__") for name in methods)
@@ -99,9 +121,39 @@ class Synchronization:
         return 1, 1
 
     @property
+    def exchanges(self) -> bool:
+        """True unless a single worker exchanges nothing."""
+        return self.kind != "alone"
+
+    @property
+    def uses_ps(self) -> bool:
+        """True with a parameter server."""
+        return self.kind in ("server", "regions")
+
+    @property
     def is_collective(self) -> bool:
-        """True if the workers reduce their messages among themselves."""
+        """True if the workers exchange messages among themselves."""
         return self.exchanges and not self.uses_ps
+
+    @property
+    def gossips(self) -> bool:
+        """True if each worker hears its neighbours alone."""
+        return self.kind in ("gossip", "pairs")
+
+    @property
+    def in_pairs(self) -> bool:
+        """True if two workers at a time average their parameters."""
+        return self.kind == "pairs"
+
+    @property
+    def in_regions(self) -> bool:
+        """True if workers exchange with the server of their region."""
+        return self.kind == "regions"
+
+    @property
+    def can_lose(self) -> bool:
+        """True if a run without a parameter server may continue without some of its workers."""
+        return self.kind == "gossip"
 
     @property
     def overlaps(self) -> bool:
