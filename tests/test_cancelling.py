@@ -133,8 +133,8 @@ def test_a_worker_that_is_down_is_not_stopped():
     sequencer = SimpleNamespace(pulled=[0, 0], version=0, staleness=lambda k: sequencer.version - sequencer.pulled[k])
     server = SimpleNamespace(workers=2, sequencer=sequencer, over=False, pull=lambda worker, at: pulls.append(worker))
     timings = SimpleNamespace(**{name: [0, 0] for name in ("begun", "ready", "computed", "arrived", "released")})
-    cancelling = Cancelling(OF_EACH[0], server, timings, lock=lambda now: now, ready=lambda *_: None)
-    cancelling.queue = SimpleNamespace(at=lambda *_: None)
+    queue = SimpleNamespace(at=lambda *_: None, on=lambda *_: None)
+    cancelling = Cancelling(OF_EACH[0], server, timings, lambda now: now, ready=lambda *_: None, queue=queue)
     for worker in (0, 1):
         cancelling.begin(worker, now=0, until=9)
     cancelling.crash(1)

@@ -147,8 +147,10 @@ def test_shared_resources_come_last_at_a_tie_in_their_own_order():
     happened = []
     things = Instants(5), Instants(5)
     ends = [lambda worker, now, n=n: happened.append((f"thing {n}", worker)) for n in range(2)]
-    acts = [lambda worker, now, k=k: happened.append((f"kind {k}", worker)) for k in range(2)]
-    queue = EventQueue(4, acts, things)
+    queue = EventQueue(4)
+    queue.add(*things)
+    for kind in range(2):
+        queue.on(kind, lambda worker, now, k=kind: happened.append((f"kind {k}", worker)))
     queue.share(things[1], 0, 0, 1.0, ends[1])
     queue.share(things[0], 0, 1, 1.0, ends[0])
     queue.at(5, 1, 2)

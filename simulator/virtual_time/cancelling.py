@@ -6,7 +6,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from ...common.contract.scheme import Scheme
-from .resources import CANCEL, REPLY, Act, EventQueue
+from .resources import CANCEL, COMPUTED, REPLY, Act, EventQueue
 from .simulated_server import RoundTimings, SimulatedServer
 
 IDLE = -1
@@ -21,19 +21,27 @@ class Cancelling:
         timings: the timestamps of the rounds.
         lock: returns the time from which on the ps serves a request of this time.
         ready: sends the message of a worker that has computed it.
+        queue: the events of the run.
 
     Attributes:
-        queue: the events of the run; set once it is known.
         until: end of the present computation of each worker, or `IDLE`, [W].
         begun: a heap of the begun computations: the version of the center that they began with, and the worker.
     """
 
     def __init__(
-        self, scheme: Scheme, server: SimulatedServer, timings: RoundTimings, lock: Callable[[int], int], ready: Act
+        self,
+        scheme: Scheme,
+        server: SimulatedServer,
+        timings: RoundTimings,
+        lock: Callable[[int], int],
+        ready: Act,
+        queue: EventQueue,
     ):
         self.sync, self.server, self.timings, self.lock, self.ready = scheme.sync, server, timings, lock, ready
-        self.active = self.sync.cancel_late
-        self.queue: EventQueue
+        self.active, self.queue = self.sync.cancel_late, queue
+        if self.active:
+            queue.on(COMPUTED, self.computed)
+            queue.on(CANCEL, self.stop)
         self.until = [IDLE] * server.workers
         self.begun: list[tuple[int, int]] = []
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ...common.sync.release import SetOfMessages
-from .resources import GRACE
+from .resources import GRACE, EventQueue
 from .simulated_server import SimulatedServer
 
 SECOND = 10**9  # nanoseconds
@@ -20,9 +19,9 @@ class Grace:
         workers: W; the events of the server have this number.
         lock: returns the time from which on the ps serves a request of this time.
         release: sends the replies to workers, released at the first of two times and sent at the second.
+        queue: the events of the run.
 
     Attributes:
-        queue: the events of the run; set once it is known.
         version: version of the center when the last time of grace began.
     """
 
@@ -32,10 +31,12 @@ class Grace:
         workers: int,
         lock: Callable[[int], int],
         release: Callable[[Sequence[int], int, int], None],
+        queue: EventQueue,
     ):
         self.server, self.workers, self.lock, self.release = server, workers, lock, release
         self.length, self.version = round(server.scheme.sync.grace * SECOND), -1
-        self.queue: Any = None
+        self.queue = queue
+        queue.on(GRACE, self.end)
 
     def begin(self, now: int) -> None:
         """Begin the time of grace of a set that has enough messages since `now`."""

@@ -54,14 +54,12 @@ class Neighbours:
         network: the latencies, and the links between workers.
         sizes: bytes of messages.
         end_round: ends the round of a worker at a time.
+        queue: the events of the run.
 
     Attributes:
-        queue: the events of the run; set once it is known.
         links: the links between workers; None if bytes take no time.
         rounds: the rounds that not all workers have ended, by their numbers.
     """
-
-    queue: EventQueue
 
     def __init__(
         self,
@@ -71,10 +69,11 @@ class Neighbours:
         network: Network,
         sizes: Sizes,
         end_round: Callable[[int, int], None],
+        queue: EventQueue,
     ):
         self.rule, self.server, self.timings, self.network = cast(Gossip, rule), server, timings, network
-        self.sizes, self.end_round = sizes, end_round
-        self.links = network.between_workers() if rule.gossips and not rule.in_pairs else None
+        self.sizes, self.end_round, self.queue = sizes, end_round, queue
+        self.links = network.between_workers() if rule.kind == "gossip" else None
         self.rounds: dict[int, GossipRound] = {}
 
     def send(self, worker: int, now: int) -> None:

@@ -36,6 +36,11 @@ def check_regions(scheme: Scheme, machines: Machines, workers: int) -> None:
         )
 
 
+def numbers_of(scheme: Scheme, workers: int) -> int:
+    """Return how many numbers the events of a run have: those of workers, of the ps, and of messages of regions."""
+    return workers + 1 + (2 * scheme.regions[0] if scheme.regions else 0)
+
+
 class Regional:
     """The servers of the regions of a run, and the messages between them and the global server, if it has regions.
 
@@ -51,10 +56,9 @@ class Regional:
         sizes: bytes of messages, and of replies, which are those of a model.
         arrive: serves the message of a worker that has arrived, if there are no regions.
         release: sends the replies to workers, released at the first of two times and sent at the second.
+        queue: the events of the run.
 
     Attributes:
-        queue: the events of the run; set once it is known.
-        numbers: how many numbers the queue has.
         inside: the machines as workers see them.
         arrive: serves a message that has arrived.
         links: the links of workers and servers; None if bytes take no time, or without regions.
@@ -66,8 +70,6 @@ class Regional:
         end: the time of the last event between servers.
     """
 
-    queue: EventQueue
-
     def __init__(
         self,
         server: SimulatedServer,
@@ -78,16 +80,20 @@ class Regional:
         sizes: Sizes,
         arrive: Act,
         release: Callable[[Sequence[int], int, int], None],
+        queue: EventQueue,
     ):
         self.server, self.timings, self.release, self.bytes = server, timings, release, sizes.reply(0)
-        self.inside, self.arrive, self.end = machines, arrive, 0
-        self.first = self.numbers = server.workers + 1  # the number of the message of region 0
+        self.inside, self.arrive, self.end, self.queue = machines, arrive, 0, queue
+        queue.on(ARRIVE, arrive)
+        self.first = server.workers + 1  # the number of the message of region 0
         self.links: SharedLinks | None = None
         self.holds: dict[int, int] = {}
         if server.scheme.regions is None:
             return
         self.servers, self.moves, self.delay = server.scheme.regions
-        self.inside, self.arrive, self.numbers = copy.copy(machines), self._arrive, self.first + 2 * self.servers
+        self.inside, self.arrive = copy.copy(machines), self._arrive
+        queue.on(ARRIVE, self._arrive)
+        queue.on(HELD, self.serve)
         self.inside.regions, self.inside.places = [(0, math.inf)] * self.servers, [*range(self.servers)]
         self.card, self.inside.ps_link = machines.ps_link * ps, math.inf
         of_model = machines.held(self.bytes / ps)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 # The kinds of events: processed in this order at the same time. A computation that ends at the time of an update is not
 # stopped: the update is later by the time that the lock takes, however short that is.
-CRASH, BACK, ARRIVE, REPLY, COMPUTED, CANCEL, OVERLAPPED, GRACE, HELD = range(9)
+KINDS = CRASH, BACK, ARRIVE, REPLY, COMPUTED, CANCEL, OVERLAPPED, GRACE, HELD = range(9)
 
 NEVER = 1 << 62  # nanoseconds: 146 years
 
@@ -210,6 +210,10 @@ class Shared(Protocol):
         """End the use that is complete at `next`, and return its `what`."""
 
 
+def _no_act(worker: int, now: int) -> None:
+    raise NotImplementedError("no part of this run has events of this kind")
+
+
 class EventQueue:
     """A heap of future events, and shared resources, each of which knows its own next event.
 
@@ -217,18 +221,27 @@ class EventQueue:
     are ordered by kind and worker; those of shared resources are last.
 
     Args:
-        workers: W.
-        acts: the function to call for an event, by its kind.
-        shared: shared resources; those that are None are unlimited.
+        workers: W, and the numbers of others that have events.
 
     Attributes:
+        acts: the function to call for an event, by its kind: `on` sets it.
+        shared: the shared resources, in the order of their events at the same time.
         lives: number of lives that each worker has ended, [W].
     """
 
-    def __init__(self, workers: int, acts: Sequence[Act], shared: Sequence[Shared | None]):
-        self.acts, self.shared = acts, [resource for resource in shared if resource is not None]
+    def __init__(self, workers: int):
+        self.acts: list[Act] = [_no_act] * len(KINDS)
+        self.shared: list[Shared] = []
         self.heap: list[tuple[int, int, int, int]] = []
         self.lives = [0] * workers
+
+    def on(self, kind: int, act: Act) -> None:
+        """Let events of a kind call this function."""
+        self.acts[kind] = act
+
+    def add(self, *shared: Shared | None) -> None:
+        """Add shared resources; those that are None are unlimited."""
+        self.shared += [resource for resource in shared if resource is not None]
 
     def at(self, time: int, kind: int, worker: int) -> None:
         """Schedule an event of a worker in its present life."""

@@ -28,7 +28,7 @@ from .durations import plans_of
 from .grace import SECOND, Grace
 from .neighbours import Neighbours, between_peers
 from .network import Network
-from .regional import Regional, check_regions
+from .regional import Regional, check_regions, numbers_of
 from .resources import ARRIVE, BACK, COMPUTED, CRASH, NEVER, OVERLAPPED, REPLY, EventQueue, one_machine
 from .simulated_server import RoundTimings, SimulatedServer
 from .sizes import Sizes
@@ -132,23 +132,26 @@ class EventLoop:
         self.plans = plans_of(machines, rounds, workers, seed, scheme.exchange_first)
         most_rounds = max(len(plan.steps) for plan in self.plans)
         self.sizes = sizes = Sizes(scheme, message_bytes, reply_bytes, float_bytes, before, most_rounds)
+        self.queue = queue = EventQueue(numbers_of(scheme, workers))
         self.server = server = SimulatedServer(scheme, workers, self._start_other, most_rounds, stop_at_version)
         self.sequencer, self.timings = server.sequencer, RoundTimings(workers)
-        self.regional = far = Regional(server, machines, ps, seed, self.timings, sizes, self._arrive, self._release)
+        self.regional = far = Regional(
+            server, machines, ps, seed, self.timings, sizes, self._arrive, self._release, queue
+        )
         self.network = net = between_peers(Network(far.inside, workers, ps, seed), scheme.sync)
         far.connect(net)
         self.cores, sync = one_machine(machines.cores, workers), scheme.sync
-        self.cancelling = late = Cancelling(scheme, server, self.timings, self._lock, self._ready)
-        self.grace = grace = Grace(server, workers, self._lock, self._release)
-        near = Neighbours(sync, server, self.timings, net, sizes, self._end_round)
-        computed = self._computed if self.cores else late.computed if sync.cancel_late else self._ready
-        overlapped = self._computed if self.cores else self._computed_all
-        acts = self._crash, self._come_back, far.arrive, self._reply, computed, late.stop, overlapped, grace.end
-        shared = self.cores, net.up, net.down if net.down is not net.up else None, near.links
-        self.queue = EventQueue(far.numbers, (*acts, far.serve), shared)
-        late.queue = grace.queue = far.queue = near.queue = self.queue
-        send = self._send if sync.uses_ps or sync.in_pairs else near.send if sync.gossips else self._reduce
-        self.exchange = send if sync.exchanges else self._step_alone
+        queue.on(CRASH, self._crash)
+        queue.on(BACK, self._come_back)
+        queue.on(REPLY, self._reply)
+        queue.on(COMPUTED, self._computed if self.cores else self._ready)
+        queue.on(OVERLAPPED, self._computed if self.cores else self._computed_all)
+        self.cancelling = Cancelling(scheme, server, self.timings, self._lock, self._ready, queue)
+        self.grace = Grace(server, workers, self._lock, self._release, queue)
+        near = Neighbours(sync, server, self.timings, net, sizes, self._end_round, queue)
+        queue.add(self.cores, net.up, net.down if net.down is not net.up else None, near.links)
+        ways = {"alone": self._step_alone, "collective": self._reduce, "gossip": near.send}
+        self.exchange = ways.get(sync.kind, self._send)
         self.process = {"exchange": server.exchange, "push": server.push, "pull": server.pull}
         self.service = lambda size: 0 if sync.in_pairs else machines.held(size / ps)
         self.end = self.lock_free = 0
