@@ -41,10 +41,9 @@ from typing import Any
 from .arguments import at_most
 from .cards import warn_if_crowded
 from .contract.checks import fitted_in_process
-from .contract.decay import check_positions, decayed_of
-from .contract.fragments import fragments_of
+from .contract.decay import check_positions
 from .contract.scheme import Scheme
-from .contract.seeded import uniform
+from .contract.seen import of_slices, of_workers
 from .contract.views import Tensor
 from .errors import Diverged, UserError
 from .group_variables import GlobalVariables, LocalVariables, as_variable
@@ -94,10 +93,8 @@ class Operations:
         for_xla: bool = False,
     ):
         self.scheme, self.sync, self.workers, self.sizes = scheme, scheme.sync, workers, even_sizes(len(center), ps)
-        self.known = {"num_workers": workers, "shapes": shapes, "uniform": partial(uniform, seed, len(center))}
-        (self.known["fragments"],) = fragments_of([len(center)])
-        self.without_decay = without_decay
-        (self.known["decayed"],) = decayed_of(shapes, without_decay, [len(center)])
+        self.known = of_workers(shapes, without_decay, len(center), workers, seed)
+        self.seen = of_slices(shapes, without_decay, self.sizes)
         self.codec, self.reply_codec = (
             codec.unpacked() if for_xla else codec for codec in (scheme.codec, scheme.reply_codec)
         )
@@ -112,11 +109,10 @@ class Operations:
         self.local = LocalVariables(self.scheme, center, self.sizes, self.known, variable)
         parts = [variable(part, "center") for part in tf.split(center, self.sizes) if self.sync.uses_ps]
         parts = parts or [self.local.row("params", 0)]  # without a ps, the parameters of worker 0 are the center
-        decayed = decayed_of(self.known["shapes"], self.without_decay, self.sizes)
-        names = {"fragments": fragments_of(self.sizes), "decayed": decayed}
-        seen = [dict(zip(names, own, strict=True)) for own in zip(*names.values(), strict=True)]
-        of_parts = [(part, {"shapes": self.known["shapes"], **own}) for part, own in zip(parts, seen, strict=True)]
-        self.servers = [GlobalVariables(self.scheme, *of_part, self.workers, variable) for of_part in of_parts]
+        self.servers = [
+            GlobalVariables(self.scheme, part, seen, self.workers, variable)
+            for part, seen in zip(parts, self.seen, strict=True)
+        ]
         rows = [self.workers] if self.sync.gossips else []  # a reply for each worker
         without = tf.zeros([*rows, self.scheme.message_sizes(self.known["shapes"])[-1]])
         self.reply = variable(center if self.sync.uses_ps else without, "reply")

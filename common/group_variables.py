@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .contract.scheme import Scheme
-from .contract.views import Server, Tensor, Worker
+from .contract.seen import server_view
+from .contract.views import Tensor, Worker
 from .lazy import tf
 from .messages.message import MeanUnknown, as_message, declared_means, known_means, returned, sent_by
 from .messages.stand_in import Row
@@ -107,32 +108,30 @@ class GlobalVariables:
     def __init__(self, scheme: Scheme, center: Any, of_part: Mapping[str, Any], workers: int, variable: Callable):
         self.scheme, self.workers, self.center, self.of_part = scheme, workers, center, of_part
         initial, numbers = center.read_value(), scheme.worker_numbers()
-        pulled = {"pulled_center": initial} if scheme.keeps_pulled_centers else {}  # that each worker pulled last
         self.own = {name: variable(value, name) for name, value in scheme.global_variables(initial).items()}
         self.of_workers = {name: tf.stack([row] * workers) for name, row in scheme.worker_rows(initial).items()}
         self.of_workers |= {name: tf.fill([workers], float(number)) for name, number in numbers.items()}
         self.of_workers = {name: variable(value, name) for name, value in self.of_workers.items()}
-        self.pulled = {name: variable(tf.stack([row] * workers), name) for name, row in pulled.items()}
+        self.pulled: Any = None  # the center that each worker pulled last
+        if scheme.keeps_pulled_centers:
+            self.pulled = variable(tf.stack([initial] * workers), "pulled_center")
         self.set = Message(variable(tf.zeros_like(initial), "set"), ())  # sum of the messages of a set
         if scheme.scalars:
             self.set = Message(self.set.vector, variable(tf.zeros([len(scheme.scalars)]), "set_scalars"))
 
     def note_pull(self, k: Any) -> None:
         """Note that worker k pulls the present center."""
-        for rows in self.pulled.values():
-            Row(rows, k).assign(self.center.read_value())
+        if self.pulled is not None:
+            Row(self.pulled, k).assign(self.center.read_value())
 
     def call(self, rule: Callable[..., Any], message: Message, now: Now, k: Any) -> Tensor:
         """Call `server_update` or `weighted` of the scheme for a message of worker k, or with k=None for a mean.
 
         For worker k the rule sees the row and the number of this worker; for a mean, those of all workers.
         """
-        seen, pulled, sent = self.of_workers, {}, sent_by(self.scheme.scalars, message.scalars)
-        if k is not None:
-            seen = {name: Row(rows, k) for name, rows in seen.items()}
-            pulled = {name: Row(rows, k).read_value() for name, rows in self.pulled.items()}
-        known = {"num_workers": self.workers, "sender": k, "sent": sent, "completes": tf.equal(now.completes, 1)}
-        server = Server(center=self.center, **self.of_part, **self.own, **seen, **known, **pulled)
+        given = {"num_workers": self.workers, "sender": k, "completes": tf.equal(now.completes, 1)}
+        sent = sent_by(self.scheme.scalars, message.scalars)
+        server = server_view(self.of_part, self.center, self.own, self.of_workers, self.pulled, sent=sent, **given)
         staleness = tf.cast(0 if k is None else now.staleness, tf.float32)
         made = rule(server, message.vector, staleness)
         return tf.convert_to_tensor(returned(self.scheme.name, rule.__name__, made))

@@ -8,9 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..contract.decay import decayed_of
-from ..contract.fragments import fragments_of
 from ..contract.scheme import Scheme
+from ..contract.seen import of_slices
 from ..messages.codec import Codec
 from ..messages.cut import joined, with_times, without_times
 from ..messages.encoder import Encoder
@@ -76,7 +75,6 @@ class Center:
         self.scheme, self.codec, self.transport = scheme, codec or scheme.codec, self.client.transport
         self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
         self.sizes, self.shapes, self.scheduled = [size for own in sizes for size in own], shapes, scheme.scheduled
-        self.decayed = decayed_of(shapes, without_decay, self.sizes)
         self.device, self.replies_center = devices[0], True  # the device of the versions
         self.initial = [self.client.feed(tf.float32, [size]) for size in self.sizes]
         with tf.device(self.device):
@@ -85,17 +83,16 @@ class Center:
             if scheme.sync.messages_per_update > 1:
                 self.messages = tf.Variable(tf.constant(0, tf.int64), name="messages")
         places = zip(devices if holder is None else [holder], sizes, strict=True)
-        of_slices = [device for device, own in places for _ in own]
+        devices_of = [device for device, own in places for _ in own]
         sizes_sent = [scheme.message_sizes(shapes)[-1]] if shapes and not scheme.sync.uses_ps else self.sizes
+        seen = of_slices(shapes, without_decay, self.sizes)
         self.slices = [
-            self._slice(i, *own) for i, own in enumerate(zip(of_slices, self.initial, sizes_sent, strict=True))
+            self._slice(i, *own) for i, own in enumerate(zip(devices_of, self.initial, sizes_sent, seen, strict=True))
         ]
 
-    def _slice(self, index: int, device: str, initial: Any, message_size: int) -> Slice:
+    def _slice(self, index: int, device: str, initial: Any, message_size: int, known: Mapping[str, Any]) -> Slice:
         with tf.device(device):
             initial = self.transport.receive(initial)
-            known = {"fragments": fragments_of(self.sizes)[index], "decayed": self.decayed[index]}
-            known["shapes"] = self.shapes
             return Slice(self.scheme, index, device, initial, known, self.num_workers, self.ema_decay, message_size)
 
     def add_variables(self, build: Callable[[Slice], Mapping[str, Any]]) -> None:

@@ -10,12 +10,11 @@ import tensorflow as tf
 
 from ..contract.checks import check_variables
 from ..contract.scheme import Scheme
-from ..contract.views import Server
+from ..contract.seen import server_view
 from ..errors import UserError
 from ..messages.cut import COPIES
 from ..messages.message import sent_by
 from ..messages.ops import first_values, zeros
-from ..messages.stand_in import Row
 from ..sync.store import Message, WorkerSlot
 
 OWN = "scheme."  # in a checkpoint, prefix of a scheme's variables, so they may be named like the engine's
@@ -29,7 +28,7 @@ class Slice(SimpleNamespace):
         index: number of the slice.
         device: device of the ps task, the current one.
         initial: initial value of the center, [n].
-        known: the attributes `fragments`, `decayed` and `shapes` of the view.
+        known: attributes of the view, see `contract.seen.of_slices`.
         num_workers: number of workers, W.
         ema_decay: decay of the average of the center; no average without it.
         message_size: elements of the slice of a message.
@@ -98,18 +97,17 @@ class Slice(SimpleNamespace):
             scalars: the scalars of the message, [m].
             completes: True if the message completes an update.
         """
-        sent = sent_by(self.scalars, scalars)
-        known = {"sent": sent, "completes": tf.convert_to_tensor(completes), **self.known}
-        seen = Server(center=self.center, num_workers=self.num_workers, sender=None, **known, **self.own)
-        of_workers = self.rows | self.numbers
-        if slot is None:
-            vars(seen).update(of_workers)
-            return seen
-        seen.sender = slot.index
-        vars(seen).update({name: Row(values, slot.index) for name, values in of_workers.items()})
-        if self.pulled_centers is not None:
-            seen.pulled_center = Row(self.pulled_centers, slot.index).read_value()
-        return seen
+        return server_view(
+            self.known,
+            self.center,
+            self.own,
+            self.rows | self.numbers,
+            self.pulled_centers,
+            num_workers=self.num_workers,
+            sender=None if slot is None else slot.index,
+            sent=sent_by(self.scalars, scalars),
+            completes=completes,
+        )
 
     def add_variables(self, scheme: str, values: Mapping[str, Any]) -> None:
         """Make variables with these initial values on the current device, as attributes, for the engine and its rule.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import tensorflow as tf
 
-from ..contract.decay import decayed_of
-from ..contract.fragments import fragments_of
 from ..contract.scheme import Scheme
-from ..contract.seeded import uniform
+from ..contract.seen import of_slices, of_workers
 from ..contract.views import MESSAGE_ONLY, Worker, check_names
 from ..contract.weighed import weighs
 from ..messages.cut import joined
@@ -62,11 +60,12 @@ class WorkerRules:
             self.averages = [tf.Variable(view["params"].initial_value) for view in local] if averages else []
             self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")
         self.names, size = [*local[0]], sum(self.buckets.sizes)
-        known = {"index": slot.index, "num_workers": ps.num_workers, "shapes": replica.model.shapes}
-        known |= {"uniform": partial(uniform, seed, size), "fragments": fragments_of([size])[0]}
-        decayed = decayed_of(replica.model.shapes, replica.model.without_decay, self.buckets.sizes)
+        of_model = replica.model.shapes, replica.model.without_decay
+        known = of_workers(*of_model, size, ps.num_workers, seed)
+        decayed = [part["decayed"] for part in of_slices(*of_model, self.buckets.sizes)]
         self.views: list[Any] = [
-            Worker(**known, **variables, decayed=own) for variables, own in zip(local, decayed, strict=True)
+            Worker(index=slot.index, **variables, **known | {"decayed": own})
+            for variables, own in zip(local, decayed, strict=True)
         ]
 
     # The local steps of a round: a gradient on each batch, and the scheme's step with it.

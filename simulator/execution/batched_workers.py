@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from ...common.contract.decay import decayed_of
-from ...common.contract.fragments import fragments_of
 from ...common.contract.scheme import Scheme
-from ...common.contract.seeded import uniform
+from ...common.contract.seen import of_workers
 from ...common.contract.views import Worker
 from ...common.contract.weighed import weighs
 from ...common.messages.cut import cut_into
@@ -101,8 +98,9 @@ class BatchedWorkers:
     """
 
     def __init__(self, scheme: Scheme, replica: Replica, workers: int, initial: Any, seed: int, sizes: list[int]):
-        self.scheme, self.replica, self.model, self.seed = scheme, replica, replica.model, seed
+        self.scheme, self.replica, self.model = scheme, replica, replica.model
         self.num_workers, self.sizes = workers, sizes
+        self.known = of_workers(self.model.shapes, self.model.without_decay, self.model.size, workers, seed)
         center, state = initial
 
         def seeds(initial_seed: Any) -> Any:
@@ -140,14 +138,10 @@ class BatchedWorkers:
         return Worker(
             params=variables["params"],
             index=index,
-            num_workers=self.num_workers,
             steps=steps,
             round=tf.cast(number, tf.int64),
             step=tf.cast(step, tf.int64),
-            uniform=partial(uniform, self.seed, self.model.size),
-            fragments=fragments_of([self.model.size])[0],
-            decayed=decayed_of(self.model.shapes, self.model.without_decay, [self.model.size])[0],
-            shapes=self.model.shapes,
+            **self.known,
             **variables["slots"],
             **known,
         )

@@ -1,0 +1,70 @@
+"""What a scheme sees: the views of workers and of the server are built from these functions, in all executors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from ..messages.stand_in import Row
+from .decay import decayed_of
+from .fragments import fragments_of
+from .seeded import uniform
+from .views import Server
+
+
+def of_slices(
+    shapes: Sequence[tuple[int, ...]], without_decay: Collection[int], sizes: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return the attributes `shapes`, `fragments` and `decayed` of the views of each slice of the vector [P].
+
+    Args:
+        shapes: shapes of the model's variables.
+        without_decay: positions of the variables that weight decay leaves as they are.
+        sizes: sizes of the slices, P together.
+    """
+    parts = zip(fragments_of(sizes), decayed_of(shapes, without_decay, sizes), strict=True)
+    return [{"shapes": shapes, "fragments": fragments, "decayed": decayed} for fragments, decayed in parts]
+
+
+def of_workers(
+    shapes: Sequence[tuple[int, ...]], without_decay: Collection[int], size: int, workers: int, seed: int
+) -> dict[str, Any]:
+    """Return the attributes of a worker's view that are the same for all workers; `size` is P, `seed` the run's."""
+    (of_all,) = of_slices(shapes, without_decay, [size])
+    return {"num_workers": workers, "uniform": partial(uniform, seed, size), **of_all}
+
+
+def server_view(
+    known: Mapping[str, Any],
+    center: Any,
+    own: Mapping[str, Any],
+    of_each: Mapping[str, Any],
+    pulled: Any,
+    *,
+    num_workers: int,
+    sender: Any,
+    sent: Any,
+    completes: Any,
+) -> Server:
+    """Build the view of a slice of the center, for a message of a worker or for the mean of a set.
+
+    Args:
+        known: what `of_slices` returns for the slice.
+        center: the slice [n], a variable.
+        own: the scheme's global variables.
+        of_each: its rows and numbers of all workers, [W, n] and [W]; of a sender the view has the own ones alone.
+        pulled: the centers that the workers have pulled, [W, n]; None if they are not kept.
+        num_workers: W.
+        sender: number of the worker that sent the message; None for a mean.
+        sent: the scalars of the message, as attributes.
+        completes: True if the message completes an update.
+    """
+    if sender is not None:
+        of_each = {name: Row(rows, sender) for name, rows in of_each.items()}
+        if pulled is not None:
+            known = {**known, "pulled_center": Row(pulled, sender).read_value()}
+    given = {"num_workers": num_workers, "sender": sender, "sent": sent, "completes": tf.convert_to_tensor(completes)}
+    return Server(center=center, **given, **known, **own, **of_each)
