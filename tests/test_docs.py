@@ -59,6 +59,15 @@ def test_the_networks_of_the_page_on_simulation_are_those_of_the_code():
     assert found == {name: {key: str(value) for key, value in said.items()} for name, said in NETWORKS.items()}
 
 
+@pytest.mark.parametrize(
+    "command", re.findall(r"`bash run\.sh (.*)` \|", (ROOT / "docs" / "combinations.md").read_text())
+)
+def test_what_does_not_go_together_is_refused_in_one_line(command, run_main):
+    code, out, error = run_main(*command.split(), "--dry-run")
+    assert (code, out, error.count("\n")) == (2, "", 1)
+    assert error.startswith("error: ")
+
+
 def test_the_page_on_python_has_the_inner_optimizer_of_every_algorithm():
     from distsgd.algorithms import SCHEMES
 
