@@ -2,7 +2,9 @@
 
     worker, each step       x ← AdamW(x, g_k(x)), or another inner optimizer; its moments are kept over
                             periods and never leave the worker
-    every period            push x,  x ← reply
+    τ steps before the      push x, and continue without a wait
+    end of a period
+    every period            x ← reply, and with τ > 0 the move of these steps: x ← reply + (x − x as pushed)
     server, n-th push       g = a_k − x,  D ← D + g                              one atomic event
         W divides n         m ← β m + D/W,  θ ← θ − ε ((1 − cW + c) β m + g/W),  D ← 0
         otherwise           θ ← θ − ε (c β m + g/W)
@@ -17,14 +19,15 @@ Modeling*, 2024, arXiv:2401.09135, delayed Nesterov: the share c of the momentum
 Departures: the paper's buffer size N is fixed to W. A worker keeps its AdamW moments from one period to the next (the
 authors' published toy code makes a new AdamW for each). All periods have the same length (the paper's DyLU gives slow
 workers fewer steps). The server has no grace period. Each worker has its own shard (the paper samples shards by their
-progress).
-Limits: with one worker it is `diloco` with one worker. β = 0 applies 1/W of each message. c = 1/W gives each message
-the same share of the momentum.
+progress). The delay τ is not in the paper: the next message has the move of the steps during a message, so each step
+reaches the center once.
+Limits: with one worker and τ = 0 it is `diloco` with one worker. β = 0 applies 1/W of each message. c = 1/W gives each
+message the same share of the momentum.
 """
 
 from dataclasses import dataclass
 
-from ..common.contract import Fraction, InnerOptimizer, Period, Rate, Scheme, UserError, delayed_step, inner
+from ..common.contract import Delay, Fraction, InnerOptimizer, Period, Rate, Scheme, UserError, delayed_step, inner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,8 @@ class AsyncDiLoCo(Scheme):
     """Outer step size ε."""
     momentum: Fraction = 0.9
     """Outer momentum β."""
+    delay: Delay = 0
+    """Local steps τ between a message and the use of its reply; at most the period."""
     momentum_share: Fraction = 0.0
     """Share c of the momentum for each message, at most 1/W; the W-th message has the rest."""
 
@@ -53,7 +58,8 @@ class AsyncDiLoCo(Scheme):
             raise UserError(f"momentum_share must be at most 1/{workers}. Received: {self.momentum_share}")
 
     def local_variables(self, params):
-        return inner(self.inner_optimizer).local_variables(params)
+        sent = {"sent": params} if self.delay else {}
+        return sent | dict(inner(self.inner_optimizer).local_variables(params))
 
     def global_variables(self, center):
         return {"velocity": 0 * center, "buffer": 0 * center, "count": 0 * center[0]}
@@ -62,6 +68,8 @@ class AsyncDiLoCo(Scheme):
         inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
+        if self.delay:
+            worker.sent.assign(worker.params)
         return worker.params
 
     def server_update(self, server, message, staleness):
@@ -74,3 +82,6 @@ class AsyncDiLoCo(Scheme):
             share=self.momentum_share,
         )
         return server.center
+
+    def on_reply(self, worker, reply):
+        worker.params.assign(reply + (worker.params - worker.sent) if self.delay else reply)

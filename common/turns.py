@@ -181,8 +181,8 @@ class Turns:
 
 
 def replies_wait(scheme: Scheme) -> bool:
-    """Return True if the center may change between the reply to a set and its use by a worker that computes."""
-    return scheme.overlap > 0 and scheme.sync.late == "count"
+    """Return True if the next reply may be made before a worker that computes uses its own."""
+    return scheme.overlap > 0 and (scheme.sync.late == "count" or scheme.sync.set_size(2) is None)
 
 
 def kinds_of(scheme: Scheme) -> list[str]:

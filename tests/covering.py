@@ -14,6 +14,7 @@ from distsgd.algorithms import (
     EF21SGDM,
     EFSGD,
     SCHEMES,
+    AsyncDiLoCo,
     DecoupledDiLoCo,
     Downpour,
     FedOpt,
@@ -60,6 +61,7 @@ CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
     "downpour in dean's phase": Downpour(phase="dean"),
     "downpour with a warm start": Downpour(warm_start=3),
     "sync_sgd with a backup worker": SyncSGD(backup_workers=1),
+    "async_diloco with a delay": AsyncDiLoCo(communication_period=5, delay=2),
     "streaming_diloco in fragments": StreamingDiLoCo(communication_period=12, fragments=3, delay=2),
     "local_sgd after synchronous steps": LocalSGD(synchronous_steps=15),
 }

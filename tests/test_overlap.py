@@ -9,10 +9,32 @@ import pytest
 import tensorflow as tf
 from test_counts import zeros
 
-from distsgd.algorithms import CO2, AllReduce, CoCoDSGD, DecoupledDiLoCo, DiLoCo, EagerDiLoCo, LocalSGD, StreamingDiLoCo
+from distsgd.algorithms import (
+    CO2,
+    AllReduce,
+    AsyncDiLoCo,
+    CoCoDSGD,
+    DecoupledDiLoCo,
+    DiLoCo,
+    EagerDiLoCo,
+    LocalSGD,
+    StreamingDiLoCo,
+)
 from distsgd.common import Cluster, Group, UserError, train
 from distsgd.common.cluster.platform import Platform
-from distsgd.common.contract import Async, Barrier, Collective, Delay, Gossip, Period, Quorum, Scheme, Synchronization
+from distsgd.common.contract import (
+    Async,
+    Barrier,
+    Bounded,
+    Collective,
+    Delay,
+    Gossip,
+    Period,
+    Quorum,
+    Scheme,
+    Synchronization,
+    Unlocked,
+)
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.contract.stability import largest_rate
 from distsgd.common.errors import WaitTimeout
@@ -140,10 +162,11 @@ class Following(Mixing):
     message, server_update, on_reply = CoCoDSGD.message, CoCoDSGD.server_update, CoCoDSGD.on_reply
 
 
-def test_a_worker_uses_the_reply_to_its_set_even_if_the_center_has_changed_since():
-    scheme = Following(sync=Quorum(1, late="count"), communication_period=4, delay=3)
+@pytest.mark.parametrize("sync", [Quorum(1, late="count"), Async()], ids=["quorum", "asynchronous"])
+def test_a_worker_uses_the_reply_to_its_message_even_if_the_center_has_changed_since(sync):
+    scheme = Following(sync=sync, communication_period=4, delay=3)
     group = Group(scheme, np.zeros(1), workers=2)
-    for k in (0, 0, 1, 1):  # both send after their first step: with K = 1 each message becomes the center
+    for k in (0, 0, 1, 1):  # both send after their first step, and each message becomes the center
         group.step(k, np.array([-1.0 - k]))
     assert (group.version, group.staleness(0), group.staleness(1)) == (2, 1, 0)
     assert group.center == pytest.approx([0.2])
@@ -358,6 +381,10 @@ def test_a_worker_of_a_group_waits_only_where_it_uses_the_reply():
     assert (group.ready, group.version) == ([0, 1], 1)
 
 
+class Pushing(AsyncDiLoCo):
+    events = frozenset({"push", "pull"})
+
+
 @pytest.mark.parametrize(
     ("scheme", "message"),
     [
@@ -369,13 +396,30 @@ def test_a_worker_of_a_group_waits_only_where_it_uses_the_reply():
         (Scaling(sync=Collective(), delay=1), r"no mean over the workers.*and message_sizes"),
         (StreamingDiLoCo().but(sync=Quorum(2)), r"late messages count.*sync=Quorum"),
         (StreamingDiLoCo().but(sync=Gossip()), r"a barrier without backup workers.*sync=Gossip"),
-        (StreamingDiLoCo().but(sync=Async()), r"a barrier without backup workers.*sync=Async"),
+        (StreamingDiLoCo().but(sync=Bounded(1)), r"a barrier without backup workers.*sync=Bounded"),
+        (StreamingDiLoCo().but(sync=Unlocked()), r"exchanges with one server.*sync=Unlocked"),
+        (StreamingDiLoCo().but(sync=Async(warm_start=2)), r"exchanges with one server.*warm_start=2"),
+        (Pushing(delay=2), r"exchanges with one server.*delay=2, sync=Async"),
         (StreamingDiLoCo().but(sync=Barrier(backup_workers=1)), r"a barrier without backup workers.*backup_workers=1"),
     ],
 )
 def test_a_delay_that_no_engine_can_execute_is_refused(scheme, message):
     with pytest.raises(UserError, match=message):
         check_scheme(scheme, 2)
+
+
+def test_asynchronous_diloco_with_a_delay_and_plain_steps_of_the_center_is_serial_sgd_of_one_worker():
+    """ε = 1 and β = 0: θ ← x as it was sent, and the worker keeps the move of its later steps. Each counts once."""
+    numbers = {"communication_period": 5, "inner_optimizer": "sgd", "learning_rate": 0.1}
+    scheme = AsyncDiLoCo(**numbers, delay=2, outer_learning_rate=1.0, momentum=0.0)
+    group, x, path = Group(scheme, np.arange(3.0), workers=1), np.arange(3.0), []
+    for _ in range(15):
+        gradient = np.sin(7 * x)
+        np.testing.assert_allclose(group.point(0), x, rtol=1e-5)
+        group.step(0, gradient)
+        path.append(x := x - 0.1 * gradient)
+    assert group.version == 3
+    np.testing.assert_allclose(group.center, path[3 * 5 - 2 - 1], rtol=1e-5)
 
 
 def rounds(scheme, steps, **machines):
@@ -399,6 +443,10 @@ def test_a_round_in_virtual_time_ends_with_the_later_of_its_steps_and_its_reply(
     late = Mixing(sync=Collective(), communication_period=4, delay=2)
     assert rounds(late, 8, **fast) == [[0, 20, 40], [40, 60, 80]]
     assert rounds(late, 8, **slow) == [[0, 20, 100], [100, 120, 200]]
+    alone = AsyncDiLoCo(communication_period=4, delay=2)
+    assert rounds(alone, 8, **fast) == [[0, 20, 40], [40, 60, 80]]
+    assert rounds(alone, 8, **slow) == [[0, 20, 100], [100, 120, 200]]
+    assert rounds(alone, 4, **slow, step_factors="1,9") == [[0, 20, 100]]  # without a wait for the other worker
     assert rounds(AllReduce(delay=1), 2, **slow) == [[0, 0, 80], [80, 80, 160]]
     assert rounds(AllReduce(delay=1), 2, **fast) == [[0, 0, 10], [10, 10, 20]]
     assert rounds(AllReduce(), 2, **fast) == [[0, 10, 18], [18, 28, 36]]

@@ -98,6 +98,7 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     ),
     "decoupled_diloco with plain averages": DecoupledDiLoCo(communication_period=5, quorum=1, average="plain"),
     "async_diloco": AsyncDiLoCo(inner_optimizer="adamw:weight_decay=2", momentum_share=0.2),
+    "async_diloco with a delay": AsyncDiLoCo(communication_period=5, delay=2, inner_optimizer="sgd", learning_rate=0.1),
     "halos": HALoS(communication_period=5, regional_buffer=3, moves_per_merge=2),
     "halos with a delay": HALoS(
         **{"communication_period": 3, "regional_servers": 1, "regional_buffer": 2, "moves_per_merge": 2},

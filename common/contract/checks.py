@@ -178,10 +178,11 @@ def _check_overlap(scheme: Scheme) -> None:
             f"{name}: the reply is used in the round of its message, which needs a period of at least the delay. "
             f"Received: delay={overlap}, period={period}"
         )
-    if not scheme.sync.overlaps or scheme.exchange_first or scheme.uses_gradient_sum:
+    plain = scheme.events == {"exchange"} and not (scheme.regions or scheme.sparse)
+    if not (scheme.sync.overlaps and plain) or scheme.exchange_first or scheme.uses_gradient_sum:
         raise UserError(
             f"{name}: a delay needs a message of parameters or local variables, and a barrier without backup workers, "
-            "a quorum whose late messages count, or no ps. Received: "
+            "a quorum whose late messages count, no ps, or asynchronous exchanges with one server. Received: "
             f"delay={overlap}, sync={scheme.sync}, exchange_first={scheme.exchange_first}, "
             f"uses_gradient_sum={scheme.uses_gradient_sum}"
         )

@@ -356,6 +356,7 @@ TRANSCRIPTIONS = {
         epsilon="outer_learning_rate",
         beta="momentum",
         c="momentum_share",
+        tau=lambda run, s: s.get("delay", 0),
     ),
     "halos": Transcription(_halos, sends=True),
     "sync_sgd": Transcription(lambda run, s: _sync_sgd(run, s.backup_workers), "synchronous"),

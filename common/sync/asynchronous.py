@@ -41,6 +41,11 @@ class Async(Synchronization):
         """Return the number of workers, divided by the messages that make an update."""
         return workers / self.messages_per_update
 
+    @property
+    def overlaps(self) -> bool:
+        """True if each worker starts from the first center, and messages have the lock and one server."""
+        return self.kind == "server" and self.locked and not (self.warm_start or self.cancel_late)
+
     def check(self, workers: int) -> None:
         """Raise `UserError` for an argument that is not of its kind."""
         at_least(1, messages_per_update=self.messages_per_update)

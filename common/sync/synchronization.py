@@ -157,10 +157,11 @@ class Synchronization:
 
     @property
     def overlaps(self) -> bool:
-        """True if workers may compute between message and reply, see `Scheme.overlap`: no message is dropped."""
+        """True if workers may compute between message and reply, see `Scheme.overlap`: no set is without a worker."""
+        if not self.waits or self.gossips:
+            return False
         # A few numbers of active workers tell whether a set has a message of each, whatever their number.
-        complete = self.late == "count" or all(self.set_size(active) == active for active in (1, 2, 3, 64))
-        return self.waits and not self.gossips and complete
+        return self.late == "count" or all(self.set_size(active) == active for active in (1, 2, 3, 64))
 
     def meets(self, workers: int) -> bool:
         """Return True if each update is made of a message of every worker."""

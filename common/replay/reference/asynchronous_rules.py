@@ -452,24 +452,28 @@ def async_diloco(
     c: float,
     period: int,
     steps: int,
+    tau: int = 0,
     inner: InnerStep = sgd_step,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute `DelayedNesterov` with N = W for each pseudo-gradient g = (θ as pulled) − x.
 
-    Worker: H inner steps from the θ that it pulled; the state of its optimizer persists. ~k in `order` is a lost
-    worker k that starts anew from θ.
+    Worker: from the θ that it pulled, and the move Δ of its last τ steps, H − τ inner steps to the x that it sends;
+    then τ steps more, whose move is the next Δ. The state of its optimizer persists. ~k in `order` is a lost worker k
+    that starts anew from θ.
     """
     server, path = DelayedNesterov(start.copy(), epsilon, beta, workers, c), []
-    pulled, t = [start.copy() for _ in range(workers)], [0] * workers
+    pulled, moved, t = [start.copy()] * workers, [np.zeros_like(start)] * workers, [0] * workers
     states: list[State] = [{} for _ in range(workers)]
     for k in order:
         if k < 0:
-            pulled[~k] = server.theta
+            pulled[~k], moved[~k] = server.theta, np.zeros_like(start)
             continue
         length = min(period, steps - t[k])
-        x = inner_window(pulled[k], states[k], gradient, k, t[k], length, eta, inner)
+        before = max(0, length - tau)
+        x = inner_window(pulled[k] + moved[k], states[k], gradient, k, t[k], before, eta, inner)
+        later = inner_window(x, states[k], gradient, k, t[k] + before, length - before, eta, inner)
         t[k] += length
-        pulled[k] = server.step(pulled[k] - send(x, k))
+        pulled[k], moved[k] = server.step(pulled[k] - send(x, k)), later - x
         path.append(pulled[k])
     return path
