@@ -42,178 +42,7 @@ class Scheme(CheckedCall):
     A class that overrides nothing but `server_update` pushes plain gradients, keeps no state and is asynchronous.
     """
 
-    name: ClassVar[str] = ""  # the command, `bash run.sh <name>`; by default the name of the module
-    idea: ClassVar[str] = ""  # one line for the catalogue: the first of the class' docstring
-    paper: ClassVar[str] = "none"  # authors and year
-    aliases: ClassVar[tuple[str, ...]] = ()  # other names, each with the options that it means: "snoo --workers 1"
-    equals: ClassVar[str] = ""  # the command of another algorithm that it is with these options
-    sync: ClassVar[Synchronization] = Async()  # the synchronization rule; a property if it depends on a hyperparameter
-    codec: ClassVar[Codec] = Codec()  # encoding of messages; a property if it depends on a hyperparameter
-    reply_codec: ClassVar[Codec] = Codec()  # encoding of replies
-    scalars: ClassVar[tuple[str, ...]] = ()  # names of the numbers in a message besides its vector, see `message`
-    elementwise: ClassVar[bool] = True  # the worker's rules treat each coordinate by itself, see `__init_subclass__`
-    uses_gradient_sum: ClassVar[bool] = False  # `message` reads `worker.gradient_sum`; not with `exchange_first`
-    exchange_first: ClassVar[bool] = False  # a worker exchanges after its first gradient, and then makes its steps
-    keeps_pulled_centers: ClassVar[bool] = False  # the center that each worker pulled last is `server.pulled_center`
-    # Worker threads may take gradients at the shared center itself instead of a copy (large models). Only for schemes
-    # whose workers do nothing but push gradients.
-    in_place: ClassVar[bool] = False
-    sends_params: ClassVar[bool] = False  # the message is the worker's parameters: few codecs of `--codec` fit them
-    describes_data: ClassVar[bool] = False  # local variables are of the worker's own shard: refuses `participation`
-    means_gradients: ClassVar[bool] = False  # an update steps along the mean of gradients, each of a batch
-    sums: ClassVar[tuple[str, ...]] = ()  # local variables that matter as a sum over all workers: zero when one is lost
-    sends_in_turn: ClassVar[bool] = False  # messages have several vectors in turn: no codec, and no worker falls behind
-    whole_center: ClassVar[bool] = False  # the rules of the server are not elementwise: one ps alone
-    sparse: ClassVar[bool] = False  # on a sparse problem, messages hold the coordinates of the batch alone
-    # Each regional server, and the global one, is at a place of its own: `up` and `down` are called when its messages
-    # arrive, and not by `server_update`. Set by the engine, see `regions`.
-    servers_apart: ClassVar[bool] = False
-    region_variables: ClassVar[tuple[str, ...]] = ()  # global variables [R, ...] with a row for each server of a region
-    default_devices_per_worker: ClassVar[int] = 1  # devices that share a worker's batches, unless the user sets them
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Take name and idea from module and docstring, and set `elementwise` to False unless the class declares it.
-
-        A class that overrides a rule of the worker and declares `elementwise = True` promises that each coordinate of
-        its vectors depends on that coordinate and scalars alone. Then the engine may keep a large model in pieces.
-        """
-        super().__init_subclass__(**options)
-        where = {
-            name: next(i for i, kind in enumerate(cls.__mro__) if name in vars(kind))
-            for name in (*WORKER_RULES, "elementwise")
-        }
-        if min(where.values()) < where["elementwise"]:
-            cls.elementwise = False
-        package, _, module = cls.__module__.rpartition(".")
-        if package and "name" not in vars(cls):
-            cls.name = module
-        if "idea" not in vars(cls) and (text := docstring(cls)):
-            cls.idea = headline(text)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    @property
-    def period(self) -> int:
-        """Local steps of a round, or of the longest round if they differ."""
-        return declared(self, "communication_period", 1)
-
-    @property
-    def overlap(self) -> int:
-        """Last local steps of a round, made while its message travels: the reply is used after them, see `delay`.
-
-        Default: 0, or the hyperparameter `delay`.
-        """
-        return declared(self, "delay", 0)
-
-    @property
-    def events(self) -> frozenset[Event]:
-        """The kinds of event with which rounds may end."""
-        return frozenset({"exchange"})
-
-    def rounds(self, steps: int, done: int = 0, worker: int = 0) -> Rounds:
-        """Return the rounds of a worker in a run of `steps` local steps: the steps of each, and the event at its end.
-
-        Workers may have different numbers and lengths of rounds, and make different numbers of steps in all. With a
-        barrier the others continue without a worker that has finished; without a ps the numbers must be equal.
-
-        Args:
-            steps: local steps of each worker that the user has asked for.
-            done: steps of the run that this one resumes; its last round may have been shorter than a period.
-            worker: its index, from 0.
-        """
-        return Rounds.even(steps, self.period)
-
-    def message_sizes(self, shapes: Sequence[tuple[int, ...]]) -> Sequence[int]:
-        """Return the elements of what a worker sends in a round: of each `worker.mean`, then of message and reply.
-
-        Other sizes than one message of all parameters, [P], need a rule without a ps that is not elementwise.
-
-        Args:
-            shapes: shapes of the model's variables.
-        """
-        return [sum(map(math.prod, shapes))]
-
-    def sent_as_floats(self, rounds: int) -> int:
-        """Return how many messages of a worker's first `rounds` are sent as floats, and their replies, too.
-
-        The others have the bytes of the codecs, which take both (`SignsOrFloats`). For schemes with a ps. Default: 0.
-        """
-        return 0
-
-    @property
-    @final
-    def declares_sizes(self) -> bool:
-        """True if the scheme has a `message_sizes` of its own."""
-        return type(self).message_sizes is not Scheme.message_sizes
-
-    @property
-    @final
-    def takes_means(self) -> bool:
-        """True if a message may need means over all workers, `worker.mean`."""
-        return self.declares_sizes and not self.sync.gossips
-
-    @property
-    def regions(self) -> tuple[int, int, int] | None:
-        """Servers of regions, below a global one: their number R, and two counts of messages of a region's workers.
-
-        Worker k is in region k mod R. After the first count since its last merge, a region sends to the global server,
-        whose model is the center. It merges the reply after the second count of further messages, or later, when the
-        reply is there. Such a scheme has the rules `up` and `down`, and `region_variables`. One of these is called
-        `transit` [R, P]: it holds the region's message until `up`, and the reply from `up` to `down`. Default: None,
-        the center alone.
-        """
-        return None
-
-    @property
-    def plain_inner_steps(self) -> bool:
-        """True if a local step is one of `inner_optimizer` and no more: an optimizer of a script may make it."""
-        return declared(self, "inner_optimizer", None) is not None
-
-    @final
-    def at(self, step: Tensor) -> Scheme:
-        """Return this scheme with every learning-rate schedule replaced by its value after `step` local steps.
-
-        With a schedule, `local_step` gets η(t), t = local steps that this worker has done. `message` and `on_reply` get
-        η at the first step of the round. `server_update` gets η(version × period / updates per round).
-        """
-        schedules = {name: rate for name, rate in rates_of(self).items() if callable(rate)}
-        return self.but(**{name: schedule(step) for name, schedule in schedules.items()}) if schedules else self
-
-    @final
-    def but(self, **attributes: Any) -> Self:
-        """Return a copy with other attributes, of whatever kind; hyperparameters are not checked again."""
-        now = copy.copy(self)
-        for name, value in attributes.items():
-            object.__setattr__(now, name, value)
-        return now
-
-    @property
-    @final
-    def scheduled(self) -> bool:
-        """True if a learning rate is a schedule."""
-        return any(map(callable, rates_of(self).values()))
-
-    def check(self, workers: int) -> None:
-        """Raise `UserError` if the hyperparameters do not fit that number of workers, beside `contract.checks`."""
-
-    def most_hostile(self, messages: int) -> int:
-        """Return how many of the messages of a set may not be finite: the server's rule leaves them out. Default: 0.
-
-        It sees them in its worker rows; its message is the mean of the others. For any more see `Recovery.on_nan`.
-        """
-        return 0
-
-    def warnings(self, workers: int) -> Iterable[str]:
-        """Return warnings for that number of workers, a line each; the run prints them and begins.
-
-        Warn only of limits that do not depend on the loss: one that does belongs in the module's docstring.
-        """
-        return []
-
-    def limits(self, workers: int) -> Iterable[str]:
-        """Return limits that are not exceeded, such as those of a graph, a line each; the run prints them."""
-        return []
+    # A round, in the order in which data flows.
 
     def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
         """Return the initial values of further variables on the worker, by name; `params` is the initial center."""
@@ -222,33 +51,6 @@ class Scheme(CheckedCall):
     def global_variables(self, center: Tensor) -> Mapping[str, Tensor]:
         """Return the initial values of further variables on the server, by name; `center` is the initial center."""
         return {}
-
-    def worker_rows(self, center: Tensor) -> Mapping[str, Tensor]:
-        """Return the initial values of variables that the ps keeps for each worker, by name: a row [P] each.
-
-        In `weighted`, and in an asynchronous `server_update`, `server.<name>` is the sender's row, used like a variable
-        [P]. In the `server_update` of a barrier it is the matrix of all workers' rows, a variable [W, P].
-        """
-        return {}
-
-    def worker_numbers(self) -> Mapping[str, float]:
-        """Return the initial values of numbers that the ps keeps for each worker, by name; they are smaller than rows.
-
-        In `weighted`, and in an asynchronous `server_update`, `server.<name>` is the sender's number, used like a
-        variable. In the `server_update` of a barrier it is the vector of all workers' numbers, a variable [W].
-
-        Every ps task keeps a copy of these numbers. Compute them from staleness, `server.sent`, `server.completes` and
-        other numbers, never from a vector: the copies would differ.
-        """
-        return {}
-
-    def weighted(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:
-        """Return the vector [P] that a barrier adds to its sum for this message. Default: the message.
-
-        Called for barriers only, under the lock, for each message when it arrives. It may write worker rows, through
-        which `server_update` can see each message.
-        """
-        return message
 
     def gradient_point(self, worker: Worker) -> Tensor:
         """Return the point [P] at which the next gradient is taken. Default: the worker's parameters."""
@@ -280,6 +82,173 @@ class Scheme(CheckedCall):
         """
         raise NotImplementedError(f"{type(self).__name__} has no server_update")
 
+    def on_reply(self, worker: Worker, reply: Tensor) -> None:
+        """Use the reply. Default: assign it to the worker's parameters."""
+        worker.params.assign(reply)
+
+    # What it is called.
+
+    name: ClassVar[str] = ""  # the command, `bash run.sh <name>`; by default the name of the module
+    idea: ClassVar[str] = ""  # one line for the catalogue: the first of the class' docstring
+    paper: ClassVar[str] = "none"  # authors and year
+    aliases: ClassVar[tuple[str, ...]] = ()  # other names, each with the options that it means: "snoo --workers 1"
+    equals: ClassVar[str] = ""  # the command of another algorithm that it is with these options
+
+    # Who continues, what a round is, and what travels.
+
+    sync: ClassVar[Synchronization] = Async()  # the synchronization rule; a property if it depends on a hyperparameter
+    codec: ClassVar[Codec] = Codec()  # encoding of messages; a property if it depends on a hyperparameter
+    reply_codec: ClassVar[Codec] = Codec()  # encoding of replies
+    scalars: ClassVar[tuple[str, ...]] = ()  # names of the numbers in a message besides its vector, see `message`
+    elementwise: ClassVar[bool] = True  # the worker's rules treat each coordinate by itself, see `__init_subclass__`
+    uses_gradient_sum: ClassVar[bool] = False  # `message` reads `worker.gradient_sum`; not with `exchange_first`
+    sends_params: ClassVar[bool] = False  # the message is the worker's parameters: few codecs of `--codec` fit them
+
+    @property
+    def period(self) -> int:
+        """Local steps of a round, or of the longest round if they differ."""
+        return declared(self, "communication_period", 1)
+
+    @property
+    def overlap(self) -> int:
+        """Last local steps of a round, made while its message travels: the reply is used after them, see `delay`.
+
+        Default: 0, or the hyperparameter `delay`.
+        """
+        return declared(self, "delay", 0)
+
+    def rounds(self, steps: int, done: int = 0, worker: int = 0) -> Rounds:
+        """Return the rounds of a worker in a run of `steps` local steps: the steps of each, and the event at its end.
+
+        Workers may have different numbers and lengths of rounds, and make different numbers of steps in all. With a
+        barrier the others continue without a worker that has finished; without a ps the numbers must be equal.
+
+        Args:
+            steps: local steps of each worker that the user has asked for.
+            done: steps of the run that this one resumes; its last round may have been shorter than a period.
+            worker: its index, from 0.
+        """
+        return Rounds.even(steps, self.period)
+
+    # What fits, and what a run should know.
+
+    means_gradients: ClassVar[bool] = False  # an update steps along the mean of gradients, each of a batch
+
+    def check(self, workers: int) -> None:
+        """Raise `UserError` if the hyperparameters do not fit that number of workers, beside `contract.checks`."""
+
+    def warnings(self, workers: int) -> Iterable[str]:
+        """Return warnings for that number of workers, a line each; the run prints them and begins.
+
+        Warn only of limits that do not depend on the loss: one that does belongs in the module's docstring.
+        """
+        return []
+
+    def limits(self, workers: int) -> Iterable[str]:
+        """Return limits that are not exceeded, such as those of a graph, a line each; the run prints them."""
+        return []
+
+    # Rules of few schemes: variables of each worker on the ps, and what a barrier adds.
+
+    def worker_rows(self, center: Tensor) -> Mapping[str, Tensor]:
+        """Return the initial values of variables that the ps keeps for each worker, by name: a row [P] each.
+
+        In `weighted`, and in an asynchronous `server_update`, `server.<name>` is the sender's row, used like a variable
+        [P]. In the `server_update` of a barrier it is the matrix of all workers' rows, a variable [W, P].
+        """
+        return {}
+
+    def worker_numbers(self) -> Mapping[str, float]:
+        """Return the initial values of numbers that the ps keeps for each worker, by name; they are smaller than rows.
+
+        In `weighted`, and in an asynchronous `server_update`, `server.<name>` is the sender's number, used like a
+        variable. In the `server_update` of a barrier it is the vector of all workers' numbers, a variable [W].
+
+        Every ps task keeps a copy of these numbers. Compute them from staleness, `server.sent`, `server.completes` and
+        other numbers, never from a vector: the copies would differ.
+        """
+        return {}
+
+    def weighted(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:
+        """Return the vector [P] that a barrier adds to its sum for this message. Default: the message.
+
+        Called for barriers only, under the lock, for each message when it arrives. It may write worker rows, through
+        which `server_update` can see each message.
+        """
+        return message
+
+    def most_hostile(self, messages: int) -> int:
+        """Return how many of the messages of a set may not be finite: the server's rule leaves them out. Default: 0.
+
+        It sees them in its worker rows; its message is the mean of the others. For any more see `Recovery.on_nan`.
+        """
+        return 0
+
+    keeps_pulled_centers: ClassVar[bool] = False  # the center that each worker pulled last is `server.pulled_center`
+    whole_center: ClassVar[bool] = False  # the rules of the server are not elementwise: one ps alone
+
+    # Rounds and messages of few schemes.
+
+    exchange_first: ClassVar[bool] = False  # a worker exchanges after its first gradient, and then makes its steps
+
+    @property
+    def events(self) -> frozenset[Event]:
+        """The kinds of event with which rounds may end."""
+        return frozenset({"exchange"})
+
+    def sent_as_floats(self, rounds: int) -> int:
+        """Return how many messages of a worker's first `rounds` are sent as floats, and their replies, too.
+
+        The others have the bytes of the codecs, which take both (`SignsOrFloats`). For schemes with a ps. Default: 0.
+        """
+        return 0
+
+    sends_in_turn: ClassVar[bool] = False  # messages have several vectors in turn: no codec, and no worker falls behind
+
+    def message_sizes(self, shapes: Sequence[tuple[int, ...]]) -> Sequence[int]:
+        """Return the elements of what a worker sends in a round: of each `worker.mean`, then of message and reply.
+
+        Other sizes than one message of all parameters, [P], need a rule without a ps that is not elementwise.
+
+        Args:
+            shapes: shapes of the model's variables.
+        """
+        return [sum(map(math.prod, shapes))]
+
+    sums: ClassVar[tuple[str, ...]] = ()  # local variables that matter as a sum over all workers: zero when one is lost
+
+    @property
+    def plain_inner_steps(self) -> bool:
+        """True if a local step is one of `inner_optimizer` and no more: an optimizer of a script may make it."""
+        return declared(self, "inner_optimizer", None) is not None
+
+    describes_data: ClassVar[bool] = False  # local variables are of the worker's own shard: refuses `participation`
+
+    # Places of few schemes: the shared center itself, sparse problems, several devices, servers of regions.
+
+    # Worker threads may take gradients at the shared center itself instead of a copy (large models). Only for schemes
+    # whose workers do nothing but push gradients.
+    in_place: ClassVar[bool] = False
+    sparse: ClassVar[bool] = False  # on a sparse problem, messages hold the coordinates of the batch alone
+    default_devices_per_worker: ClassVar[int] = 1  # devices that share a worker's batches, unless the user sets them
+
+    @property
+    def regions(self) -> tuple[int, int, int] | None:
+        """Servers of regions, below a global one: their number R, and two counts of messages of a region's workers.
+
+        Worker k is in region k mod R. After the first count since its last merge, a region sends to the global server,
+        whose model is the center. It merges the reply after the second count of further messages, or later, when the
+        reply is there. Such a scheme has the rules `up` and `down`, and `region_variables`. One of these is called
+        `transit` [R, P]: it holds the region's message until `up`, and the reply from `up` to `down`. Default: None,
+        the center alone.
+        """
+        return None
+
+    region_variables: ClassVar[tuple[str, ...]] = ()  # global variables [R, ...] with a row for each server of a region
+    # Each regional server, and the global one, is at a place of its own: `up` and `down` are called when its messages
+    # arrive, and not by `server_update`. Set by the engine, see `regions`.
+    servers_apart: ClassVar[bool] = False
+
     def up(self, server: Server) -> None:
         """Merge the message of the region of `server.sender` into the global model, of a scheme with `regions`."""
         raise NotImplementedError(f"{type(self).__name__} has no regions")
@@ -288,6 +257,62 @@ class Scheme(CheckedCall):
         """Merge the reply to that message into the model of the region of `server.sender`."""
         raise NotImplementedError(f"{type(self).__name__} has no regions")
 
-    def on_reply(self, worker: Worker, reply: Tensor) -> None:
-        """Use the reply. Default: assign it to the worker's parameters."""
-        worker.params.assign(reply)
+    # What the engine reads; no scheme overrides these.
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Take name and idea from module and docstring, and set `elementwise` to False unless the class declares it.
+
+        A class that overrides a rule of the worker and declares `elementwise = True` promises that each coordinate of
+        its vectors depends on that coordinate and scalars alone. Then the engine may keep a large model in pieces.
+        """
+        super().__init_subclass__(**options)
+        where = {
+            name: next(i for i, kind in enumerate(cls.__mro__) if name in vars(kind))
+            for name in (*WORKER_RULES, "elementwise")
+        }
+        if min(where.values()) < where["elementwise"]:
+            cls.elementwise = False
+        package, _, module = cls.__module__.rpartition(".")
+        if package and "name" not in vars(cls):
+            cls.name = module
+        if "idea" not in vars(cls) and (text := docstring(cls)):
+            cls.idea = headline(text)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    @final
+    def declares_sizes(self) -> bool:
+        """True if the scheme has a `message_sizes` of its own."""
+        return type(self).message_sizes is not Scheme.message_sizes
+
+    @property
+    @final
+    def takes_means(self) -> bool:
+        """True if a message may need means over all workers, `worker.mean`."""
+        return self.declares_sizes and not self.sync.gossips
+
+    @final
+    def at(self, step: Tensor) -> Scheme:
+        """Return this scheme with every learning-rate schedule replaced by its value after `step` local steps.
+
+        With a schedule, `local_step` gets η(t), t = local steps that this worker has done. `message` and `on_reply` get
+        η at the first step of the round. `server_update` gets η(version × period / updates per round).
+        """
+        schedules = {name: rate for name, rate in rates_of(self).items() if callable(rate)}
+        return self.but(**{name: schedule(step) for name, schedule in schedules.items()}) if schedules else self
+
+    @final
+    def but(self, **attributes: Any) -> Self:
+        """Return a copy with other attributes, of whatever kind; hyperparameters are not checked again."""
+        now = copy.copy(self)
+        for name, value in attributes.items():
+            object.__setattr__(now, name, value)
+        return now
+
+    @property
+    @final
+    def scheduled(self) -> bool:
+        """True if a learning rate is a schedule."""
+        return any(map(callable, rates_of(self).values()))
