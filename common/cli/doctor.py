@@ -25,7 +25,7 @@ MANY_TASKS = 1024
 
 SECONDS = 60  # time limit of a subprocess
 
-ROLE = ("TF_CONFIG", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS")
+ROLE = ("TF_CONFIG", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "MASTER_ADDR", "RANK", "WORLD_SIZE")
 
 # The path of the file, not a module: only a process with one thread may enter a private network, and importing the
 # package imports NumPy, which may start threads.

@@ -135,11 +135,9 @@ class EventLoop:
         self.queue = queue = EventQueue(numbers_of(scheme, workers))
         self.server = server = SimulatedServer(scheme, workers, self._start_other, most_rounds, stop_at_version)
         self.sequencer, self.timings = server.sequencer, RoundTimings(workers)
-        self.regional = far = Regional(
-            server, machines, ps, seed, self.timings, sizes, self._arrive, self._release, queue
-        )
-        self.network = net = between_peers(Network(far.inside, workers, ps, seed), scheme.sync)
-        far.connect(net)
+        self.regional = Regional(server, machines, ps, seed, self.timings, sizes, self._arrive, self._release, queue)
+        self.network = network = between_peers(Network(self.regional.inside, workers, ps, seed), scheme.sync)
+        self.regional.connect(network)
         self.cores, sync = one_machine(machines.cores, workers), scheme.sync
         queue.on(CRASH, self._crash)
         queue.on(BACK, self._come_back)
@@ -148,10 +146,10 @@ class EventLoop:
         queue.on(OVERLAPPED, self._computed if self.cores else self._computed_all)
         self.cancelling = Cancelling(scheme, server, self.timings, self._lock, self._ready, queue)
         self.grace = Grace(server, workers, self._lock, self._release, queue)
-        near = Neighbours(sync, server, self.timings, net, sizes, self._end_round, queue)
-        queue.add(self.cores, net.up, net.down if net.down is not net.up else None, near.links)
-        ways = {"alone": self._step_alone, "collective": self._reduce, "gossip": near.send}
-        self.exchange = ways.get(sync.kind, self._send)
+        neighbours = Neighbours(sync, server, self.timings, network, sizes, self._end_round, queue)
+        queue.add(self.cores, network.up, network.down if network.down is not network.up else None, neighbours.links)
+        senders = {"alone": self._step_alone, "collective": self._reduce, "gossip": neighbours.send}
+        self.exchange = senders.get(sync.kind, self._send)
         self.process = {"exchange": server.exchange, "push": server.push, "pull": server.pull}
         self.service = lambda size: 0 if sync.in_pairs else machines.held(size / ps)
         self.end = self.lock_free = 0
@@ -162,7 +160,7 @@ class EventLoop:
         if before:
             self.sequencer.held_back = range(0)
             if not self.sequencer.in_sets:
-                self.starts = net.starts(max(sizes.of_message, sizes.of_reply))
+                self.starts = network.starts(max(sizes.of_message, sizes.of_reply))
 
     def run(self, progress: Callable[[int], None] = lambda events: None) -> EventSchedule:
         """Process all events to the end of the run; `progress` receives their number now and then.
