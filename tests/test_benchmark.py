@@ -506,9 +506,7 @@ def test_endurance_finds_growing_tasks_by_a_line_through_the_second_half(tmp_pat
     assert watch.verdict()[-1] == "growing: ps-0, evaluator-0"
 
 
-@pytest.mark.parametrize(
-    "record", [pytest.param("full", marks=pytest.mark.rotating), pytest.param("off", marks=pytest.mark.gate)]
-)
+@pytest.mark.parametrize("record", ["full", "off"])
 @pytest.mark.rotating
 def test_endurance_runs_for_some_seconds(record, tmp_path, capfd):
     arguments = ["--minutes", "0.03", "--record", record, "--run-dir", str(tmp_path / "run"), "--workers", "1"]

@@ -85,9 +85,9 @@ def test_an_element_that_is_not_finite_does_not_come_back_finite(codec, bad):
 @pytest.mark.parametrize(
     ("scheme", "message", "reply"),
     [
-        pytest.param(SignSGDMV(), 0.25, 0.25, marks=pytest.mark.rotating),
+        (SignSGDMV(), 0.25, 0.25),
         (EFSGD(share=0.1), 0.8, 4.0),
-        pytest.param(OneBitAdam(warmup_steps=2), (2 * 4 + 4 * 0.3) / 6, (2 * 4 + 4 * 0.27) / 6, marks=pytest.mark.gate),
+        (OneBitAdam(warmup_steps=2), (2 * 4 + 4 * 0.3) / 6, (2 * 4 + 4 * 0.27) / 6),
     ],
     ids=lambda value: getattr(value, "name", None),
 )

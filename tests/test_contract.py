@@ -352,7 +352,7 @@ def test_operators_compare_values_and_take_rows_and_numbers_on_backends(backend,
     ("scheme", "backend"),
     [
         *((Fair(), backend) for backend in BACKENDS),
-        pytest.param(Fair(buffer_size=4), "processes", marks=pytest.mark.gate),
+        (Fair(buffer_size=4), "processes"),
     ],
     ids=lambda value: getattr(value, "name", value),
 )

@@ -187,9 +187,7 @@ def test_several_rounds_in_a_call_count_one_after_the_other(monkeypatch, tmp_pat
     agree(center, told(scheme, trace, [2] * 12))
 
 
-@pytest.mark.parametrize(
-    "sync", [Async(), pytest.param(Barrier(), marks=pytest.mark.rotating), Barrier(backup_workers=1)]
-)
+@pytest.mark.parametrize("sync", [Async(), Barrier(), Barrier(backup_workers=1)])
 @pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_simulated_worker_that_comes_back_after_a_crash_counts_on(sync, tmp_path):
@@ -205,10 +203,8 @@ def test_a_simulated_worker_that_comes_back_after_a_crash_counts_on(sync, tmp_pa
     [
         (Telling(sync=Collective(), communication_period=3), "threads"),
         (Telling(sync=Barrier(), communication_period=3, delay=2), "threads"),
-        pytest.param(
-            Telling(sync=Collective(), communication_period=3, delay=2), "threads", marks=pytest.mark.rotating
-        ),
-        pytest.param(Telling(sync=Barrier(), communication_period=3), "processes", marks=pytest.mark.rotating),
+        (Telling(sync=Collective(), communication_period=3, delay=2), "threads"),
+        (Telling(sync=Barrier(), communication_period=3), "processes"),
     ],
     ids=["without_a_ps", "overlap", "overlap_without_a_ps", "on_processes"],
 )

@@ -296,7 +296,7 @@ def test_a_step_that_fails_names_the_worker_and_the_reason_in_one_line(kind, tex
 
 
 @pytest.mark.rotating
-@pytest.mark.parametrize("backend", ["threads", pytest.param("processes", marks=pytest.mark.gate)])
+@pytest.mark.parametrize("backend", ["threads", "processes"])
 def test_a_class_out_of_range_in_a_data_function_ends_a_run_in_one_line(backend, warm, tmp_path):
     def batches():
         x, y = DIGITS.train[0][:64], DIGITS.train[1][:64].copy()

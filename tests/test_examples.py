@@ -80,7 +80,7 @@ def test_the_python_example_of_the_readme_runs_as_it_is_pasted(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "call"),
-    [("logistic_regression", "Group("), pytest.param("two_towers", "Optimizer(", marks=pytest.mark.gate)],
+    [("logistic_regression", "Group("), ("two_towers", "Optimizer(")],
 )
 @pytest.mark.rotating
 def test_example_prints_the_output_in_the_docs(name, call, capsys):

@@ -107,7 +107,7 @@ def test_with_tracking_each_worker_averages_its_parameters_and_its_estimate_of_t
 CURVATURES, MINIMA = np.linspace(0.5, 2.0, 5)[:, None], np.random.default_rng(5).normal(size=(5, 3))
 
 
-@pytest.mark.parametrize("topology", ["ring", pytest.param("exponential", marks=pytest.mark.rotating)])
+@pytest.mark.parametrize("topology", ["ring", "exponential"])
 @pytest.mark.rotating
 def test_where_losses_differ_tracking_ends_at_the_minimum_and_plain_gossip_beside_it(topology):
     """At rest d_psgd has x = W x − η a (x − b), in which each worker is pulled to its own minimum b."""
@@ -192,11 +192,11 @@ def test_the_links_of_a_worker_are_its_row_and_its_column_of_each_matrix(topolog
     [
         (DPSGD, "ring", "threads", 4, 12),
         (DPSGD, "random-matching", "simulation", 5, 12),
-        pytest.param(DSGDTracking, "ring", "threads", 4, 12, marks=pytest.mark.rotating),
+        (DSGDTracking, "ring", "threads", 4, 12),
         (DSGDTracking, "one-peer", "simulation", 5, 12),
-        pytest.param(DPSGD, "one-peer", "processes", 4, 40, marks=pytest.mark.gate),
-        pytest.param(DPSGD, "random-matching", "processes", 3, 40, marks=pytest.mark.rotating),
-        pytest.param(DSGDTracking, "ring", "processes", 4, 40, marks=pytest.mark.rotating),
+        (DPSGD, "one-peer", "processes", 4, 40),
+        (DPSGD, "random-matching", "processes", 3, 40),
+        (DSGDTracking, "ring", "processes", 4, 40),
     ],
 )
 @pytest.mark.rotating
@@ -273,9 +273,9 @@ def saved_average(folder):
     [
         (DPSGD(), "threads", 120),
         (NoLoCo(communication_period=3), "threads", 60),
-        pytest.param(NoLoCo(communication_period=3), "simulation", 60, marks=pytest.mark.rotating),
+        (NoLoCo(communication_period=3), "simulation", 60),
         (DSGDTracking(topology="one-peer"), "simulation", 60),
-        pytest.param(SGP(), "processes", 60, marks=pytest.mark.gate),
+        (SGP(), "processes", 60),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -450,10 +450,8 @@ class Interrupts(Callback):
     ("scheme", "steps"),
     [
         (RestingDPSGD(milliseconds=40), 480),
-        pytest.param(
-            DPSGD(), 5000, marks=pytest.mark.rotating
-        ),  # several rounds in a call: its graph takes 15 s to build
-        pytest.param(SGP(), 5000, marks=pytest.mark.rotating),
+        (DPSGD(), 5000),  # several rounds in a call: its graph takes 15 s to build
+        (SGP(), 5000),
     ],
     ids=["d_psgd", "several rounds in a call", "sgp"],
 )

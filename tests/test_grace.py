@@ -143,7 +143,7 @@ def test_a_time_of_grace_begins_with_the_quorum_and_ends_with_its_own_set():
     assert (ps.began, quorum_at()) == (2, 1002)
 
 
-@pytest.mark.parametrize("backend", ["threads", "simulation", pytest.param("processes", marks=pytest.mark.rotating)])
+@pytest.mark.parametrize("backend", ["threads", "simulation", "processes"])
 @pytest.mark.rotating
 def test_a_long_grace_is_a_barrier_of_all_workers(backend, warm, tmp_path):
     centers = []
@@ -157,7 +157,7 @@ def test_a_long_grace_is_a_barrier_of_all_workers(backend, warm, tmp_path):
     np.testing.assert_array_equal(*centers)
 
 
-@pytest.mark.parametrize("backend", ["threads", pytest.param("processes", marks=pytest.mark.gate)])
+@pytest.mark.parametrize("backend", ["threads", "processes"])
 @pytest.mark.rotating
 def test_the_clock_closes_the_sets_of_which_a_late_worker_is_no_part(backend, warm, tmp_path):
     run = record(LateWorker(**PLAIN, quorum=1, grace=0.05), tmp_path / "run", workers=3, backend=backend, **SMALL)
@@ -183,7 +183,7 @@ def test_a_replay_finds_a_message_in_a_wrong_set_and_a_set_without_its_quorum(tm
         larger.execute()
 
 
-@pytest.mark.parametrize("task", ["worker-1", pytest.param("evaluator-0", marks=pytest.mark.rotating)])
+@pytest.mark.parametrize("task", ["worker-1", "evaluator-0"])
 @pytest.mark.rotating
 def test_a_task_that_dies_in_a_time_of_grace_leaves_no_set_open(task, warm, tmp_path):
     """Worker 2 is late, so that at nearly all times the others wait for the clock."""

@@ -83,9 +83,7 @@ def test_center_is_that_of_the_engine_on_the_same_order(name, tmp_path):
     assert distance(group.center, engine.center) < TOLERANCE
 
 
-@pytest.mark.parametrize(
-    "shape", [pytest.param("cosine", marks=pytest.mark.gate), pytest.param("linear", marks=pytest.mark.rotating)]
-)
+@pytest.mark.parametrize("shape", ["cosine", "linear"])
 @pytest.mark.rotating
 def test_learning_rates_fall_as_in_the_engine(shape, tmp_path):
     for name, scheme in {"async": AGN(communication_period=2), "sets": LocalSGD(communication_period=2)}.items():

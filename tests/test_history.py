@@ -256,7 +256,7 @@ def check_points(rows, every, end, batch):
     ("scheme", "options", "every", "end", "batch"),
     [
         (AsyncSGD(), {"steps": 100}, 10, 200, 8),
-        pytest.param(AllReduce(), {"steps": 100}, 5, 100, 16, marks=pytest.mark.gate),
+        (AllReduce(), {"steps": 100}, 5, 100, 16),
     ],
     ids=["async", "without a ps"],
 )

@@ -202,7 +202,7 @@ def stopped_early(backend, run_dir, scheme=None, **options):
     return epochs, result, model, file.read_text().splitlines()
 
 
-@pytest.mark.parametrize("backend", ["threads", "simulation", pytest.param("processes", marks=pytest.mark.gate)])
+@pytest.mark.parametrize("backend", ["threads", "simulation", "processes"])
 @pytest.mark.rotating
 def test_keras_callbacks_see_the_center_at_known_updates(backend, tmp_path):
     how = {"data": DIGITS.train} if backend == "simulation" else {}

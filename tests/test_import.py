@@ -273,7 +273,7 @@ def files(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("data", ["pair", "functions", pytest.param("sets", marks=pytest.mark.rotating)])
+@pytest.mark.parametrize("data", ["pair", "functions", "sets"])
 @pytest.mark.rotating
 def test_model_and_data_of_files_train_and_are_recorded(data, files, run_main):
     files_of_run = ["--model", "my_model.py:build", "--data", f"my_data.py:{data}"]

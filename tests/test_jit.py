@@ -55,7 +55,7 @@ def batch(name, size=12):
     return x if name == "text" else x.astype("uint8" if name == "images" else "float32"), rng.integers(3, size=size)
 
 
-@pytest.mark.parametrize("name", ["dense", "images", pytest.param("text", marks=pytest.mark.gate)])
+@pytest.mark.parametrize("name", ["dense", "images", "text"])
 @pytest.mark.rotating("others")
 def test_xla_computes_loss_gradient_state_and_seeds_to_rounding(name):
     keras.utils.set_random_seed(0)

@@ -375,7 +375,7 @@ def test_a_script_without_launch_is_one_worker_with_a_record(tmp_path, monkeypat
     assert "local_sgd: completed" in shown
 
 
-@pytest.mark.parametrize(("beta", "inner"), [("0.9", "momentum"), pytest.param("0", "sgd", marks=pytest.mark.rotating)])
+@pytest.mark.parametrize(("beta", "inner"), [("0.9", "momentum"), ("0", "sgd")])
 @pytest.mark.rotating
 def test_stepped_follows_the_steps_of_an_optimizer_of_the_script(launch, tmp_path, capsys, beta, inner):
     code, result = launch(STEPPED, beta)
@@ -442,16 +442,16 @@ def test_a_script_that_ends_in_a_round_exchanges_its_steps_and_leaves_a_record(l
 @pytest.mark.parametrize(
     ("scheme", "words"),
     [
-        pytest.param("Downpour(communication_period=3, warm_start=0)", (), marks=pytest.mark.rotating),
+        ("Downpour(communication_period=3, warm_start=0)", ()),
         ("DiLoCo(communication_period=5)", ("stepped",)),
-        pytest.param("SyncSGD()", (), marks=pytest.mark.rotating),
-        pytest.param("EASGD(communication_period=4)", (), marks=pytest.mark.rotating),
-        pytest.param("EFSGD()", (), marks=pytest.mark.rotating),
-        pytest.param("DiLoCo(communication_period=5)", (), marks=pytest.mark.rotating),
-        pytest.param("AEASGD(communication_period=4)", (), marks=pytest.mark.rotating),
+        ("SyncSGD()", ()),
+        ("EASGD(communication_period=4)", ()),
+        ("EFSGD()", ()),
+        ("DiLoCo(communication_period=5)", ()),
+        ("AEASGD(communication_period=4)", ()),
         ("DPSGD()", ()),
-        pytest.param("NoLoCo(communication_period=5)", (), marks=pytest.mark.rotating),
-        pytest.param("ADPSGD()", (), marks=pytest.mark.rotating),
+        ("NoLoCo(communication_period=5)", ()),
+        ("ADPSGD()", ()),
     ],
 )
 @pytest.mark.rotating
@@ -478,7 +478,7 @@ def test_replay_executes_the_recorded_gradients_of_a_script(launch, tmp_path, ca
     ("steps", "said"),
     [
         (("14", "13", "14"), "for worker 1, which has left its loop"),
-        pytest.param(("13", "14", "14"), "for worker 1, worker 2", marks=pytest.mark.rotating),
+        (("13", "14", "14"), "for worker 1, worker 2"),
     ],
 )
 @pytest.mark.rotating
@@ -532,46 +532,22 @@ def test_a_join_without_steps_is_named_beside_one_that_has_some(tmp_path):
     ("what", "code", "said"),
     [
         ("never steps", 2, "no worker has made a step in the join of diloco, so the center is where it began: call"),
-        pytest.param(
-            "never joins",
-            2,
-            "script.py ended by sys.exit(None) without a call of distsgd.join",
-            marks=pytest.mark.rotating,
-        ),
-        pytest.param(
-            "shapes",
-            2,
-            "all workers must join with the same shapes of variables. Received: [(6,), ()], and [(5,), ()]",
-            marks=pytest.mark.rotating,
-        ),
+        ("never joins", 2, "script.py ended by sys.exit(None) without a call of distsgd.join"),
+        ("shapes", 2, "all workers must join with the same shapes of variables. Received: [(6,), ()], and [(5,), ()]"),
         ("schemes", 2, "all workers must join with the same algorithm. Received: DiLoCo(communication_period=3"),
         ("none", 2, "worker-1: gradient 1 of 2 is None"),
-        pytest.param(
-            "shape", 2, "worker-1: gradient 0 of 2 must have shape (5,). Received: (4,)", marks=pytest.mark.rotating
-        ),
+        ("shape", 2, "worker-1: gradient 0 of 2 must have shape (5,). Received: (4,)"),
         ("exception", 1, '\n    {}["missing"]\n'),
-        pytest.param(
-            "ends early",
-            1,
-            "ended by sys.exit(None) before the end of the block of distsgd.join",
-            marks=pytest.mark.rotating,
-        ),
-        pytest.param(
-            "exit",
-            1,
-            "worker-1: the process of its script ended before the end of the block",
-            marks=pytest.mark.rotating,
-        ),
-        pytest.param("later", 1, "RuntimeError: after the block", marks=pytest.mark.rotating),
-        pytest.param("message", 1, "script.py: no such file", marks=pytest.mark.rotating),
+        ("ends early", 1, "ended by sys.exit(None) before the end of the block of distsgd.join"),
+        ("exit", 1, "worker-1: the process of its script ended before the end of the block"),
+        ("later", 1, "RuntimeError: after the block"),
+        ("message", 1, "script.py: no such file"),
         (
             "argument",
             1,
             "script.py ended by sys.exit(2)\nusage: script.py [-h]\nscript.py: error: unrecognized arguments: --rate x",
         ),
-        pytest.param(
-            "later exit", 1, "worker-1: the process of its script ended before the end of", marks=pytest.mark.gate
-        ),
+        ("later exit", 1, "worker-1: the process of its script ended before the end of"),
     ],
 )
 @pytest.mark.rotating
@@ -707,9 +683,9 @@ def test_a_script_that_was_killed_resumes_from_its_checkpoint(launch, tmp_path):
     "schemes",
     [
         ("AsyncSGD()", "AsyncSGD()"),
-        pytest.param(("AEASGD()", "AllReduce()"), marks=pytest.mark.gate),
-        pytest.param(("AllReduce()", "AsyncSGD()"), marks=pytest.mark.rotating),
-        pytest.param(("DPSGD()", "SyncSGD()"), marks=pytest.mark.rotating),
+        ("AEASGD()", "AllReduce()"),
+        ("AllReduce()", "AsyncSGD()"),
+        ("DPSGD()", "SyncSGD()"),
     ],
 )
 @pytest.mark.rotating
@@ -742,7 +718,7 @@ def test_ctrl_c_ends_all_scripts_and_writes_the_centers_and_checkpoints(launch, 
     ("name", "steps", "said"),
     [
         ("gan", "100", r"distance of the mean image: 0\.[0-4]"),
-        pytest.param("policy_gradient", "100", r"caught: ([5-9]\d|100)%", marks=pytest.mark.rotating),
+        ("policy_gradient", "100", r"caught: ([5-9]\d|100)%"),
     ],
 )
 @pytest.mark.rotating

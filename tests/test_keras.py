@@ -450,7 +450,7 @@ def test_a_model_whose_loss_needs_no_labels_trains_on_x_alone(make, data, tmp_pa
 
 @pytest.mark.parametrize(
     "cluster",
-    [Cluster.local(2, backend="threads"), pytest.param(Cluster.local(2), marks=pytest.mark.gate)],
+    [Cluster.local(2, backend="threads"), Cluster.local(2)],
     ids=["threads", "processes"],
 )
 @pytest.mark.rotating

@@ -72,7 +72,7 @@ def killed(warm, tmp_path_factory):
     "victim",
     [
         "worker-1",
-        pytest.param("ps-0", marks=pytest.mark.gate),
+        "ps-0",
         *(pytest.param(name, marks=pytest.mark.rotating) for name in ("worker-0", "evaluator-0")),
     ],
 )

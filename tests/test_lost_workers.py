@@ -274,11 +274,11 @@ def test_gossip_continues_without_a_killed_worker_and_each_part_of_its_record_co
 @pytest.mark.parametrize(
     ("scheme", "how", "lost"),
     [
-        pytest.param(RestingSGP(), {"workers": 5}, (2, 3), marks=pytest.mark.rotating),
-        pytest.param(RestingNoLoCo(communication_period=2), {"steps": 240}, (3,), marks=pytest.mark.rotating),
+        (RestingSGP(), {"workers": 5}, (2, 3)),
+        (RestingNoLoCo(communication_period=2), {"steps": 240}, (3,)),
         (RestingTracking(), {}, (2,)),
-        pytest.param(DPSGD(), {"steps": 1500, "workers": 3}, (1,), marks=pytest.mark.rotating),  # rounds share a call
-        pytest.param(RestingDPSGD(), {"workers": 3, "hidden": (1024, 256)}, (1,), marks=pytest.mark.rotating),
+        (DPSGD(), {"steps": 1500, "workers": 3}, (1,)),  # rounds share a call
+        (RestingDPSGD(), {"workers": 3, "hidden": (1024, 256)}, (1,)),
     ],
     ids=["sgp", "noloco", "dsgd_tracking", "several-rounds-in-a-call", "shared-memory"],
 )
@@ -300,7 +300,7 @@ def test_a_stopped_worker_is_killed_and_left_out(going):
     assert "silent for" in survived(run, [1]).result["recovery"]["warnings"][0]
 
 
-@pytest.mark.parametrize("kind", [RestingDPSGD, pytest.param(RestingTracking, marks=pytest.mark.rotating)])
+@pytest.mark.parametrize("kind", [RestingDPSGD, RestingTracking])
 @pytest.mark.rotating
 def test_a_lost_worker_takes_part_again_when_the_run_is_resumed(kind, going, tmp_path):
     keep, scheme = Recovery(min_workers=2, checkpoint_steps=20), kind(milliseconds=40)

@@ -95,10 +95,8 @@ class Meeting(Scheme):
         ({}, "threads"),
         ({"sync": Collective()}, "threads"),
         ({"sync": Collective()}, "processes"),
-        pytest.param({"sync": Collective(), "communication_period": 1}, "processes", marks=pytest.mark.rotating),
-        pytest.param(
-            {"sync": Collective(), "communication_period": 2, "delay": 2}, "processes", marks=pytest.mark.rotating
-        ),
+        ({"sync": Collective(), "communication_period": 1}, "processes"),
+        ({"sync": Collective(), "communication_period": 2, "delay": 2}, "processes"),
     ],
 )
 @pytest.mark.rotating

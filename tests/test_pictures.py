@@ -19,7 +19,7 @@ def drawn(name="sync_sgd", title="Loss", data=(1.0, 0.5), scale="linear"):
     return figure
 
 
-@pytest.mark.parametrize("many_panels", [False, pytest.param(True, marks=pytest.mark.rotating)])
+@pytest.mark.parametrize("many_panels", [False, True])
 @pytest.mark.rotating
 def test_a_measured_picture_shows_its_results(many_panels):
     for path, make in pictures.from_results().items():

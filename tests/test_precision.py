@@ -61,7 +61,7 @@ def on_a_gpu(monkeypatch):
     monkeypatch.setattr(threads, "arithmetic", lambda job: TF32)
 
 
-@pytest.mark.parametrize("scheme", [AsyncSGD(), pytest.param(DiLoCo(), marks=pytest.mark.gate)], ids=lambda s: s.name)
+@pytest.mark.parametrize("scheme", [AsyncSGD(), DiLoCo()], ids=lambda s: s.name)
 @pytest.mark.rotating
 def test_an_honest_run_in_tf32_agrees_and_a_rate_wrong_by_one_percent_does_not(scheme, on_a_gpu, tmp_path):
     record(scheme, tmp_path, backend="threads", hidden=(16,), steps=120)

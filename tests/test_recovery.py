@@ -105,11 +105,11 @@ def test_a_checkpoint_of_another_run_is_refused(warm, tmp_path):
 @pytest.mark.parametrize(
     ("scheme", "moment", "victim"),
     [
-        pytest.param(PausingAsyncSGD, "lock", "worker-1", marks=pytest.mark.rotating),
+        (PausingAsyncSGD, "lock", "worker-1"),
         (PausingAsyncSGD, "lock", "ps-0"),
-        pytest.param(PausingSyncSGD, "push", "worker-1", marks=pytest.mark.rotating),
+        (PausingSyncSGD, "push", "worker-1"),
         (PausingSyncSGD, "lock", "worker-0"),
-        pytest.param(PausingSyncSGD, "reply", "ps-0", marks=pytest.mark.rotating),
+        (PausingSyncSGD, "reply", "ps-0"),
         (PausingAEAMSGD, "reply", "worker-1"),  # which begins without momentum, in the run as in the equations
     ],
     ids=lambda value: getattr(value, "name", value),

@@ -317,7 +317,7 @@ def test_a_group_follows_equations_that_notice_a_slightly_wrong_number(name):
     assert types_of(run, np.float32) == {"float32"}, "NumPy has promoted what a type is computed from"
 
 
-@pytest.mark.parametrize("name", ["async_sgd", pytest.param("all_reduce", marks=pytest.mark.rotating)])
+@pytest.mark.parametrize("name", ["async_sgd", "all_reduce"])
 @pytest.mark.rotating
 def test_a_long_run_with_several_rounds_in_a_call_replays(name, warm, tmp_path):
     run = record(RUNS[name], tmp_path / "run", workers=3, steps=504, hidden=(16,), batch_size=8, jit="on")

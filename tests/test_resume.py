@@ -374,9 +374,9 @@ def test_a_meeting_that_is_asked_for_again_after_a_restoration_is_kept(halfway, 
 @pytest.mark.parametrize(
     ("scheme", "steps"),
     [
-        pytest.param(RestingEFSGD(), 300, marks=pytest.mark.gate),
-        pytest.param(EFSGD(), 900, marks=pytest.mark.rotating),  # several rounds in a call
-        pytest.param(RestingHeavyAllReduce(), 300, marks=pytest.mark.rotating),
+        (RestingEFSGD(), 300),
+        (EFSGD(), 900),  # several rounds in a call
+        (RestingHeavyAllReduce(), 300),
     ],
     ids=["ef_sgd", "several rounds in a call", "all_reduce"],
 )

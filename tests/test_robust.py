@@ -161,10 +161,10 @@ def metrics(folder):
     [
         (Krum(), "threads", 1),
         (TrimmedMean(), "simulation", 1),
-        pytest.param(TrimmedMean(), "threads", 1, marks=pytest.mark.rotating),
-        pytest.param(TrimmedMean(), "processes", 2, marks=pytest.mark.gate),
-        pytest.param(Krum(), "simulation", 1, marks=pytest.mark.rotating),
-        pytest.param(Krum(), "processes", 1, marks=pytest.mark.rotating),
+        (TrimmedMean(), "threads", 1),
+        (TrimmedMean(), "processes", 2),
+        (Krum(), "simulation", 1),
+        (Krum(), "processes", 1),
     ],
 )
 @pytest.mark.rotating
@@ -226,7 +226,7 @@ def with_statistics():
     return model
 
 
-@pytest.mark.parametrize("backend", ["threads", pytest.param("simulation", marks=pytest.mark.gate)])
+@pytest.mark.parametrize("backend", ["threads", "simulation"])
 @pytest.mark.rotating
 def test_statistics_of_a_hostile_worker_do_not_reach_the_model(backend, tmp_path):
     """The last of four workers has the nines, whose features overflow in the first layer."""

@@ -155,13 +155,13 @@ def close(run_dir):
     [
         ("bf16", AsyncSGD(), {"backend": "threads"}),
         ("topk:fraction=0.1", SyncSGD(), {"backend": "threads"}),
-        pytest.param("randomk:fraction=0.2,memory=no", SyncSGD(), {"backend": "threads"}, marks=pytest.mark.rotating),
+        ("randomk:fraction=0.2,memory=no", SyncSGD(), {"backend": "threads"}),
         ("int8", AsyncSGD(), {"backend": "simulation"}),  # each slice begins new blocks
-        pytest.param("qsgd:bits=4,block=64", AsyncSGD(), {"backend": "simulation"}, marks=pytest.mark.rotating),
-        pytest.param("dct:block=16", SyncSGD(), {"backend": "simulation"}, marks=pytest.mark.rotating),
-        pytest.param("fp4", AsyncSGD(), {"backend": "threads"}, marks=pytest.mark.rotating),
-        pytest.param("int8", SyncSGD(), {"backend": "threads"}, marks=pytest.mark.rotating),
-        pytest.param("int8", AsyncSGD(), {"backend": "processes"}, marks=pytest.mark.gate),
+        ("qsgd:bits=4,block=64", AsyncSGD(), {"backend": "simulation"}),
+        ("dct:block=16", SyncSGD(), {"backend": "simulation"}),
+        ("fp4", AsyncSGD(), {"backend": "threads"}),
+        ("int8", SyncSGD(), {"backend": "threads"}),
+        ("int8", AsyncSGD(), {"backend": "processes"}),
     ],
 )
 @pytest.mark.rotating
@@ -196,7 +196,7 @@ def test_messages_that_are_no_gradients_follow_the_equations_with_their_codec(na
 
 @pytest.mark.parametrize(
     ("scheme", "codec"),  # bf16 has the finer steps
-    [(SyncSGD(), "bf16"), pytest.param(EASGD(), "int8", marks=pytest.mark.rotating)],
+    [(SyncSGD(), "bf16"), (EASGD(), "int8")],
     ids=lambda value: getattr(value, "name", value),
 )
 @pytest.mark.rotating

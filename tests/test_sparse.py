@@ -86,7 +86,7 @@ def distance(a, b) -> float:
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
-@pytest.mark.parametrize(("backend", "ps"), [("threads", 1), pytest.param("processes", 3, marks=pytest.mark.gate)])
+@pytest.mark.parametrize(("backend", "ps"), [("threads", 1), ("processes", 3)])
 @pytest.mark.rotating
 def test_the_locked_twin_replays(backend, ps, warm, tmp_path):
     # Workers that sleep between pull and push overlap; others may take turns by chance, and be never stale.

@@ -478,9 +478,9 @@ def test_a_variable_that_keeps_a_view_of_shared_memory_writes_to_it():
 @pytest.mark.parametrize(
     ("scheme", "ps"),
     [
-        pytest.param(SyncSGD(backup_workers=1), 1, marks=pytest.mark.rotating),
+        (SyncSGD(backup_workers=1), 1),
         (EASGD(communication_period=2), 2),
-        pytest.param(LocalSGD(communication_period=2), 1, marks=pytest.mark.rotating),  # all adopt pieces of one reply
+        (LocalSGD(communication_period=2), 1),  # all adopt pieces of one reply
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -495,7 +495,7 @@ def test_a_run_in_shared_memory_replays(scheme, ps, warm, tmp_path):
     ("scheme", "workers"),
     [
         (AsyncSGD(), 1),
-        pytest.param(HalvedLocalSGD(communication_period=2), 2, marks=pytest.mark.gate),  # all read one reply
+        (HalvedLocalSGD(communication_period=2), 2),  # all read one reply
     ],
     ids=lambda value: getattr(value, "name", None),
 )

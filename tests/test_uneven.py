@@ -42,7 +42,7 @@ def difference(center, expected):
 
 
 @SCHEMES
-@pytest.mark.parametrize("backend", [pytest.param("processes", marks=pytest.mark.gate), "simulation"])
+@pytest.mark.parametrize("backend", ["processes", "simulation"])
 @pytest.mark.rotating
 def test_a_run_of_uneven_workers_does_what_its_equations_say(tmp_path, scheme, replay, backend):
     ps = 2 if backend == "processes" else 1

@@ -43,7 +43,7 @@ class OfTheWholeGradient(Scheme):
 
 @pytest.mark.parametrize(
     "kind",
-    [DeMo, pytest.param(Krum, marks=pytest.mark.rotating), dataclass(frozen=True, kw_only=True)(OfTheWholeGradient)],
+    [DeMo, Krum, dataclass(frozen=True, kw_only=True)(OfTheWholeGradient)],
 )
 @pytest.mark.rotating
 def test_settings_whose_copies_would_mix_run_one_by_one(kind):
