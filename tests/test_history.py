@@ -1,5 +1,6 @@
 """The metrics of the center over time: evaluations during a run, and of the ps's snapshots after it."""
 
+import copy
 import json
 import math
 import time
@@ -108,8 +109,10 @@ def test_a_version_is_told_once_however_often_it_is_looked_at(monkeypatch, harne
     assert watching.versions("center") == [watching.start]
 
 
-def test_the_last_center_has_the_time_of_its_event_not_that_of_its_evaluation(monkeypatch, harness):
+@pytest.mark.parametrize("gossips", [False, True])
+def test_the_last_center_has_the_time_of_its_event_not_that_of_its_evaluation(monkeypatch, harness, gossips):
     watching = Watching(monkeypatch, harness)
+    watching.observer.gossips = gossips
     harness.first.round()
     made = round(1e6 * (watching.observer.began - watching.observer.ago)) + 5
     monkeypatch.setattr(watching.observer.reader, "read", lambda action: (Tally(1), made))
@@ -369,6 +372,29 @@ def test_evaluations_that_wait_for_the_end_begin_with_the_initial_model(passing)
     assert not passing.observer.observe_if_due()
     assert evaluated_after(passing) == list(range(0, 40, 2))
     assert passing.rows[0]["when"] == passing.observer.began
+
+
+@pytest.mark.rotating
+def test_an_evaluator_on_another_machine_tells_when_the_ps_made_a_version(passing, monkeypatch):
+    """Its own clock would tell when it has seen the version: after a pause, or a long evaluation, much later."""
+    offset = time.monotonic() - time.time()
+    cluster = copy.copy(passing.harness.job.cluster)
+    object.__setattr__(cluster, "task", "evaluator")
+    monkeypatch.setattr(passing.harness.job, "cluster", cluster)
+    own = passing.harness.job, passing.harness.observer, passing.reader, lambda **row: passing.rows.append(row)
+    seen = Observer(*own)
+    seen.begin()
+    passing.reader.drain()
+    assert passing.reader.ago >= offset - 0.001
+    passing.reader.ago -= 100  # an offset that is known here
+    seen.observe()
+    _, last = passing.reader.read(lambda log: log.before(passing.rows[-1]["version"]))
+    assert passing.rows[-1]["when"] == pytest.approx(last / 1e6 + passing.reader.ago)
+    assert passing.rows[-1]["when"] < seen.began
+    resumed = Observer(*own)
+    resumed.begin()
+    resumed.observe()  # a version of the start before
+    assert passing.rows[-1]["when"] >= resumed.began
 
 
 @pytest.mark.rotating

@@ -135,7 +135,7 @@ def test_what_the_evaluator_has_not_acknowledged_is_read_again_but_not_across_a_
     journal = parts.journal
 
     def drained():
-        events, before, restoration, length = parts.run(journal.drain)
+        events, before, restoration, length, _ = parts.run(journal.drain)
         return events[:, ROW.index("worker")].tolist(), int(before), [int(restoration), int(length)]
 
     parts.do(lambda: journal.records.enqueue_many(rows_of(worker=[0, 1, 2])))

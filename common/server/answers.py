@@ -36,6 +36,7 @@ class Drained(NamedTuple):
     before: Any  # number of acknowledged events
     restoration: Any  # number of the last restoration of the state ...
     length: Any  # ... and of events in the trace at that time
+    now: Any  # the time there, on the clock of the events
 
 
 class Positions(NamedTuple):

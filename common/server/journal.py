@@ -196,7 +196,7 @@ class Journal:
             events = tf.concat([self.unacknowledged, self.records.dequeue_many(self.records.size())], 0)
             self.unacknowledged.assign(events)
             restored = self.restored.read_value()
-            return Drained(events, self.acknowledged.read_value(), restored[0], restored[1])
+            return Drained(events, self.acknowledged.read_value(), restored[0], restored[1], clock())
 
     def acknowledge(self, restoration: Any, number: Any) -> Any:
         """Acknowledge `number` events that the evaluator has written, unless the state has been restored meanwhile."""

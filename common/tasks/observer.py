@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ SHORT_SECONDS = 2.0  # for evaluations during a training that is shorter
 Snapshot = dict[str, Any]  # see `ObserverCalls.snapshot`
 
 BATCH = 512  # examples
+
+NEWEST = 1 << 62  # beyond all versions
 
 
 class Figures:
@@ -249,7 +252,8 @@ class Observer:
         self.figures = Figures(job.plan, job.traffic(model))
         self.one_clock, self.gossips = job.cluster.task is None, job.scheme.sync.gossips
         # Earlier events of a run that is resumed are of another start, whose time ended before this one's.
-        self.since = time.time() if checkpoint.found(job.run_dir) else 0.0
+        resumes = checkpoint.found(job.run_dir) or (not self.one_clock and reader.read(len))
+        self.since = time.monotonic() if resumes else -math.inf
         self.seen = Tally(job.cluster.workers)
         self.metrics: dict[str, Any] = {}
         self.reported: dict[str, Any] = {}  # the last reported metrics of a center during the run
@@ -342,16 +346,14 @@ class Observer:
 
         Messages of a set that makes the next version do not count yet. Workers that gossip have versions of their own.
         """
-        if self.gossips:
-            return self.seen, seen
-        tally, last = self.reader.read(lambda log: log.before(version))
-        return tally, self._time_of(last, seen if version else self.began)
+        tally, last = self.reader.read(lambda log: log.before(NEWEST if self.gossips else version))
+        made = self._time_of(last, seen if version else self.began)
+        return self.seen if self.gossips else tally, min(seen, made)
 
     def _time_of(self, microseconds: int, otherwise: float) -> float:
-        """Return the time of an event here; `otherwise` if it is not known, of another start, or of another machine."""
-        seconds = microseconds / 1e6
-        known = self.one_clock and microseconds != UNKNOWN and seconds >= self.since
-        return seconds + self.ago if known else otherwise
+        """Return the time of an event here; `otherwise` if it is not known, or of another start."""
+        when = microseconds / 1e6 + (self.ago if self.one_clock else self.reader.ago)
+        return when if microseconds != UNKNOWN and when >= self.since else otherwise
 
     def _point(self, snapshot: Snapshot, seen: Tally, when: float) -> EvaluationPoint:
         version = int(snapshot["at"])
