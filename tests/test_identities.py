@@ -72,7 +72,7 @@ from distsgd.algorithms import (
 )
 from distsgd.common import Cluster, Group, Recovery, train
 from distsgd.common.cluster.platform import Machines, Platform
-from distsgd.common.contract import Server, uniform_numbers
+from distsgd.common.contract import Server, Worker, uniform_numbers
 from distsgd.common.contract.optimizers import adamw, sgd, top_k
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import UserError, WaitTimeout
@@ -678,6 +678,15 @@ def drifted(steps=(10, 10), mu=0.0, weights=(1, 1)):
     """
     moved = (1 - (1 - 0.1 * (CURVATURES + mu)) ** steps) * CURVATURES / (CURVATURES + mu) * weights
     return moved @ MINIMA / moved.sum()
+
+
+def test_the_common_variate_of_a_short_round_is_the_mean_gradient_of_its_steps():
+    """The last round of a run may be short, and one that resumes it continues with the variate."""
+    scheme = Scaffold(communication_period=4, learning_rate=0.1, server_learning_rate=0.5)
+    values = {name: tf.Variable([value]) for name, value in {"params": 1.0, "began": 1.0, "common": 0.0}.items()}
+    gradients = 3.0, 5.0  # two steps in place of four: the center moves by ε η times their sum
+    scheme.on_reply(Worker(steps=tf.constant(2.0), **values), tf.constant([1.0 - 0.5 * 0.1 * sum(gradients)]))
+    np.testing.assert_allclose(values["common"], [np.mean(gradients)], rtol=1e-5)
 
 
 @pytest.mark.rotating
