@@ -379,6 +379,13 @@ def test_a_worker_of_a_group_waits_only_where_it_uses_the_reply():
     assert (group.ready, group.version) == ([0, 1], 1)
 
 
+class Waiting(Async):
+    """A rule of one's own whose workers are at most a round ahead of the slowest."""
+
+    waits = True
+    lead = 1
+
+
 class Pushing(AsyncDiLoCo):
     events = frozenset({"push", "pull"})
 
@@ -397,6 +404,7 @@ class Pushing(AsyncDiLoCo):
         (StreamingDiLoCo().but(sync=Bounded(1)), r"a barrier without backup workers.*sync=Bounded"),
         (StreamingDiLoCo().but(sync=Unlocked()), r"exchanges with one server.*sync=Unlocked"),
         (StreamingDiLoCo().but(sync=Async(warm_start=2)), r"exchanges with one server.*warm_start=2"),
+        (StreamingDiLoCo().but(sync=Waiting()), r"exchanges with one server.*sync=Waiting"),
         (Pushing(delay=2), r"exchanges with one server.*delay=2, sync=Async"),
         (StreamingDiLoCo().but(sync=Barrier(backup_workers=1)), r"a barrier without backup workers.*backup_workers=1"),
     ],

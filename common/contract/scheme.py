@@ -257,7 +257,7 @@ class Scheme(CheckedCall):
         """Merge the reply to that message into the model of the region of `server.sender`."""
         raise NotImplementedError(f"{type(self).__name__} has no regions")
 
-    # What the engine reads; no scheme overrides these.
+    # The engine's part.
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Take name and idea from module and docstring, and set `elementwise` to False unless the class declares it.

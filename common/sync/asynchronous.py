@@ -43,7 +43,9 @@ class Async(Synchronization):
 
     @property
     def overlaps(self) -> bool:
-        """True if each worker starts from the first center, and messages have the lock and one server."""
+        """True if no worker waits, each starts from the first center, and messages have the lock and one server."""
+        if self.waits:  # a rule that is derived from this one
+            return super().overlaps
         return self.kind == "server" and self.locked and not (self.warm_start or self.cancel_late)
 
     def check(self, workers: int) -> None:
