@@ -18,7 +18,7 @@ from mutants import MUTATIONS, named_tests
 
 ROOT = Path(__file__).resolve().parent.parent
 LANDING = "tests/landing.txt"  # the number of landings, which each advances by one
-EIGHTHS = 8
+SHARES = 32  # of the rotating tests, one for each gate
 BASE = re.compile(r"^from \.(\w+) import", re.MULTILINE)  # a scheme imports no other one but that which it extends
 IMPORT = re.compile(r"^\s*from (distsgd[\w.]*) import ([\w, ]*)", re.MULTILINE)
 FEW = 6  # files of tests that import a module which is theirs; what more of them import, all tests need
@@ -31,7 +31,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--gate", action="store_true", help="also the tests that a gate alone has, and rotating ones")
     group.addoption("--all", action="store_true", help="all tests")
     group.addoption("--changed", action="store_true", help="what the last changes touch, for about 30 seconds")
-    group.addoption("--eighth", type=int, help="with --gate, this eighth of the rotating tests: 0 to 7")
+    group.addoption("--share", type=int, help=f"with --gate, this share of the rotating tests: 0 to {SHARES - 1}")
     group.addoption("--times", action="store_true", help="print the seconds of all functions and files")
 
 
@@ -117,7 +117,7 @@ def has_mark(item: pytest.Item, name: str) -> bool:
 
 
 def is_rotating(item: pytest.Item) -> bool:
-    """Return True if one gate of eight runs a test."""
+    """Return True if not each gate runs a test."""
     return has_mark(item, "rotating")
 
 
@@ -145,17 +145,17 @@ def words_of(item: pytest.Item) -> set[str]:
 class Rotation:
     """The rotating tests of a gate.
 
-    These are those of its eighth, those whose algorithm has changed since the last landing, and those that mutations
+    These are those of its share, those whose algorithm has changed since the last landing, and those that mutations
     name. A changed test adds its first case, and a changed module those of the tests near it: `--changed` runs all of
     them, at the change.
     """
 
-    def __init__(self, eighth: int | None, git: Git):
+    def __init__(self, share: int | None, git: Git):
         try:
             number = int((ROOT / LANDING).read_text())
         except (OSError, ValueError):
             number = 0
-        self.eighth = (number if eighth is None else eighth) % EIGHTHS
+        self.share = (number if share is None else share) % SHARES
         self.landed = git.landed
         files = git.changed_since(self.landed) if self.landed else set()
         self.changed = git.tests_changed_since(self.landed) if self.landed else set()
@@ -167,7 +167,7 @@ class Rotation:
     def has(self, item: pytest.Item) -> bool:
         """Return True if this gate runs a rotating test."""
         return bool(
-            zlib.crc32(item.nodeid.encode()) % EIGHTHS == self.eighth
+            zlib.crc32(item.nodeid.encode()) % SHARES == self.share
             or item.nodeid in self.named
             or (is_first(item) and (item.nodeid.partition("[")[0] in self.changed or item.path in self.near))
             or words_of(item) & self.schemes
@@ -175,13 +175,13 @@ class Rotation:
         )
 
     @property
-    def share(self) -> str:
+    def always(self) -> str:
         """Say which of the rotating tests the gate runs, whatever has changed."""
-        return f"eighth {self.eighth} of {EIGHTHS}"
+        return f"share {self.share} of {SHARES}"
 
     def __str__(self) -> str:
         since = f"since the landing {self.landed[:9]}" if self.landed else "as git knows no landing here"
-        return f"rotating tests: {self.share}; changed {since}: {', '.join(sorted(self.schemes)) or 'none'}"
+        return f"rotating tests: {self.always}; changed {since}: {', '.join(sorted(self.schemes)) or 'none'}"
 
 
 class Near:
@@ -228,7 +228,7 @@ class Selection:
         self.named = (
             config.args_source is pytest.Config.ArgsSource.ARGS or self.options.keyword or self.options.markexpr
         )
-        self.rotation = Rotation(self.options.eighth, git)
+        self.rotation = Rotation(self.options.share, git)
         self.near = Near(git.last_changes()) if self.options.changed else None
         self.began = time.monotonic()
 
@@ -273,7 +273,7 @@ class Selection:
             terminalreporter.write_line(str(self.rotation))
         elif not (self.options.all or self.named or self.near):
             terminalreporter.write_line(
-                f"no rotating tests: a gate, `bash run.sh test --gate`, runs {self.rotation.share}"
+                f"no rotating tests: a gate, `bash run.sh test --gate`, runs {self.rotation.always}"
             )
         if self.near:
             skipped = terminalreporter.stats.get("skipped", ())

@@ -9,7 +9,7 @@ import pytest
 import selection
 import times
 from mutants import MUTATIONS, named_tests
-from selection import EIGHTHS, LANDING, ROOT, Git, Near, Rotation, files_near, is_of_gate, is_rotating, schemes_of
+from selection import LANDING, ROOT, SHARES, Git, Near, Rotation, files_near, is_of_gate, is_rotating, schemes_of
 
 
 def item(nodeid, index=0, *which, mark="rotating"):
@@ -31,8 +31,8 @@ CASES = [item(f"tests/test_group.py::test_it[{name}]", index) for index, name in
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_rotating_test_is_in_one_of_the_gates_of_eight_landings(case):
-    assert [Rotation(eighth, history()).has(case) for eighth in range(EIGHTHS)].count(True) == 1
+def test_a_rotating_test_is_in_one_gate_of_as_many_landings_as_there_are_shares(case):
+    assert [Rotation(share, history()).has(case) for share in range(SHARES)].count(True) == 1
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_the_first_case_has_no_mark_that_the_others_have(mark, has):
     assert [has(case) for case in cases] == [False, True]
 
 
-def test_the_number_of_landings_advances_the_eighth(monkeypatch, tmp_path):
+def test_the_number_of_landings_advances_the_share(monkeypatch, tmp_path):
     monkeypatch.setattr(selection, "ROOT", tmp_path)
-    for text, eighth in {"0": 0, "7\n": 7, "8": 0, "21": 5, "": 0}.items():
+    for text, share in {"0": 0, "7\n": 7, "32": 0, "69": 5, "": 0}.items():
         (tmp_path / LANDING).parent.mkdir(exist_ok=True)
         (tmp_path / LANDING).write_text(text)
-        assert Rotation(None, history()).eighth == eighth
+        assert Rotation(None, history()).share == share
     changed = history("common/optimizer.py", "algorithms/ssp.py")
-    assert str(Rotation(None, changed)) == "rotating tests: eighth 0 of 8; changed since the landing 1a2b3c4d5: ssp"
+    assert str(Rotation(None, changed)) == "rotating tests: share 0 of 32; changed since the landing 1a2b3c4d5: ssp"
 
 
 def test_a_scheme_changes_with_the_one_that_it_extends():
@@ -95,7 +95,7 @@ def test_git_knows_the_last_landing_and_the_changes_since(monkeypatch, tmp_path)
         (tmp_path / name).write_text(text)
 
     assert (Git().landed, Git().changed_since("HEAD")) == ("", set())
-    assert str(Rotation(2, Git())) == "rotating tests: eighth 2 of 8; changed as git knows no landing here: none"
+    assert str(Rotation(2, Git())) == "rotating tests: share 2 of 32; changed as git knows no landing here: none"
     git("init")
     test = "@pytest.mark.parametrize('x', [{}])\ndef test_{}():\n    assert {}\n"
     for landing in "12":
@@ -116,7 +116,7 @@ def test_git_knows_the_last_landing_and_the_changes_since(monkeypatch, tmp_path)
 
 def test_each_gate_runs_the_rotating_tests_that_mutations_name():
     named = "tests/test_group.py::test_center_is_that_of_the_engine_on_the_same_order[easgd]"
-    assert all(Rotation(eighth, history()).has(item(named)) for eighth in range(EIGHTHS))
+    assert all(Rotation(share, history()).has(item(named)) for share in range(SHARES))
 
 
 def test_a_change_touches_its_algorithm_the_tests_of_its_module_and_those_that_mutations_name():

@@ -15,7 +15,6 @@ from distsgd.common.errors import UserError
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 LONGEST_CELL = 25
-GATE = ("07",)  # executed by each gate; the others rotate
 TWICE = ("05", "06", "07")  # executed twice in one kernel: they leave servers behind; the others only train
 PLOTS = re.compile(r"\.(plot|scatter|bar|hist|imshow|semilogy|loglog|errorbar|fill_between)\(")
 
@@ -73,13 +72,7 @@ def test_the_form_of_a_tutorial(path):
 
 @pytest.mark.parametrize(
     ("path", "times"),
-    [
-        *(pytest.param(path, 1, marks=pytest.mark.gate) for path in NOTEBOOKS if path.name.startswith(GATE)),
-        *(
-            pytest.param(path, 2 if path.name.startswith(TWICE) else 1, marks=pytest.mark.rotating)
-            for path in NOTEBOOKS
-        ),
-    ],
+    [(path, 2 if path.name.startswith(TWICE) else 1) for path in NOTEBOOKS],
     ids=lambda value: getattr(value, "stem", f"{value} times"),
 )
 @pytest.mark.filterwarnings("ignore")  # of the client's
