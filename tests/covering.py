@@ -34,6 +34,7 @@ from distsgd.algorithms import (
 from distsgd.common.contract.scheme import Scheme
 from distsgd.common.messages.codec import Codec
 from distsgd.common.sync.synchronization import Synchronization
+from distsgd.common.turns import kinds_of, replies_wait
 
 CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
     "adag": ADAG(distance_scale=1e-5, communication_period=3),  # a distance at which the scale matters
@@ -73,6 +74,16 @@ COVER = (
     *("k_sync that cancels", "decoupled_diloco", "all_reduce", "dsgd_tracking", "ad_psgd", "trimmed_mean"),
 )
 
+# A run on processes has the graph of one on threads: what one shows, the other need not show once more.
+ON_PROCESSES = "async_sgd", "ssp", "ef_sgd", "k_async", "all_reduce", "ad_psgd", "streaming_diloco"
+
+# An `Optimizer` plays the operations of a `Group` from a table, compiled: a smallest set of schemes that has each kind
+# of operation, each kind of plan, and each method of a codec.
+COVER_OF_OPTIMIZER = (
+    *("zero_one_adam", "demo", "sparseloco", "ad_psgd", "k_batch_sync that cancels", "async_diloco with a delay"),
+    *("aeamsgd", "downpour with periods of its own", "downpour with a warm start"),
+)
+
 # What concerns no executor: names, checks and advice, and what follows from other declarations.
 IRRELEVANT = {
     *("aliases", "at", "but", "check", "declares_sizes", "default_devices_per_worker", "describes_data", "elementwise"),
@@ -110,7 +121,24 @@ def declares(scheme: Scheme) -> set[str]:
     return found | ({"local steps"} if scheme.period > 1 else set())
 
 
-def in_rotation(names: Iterable[str] = CATALOGUE, always: Iterable[str] = ()) -> list[Any]:
-    """Return the names as parameters of a test of an executor: all but those of `COVER` and `always` rotate."""
-    each = {*COVER, *always}
+def plays(scheme: Scheme) -> set[str]:
+    """Return what a scheme asks of the one who plays its operations: those of `Turns`, their plan, and its codecs."""
+    sync = scheme.sync
+    plan = {
+        "gossip": sync.gossips,
+        "pairs": sync.in_pairs,
+        "no ps": sync.exchanges and not sync.uses_ps,
+        "overlap": scheme.overlap,
+        "replies wait": replies_wait(scheme),
+        "cancels": sync.cancel_late,
+        "local steps": scheme.period > 1,
+    }
+    found = {*kinds_of(scheme), *(name for name, has in plan.items() if has)}
+    found |= {f"codec.{name}" for name in changes(scheme.codec, Codec)}
+    return found | {f"reply_codec.{name}" for name in changes(scheme.reply_codec, Codec)}
+
+
+def in_rotation(names: Iterable[str] = CATALOGUE, always: Iterable[str] = COVER) -> list[Any]:
+    """Return the names as parameters of a test of an executor: all but those that each gate has rotate."""
+    each = {*always}
     return [pytest.param(name, marks=() if name in each else pytest.mark.rotating) for name in names]

@@ -12,7 +12,7 @@ from fair import Fair, fair
 from means import AtServer, Normalised, PowerSGD
 from uneven import Clipped, FedNova, clipped, fed_nova
 
-from covering import CATALOGUE, in_rotation
+from covering import CATALOGUE, COVER, ON_PROCESSES, in_rotation
 from distsgd.algorithms import (
     AGN,
     SSP,
@@ -69,7 +69,14 @@ def engine_options(scheme):
     return SETS if sync.waits else TURNS
 
 
-@pytest.mark.parametrize("name", in_rotation())
+def is_simulated(scheme):
+    return "backend" in engine_options(scheme)
+
+
+ON_THREADS = [name for name in COVER if name not in ON_PROCESSES and not is_simulated(CATALOGUE[name])]
+
+
+@pytest.mark.parametrize("name", in_rotation(always=ON_THREADS))
 @pytest.mark.gate("others")
 def test_center_is_that_of_the_engine_on_the_same_order(name, tmp_path):
     scheme = CATALOGUE[name]

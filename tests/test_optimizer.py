@@ -10,7 +10,7 @@ from means import Normalised, PowerSGD
 from tensorflow.python.eager import context
 from test_group import distance, fails, workers_of
 
-from covering import CATALOGUE, in_rotation
+from covering import CATALOGUE, COVER_OF_OPTIMIZER, in_rotation
 from distsgd import Group, Optimizer
 from distsgd.algorithms import DCASGD, EASGD, SSP, AsyncSGD, Downpour, LocalSGD, Serial, SyncSGD, SyncSGDLR
 from distsgd.common.group import Operations
@@ -73,7 +73,7 @@ def grouped(scheme, steps, *, workers, order=None, **how: Any):
 FAST = {"downpour", "easgd", "all_reduce", "ssp", "sync_sgd with a backup worker", "downpour with a warm start"}
 
 
-@pytest.mark.parametrize("name", in_rotation(SCHEMES))
+@pytest.mark.parametrize("name", in_rotation(SCHEMES, always=COVER_OF_OPTIMIZER))
 @pytest.mark.gate("others")
 def test_center_is_that_of_a_group_on_the_same_order(name):
     scheme = SCHEMES[name]

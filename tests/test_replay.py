@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scheduled import happens
 
-from covering import in_rotation
+from covering import ON_PROCESSES, in_rotation
 from distsgd.algorithms import (
     ADAG,
     AGN,
@@ -162,6 +162,7 @@ MANY_ROUNDS = (  # what they declare shows only in these
     "downpour with a warm start",
     "decoupled_diloco",
     "decoupled_diloco with a delay",
+    "noloco",
 )
 
 
@@ -285,7 +286,7 @@ def test_once_the_references_have_diverged_a_run_may_be_as_far_as_chaos_takes_it
     assert apart == pytest.approx([2, 10], rel=1e-4)
 
 
-@pytest.mark.parametrize("name", in_rotation(WAYS, always=("async_sgd", "ef_sgd", "k_async")))
+@pytest.mark.parametrize("name", in_rotation(WAYS, always=ON_PROCESSES))
 @pytest.mark.gate
 def test_a_run_on_three_workers_and_two_ps_replays(name, warm, tmp_path):
     """With one ps: the long runs below, those that survive a fault, and rules that need the whole center."""
@@ -304,10 +305,10 @@ def test_a_run_on_three_workers_and_two_ps_replays(name, warm, tmp_path):
 @pytest.mark.gate("others")
 def test_a_group_follows_equations_that_notice_a_slightly_wrong_number(name):
     scheme = RUNS[name]
-    if scheme.period > 10:
-        scheme = replace(scheme, communication_period=8)  # shows what 20 steps show
-    rounds = scheme.rounds(10**6).first(12 if name in MANY_ROUNDS else min(12, max(4, 32 // scheme.period)))
-    stop = 15 if scheme.sync.late == "count" else None  # before workers are done: a group waits for K workers always
+    if scheme.period > 4:
+        scheme = replace(scheme, communication_period=4)  # shows what 20 steps show
+    rounds = scheme.rounds(10**6).first(12 if name in MANY_ROUNDS else min(8, max(4, 16 // scheme.period)))
+    stop = 9 if scheme.sync.late == "count" else None  # before workers are done: a group waits for K workers always
     trace = happens(
         scheme, 3, seed=1, size=1.0, rounds=rounds, step_factors="0.58,0.75,1.51", stop_at_version=stop
     ).trace
