@@ -45,14 +45,23 @@ OFFERED = (
 WITHOUT_EXAMPLE = Cluster, Scheme, join, distsgd.WandbLogger, distsgd.MLflowLogger
 
 
+DEAR = sweep, Recovery, keep_warm  # each trains several times, which the other examples show once
+MOST = [thing for thing in OFFERED if thing not in DEAR]
+
+
+@pytest.mark.parametrize(
+    "offered",
+    [MOST, *(pytest.param([train, thing], marks=pytest.mark.rotating) for thing in DEAR)],
+    ids=["most", *(thing.__qualname__ for thing in DEAR)],
+)
 @pytest.mark.gate
-def test_the_examples_run(warm, tmp_path, monkeypatch, capsys):
+def test_the_examples_run(offered, warm, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TF_CONFIG", "")  # an example sets it: what was there before comes back
     monkeypatch.delenv("TF_CONFIG")
     known = {name: getattr(distsgd, name) for name in ("Callback", "Platform", "Recovery", "keep_warm")}
     runner = doctest.DocTestRunner(optionflags=HOW)
-    for thing in OFFERED:
+    for thing in offered:
         test = doctest.DocTestParser().get_doctest(thing.__doc__, known, thing.__qualname__, None, 0)
         assert test.examples, thing.__qualname__
         if thing == Cluster.from_slurm:

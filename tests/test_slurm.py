@@ -156,6 +156,7 @@ def test_a_node_that_dies_ends_the_run_with_the_name_of_its_task(slurm, start, t
         slurm.boot("n1")
 
 
+@pytest.mark.rotating
 def test_the_batch_file_resumes_on_other_nodes_when_one_dies(slurm, start, tmp_path):
     """Slurm puts the job back into the queue; its number, and so its run directory, stay the same."""
     (tmp_path / "run.sh").write_text(f'exec bash {ROOT}/run.sh "$@"\n')
