@@ -96,7 +96,7 @@ def test_a_run_on_windows_is_refused_in_one_line(monkeypatch):
         require_tensorflow()
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_the_command_line_ends_with_that_line(tmp_path):
     done = python(ABSENT + "from distsgd.__main__ import main; main()", "downpour", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

@@ -78,8 +78,7 @@ MACHINES = [
 
 
 @pytest.mark.parametrize("machines", MACHINES, ids=str)
-@pytest.mark.gate
-@pytest.mark.rotating("others")
+@pytest.mark.rotating
 def test_each_row_is_the_forecast_of_its_algorithm_alone(machines):
     rows = predict(Question(workers=8, parameters="1M"), Platform(**machines))
     assert len(rows) > len(SCHEMES) - 2

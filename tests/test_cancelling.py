@@ -62,7 +62,7 @@ def test_k_sync_takes_the_kth_smallest_of_all_times(count):
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])
-@pytest.mark.gate("others")
+@pytest.mark.rotating("others")
 def test_k_batch_sync_takes_a_kth_of_the_rate_of_all_workers(count):
     """K/W, of exponential times with mean 1: no gradient is computed that cannot count."""
     found = happens(KBatchSync(messages_per_update=count, cancel_late=True), 8, 6000, compute="exponential")
@@ -70,7 +70,7 @@ def test_k_batch_sync_takes_a_kth_of_the_rate_of_all_workers(count):
 
 
 @pytest.mark.parametrize("threshold", [1, 4, 100])
-@pytest.mark.gate("others")
+@pytest.mark.rotating("others")
 def test_ringmaster_updates_with_each_gradient_that_ends_where_computing_has_no_memory(threshold):
     """1/W for any R, while `async_sgd` and R = 100 without stops have the same, and smaller R without stops less."""
     found = happens(Ringmaster(delay_threshold=threshold, cancel_late=True), 8, 6000, compute="exponential")

@@ -94,7 +94,7 @@ def test_the_staleness_of_n_softsync_is_about_n_and_rarely_twice_that(n):
 @pytest.mark.parametrize(
     "compute", ["constant", "exponential", "shifted:fixed=0.3", "lognormal:sigma=0.7", "phases:slow=10,length=5"]
 )
-@pytest.mark.gate("others")
+@pytest.mark.rotating("others")
 def test_asynchronous_updates_come_at_the_rate_of_all_workers_alone(compute):
     """Renewal theory: W/E[X] for any distribution."""
     assert rate(happens(AsyncSGD(), 8, 4000, compute=compute)) == pytest.approx(8 / 0.010, rel=0.03)
@@ -163,7 +163,7 @@ def test_k_batch_async_has_the_rate_and_the_staleness_of_a_kth_of_the_updates(co
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])
-@pytest.mark.gate("others")
+@pytest.mark.rotating("others")
 def test_k_async_takes_as_long_as_the_kth_of_all_where_computing_has_no_memory(count):
     """E[X_K:W] = H_W - H_(W-K) times the mean: Dutta et al. 2018."""
     found = happens(KAsync(workers_per_update=count), 8, 6000, compute="exponential")
@@ -224,7 +224,7 @@ def repairman(workers, think, service):
 
 
 @pytest.mark.parametrize(("workers", "compute"), [(4, "exponential"), (16, "exponential"), (16, "lognormal:sigma=1")])
-@pytest.mark.gate("others")
+@pytest.mark.rotating("others")
 def test_the_card_of_the_ps_is_the_server_of_the_machine_repairman(workers, compute):
     """(1 - p_0)/S with 1/p_0 = sum of W!/(W-i)! (S/Z)^i, for any distribution of thinking; MVA has the same."""
     one_millisecond = {"reply_bytes": 0.0, "ps_link": "8Gbit"}

@@ -91,7 +91,7 @@ def test_only_defaults_that_diverge_cause_a_warning(workers, tmp_path):
     ("scheme", "workers", "limit"),
     [(SyncSGD, 8, 2), (AsyncSGD, 8, 2 * np.sin(np.pi / 30)), (LocalSGD, 4, 2)],
 )
-@pytest.mark.gate("others")
+@pytest.mark.rotating("others")
 def test_a_quadratic_warns_from_its_limit_on(scheme, workers, limit, tmp_path):
     how = {"workers": workers, "dataset": "quadratic:dim=50", "batch_size": 1}
     events = probed(scheme(learning_rate=0.9 * limit), tmp_path, **how)

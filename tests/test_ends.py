@@ -128,8 +128,7 @@ def test_a_step_that_is_not_finite_is_left_out_by_all_alike(scheme, workers, tmp
 
 
 @pytest.mark.parametrize(("workers", "in_place"), [(1, False), (1, True), (2, False)])
-@pytest.mark.gate
-@pytest.mark.rotating("others")
+@pytest.mark.rotating
 def test_a_message_that_is_not_finite_is_dropped_without_a_lock_too(workers, in_place, monkeypatch, tmp_path):
     """It once reached the center: without a lock nothing looked at it."""
     monkeypatch.setattr("distsgd.common.tasks.graph.IN_PLACE_FLOATS", 0 if in_place else 1 << 40)
@@ -403,7 +402,7 @@ def test_a_worker_that_connects_anew_continues_with_its_next_batch():
 # The first round.
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_local_steps_of_a_first_round_may_take_longer_than_a_wait(tmp_path):
     """Waiting begins when a worker has arrived; it once began with the call, and the first round had no other time."""
     release = threading.Event()

@@ -75,7 +75,7 @@ def test_a_histogram_of_large_staleness_stays_small_and_nearly_exact():
     assert {t: n for t, n in tally.staleness.items() if t < module.EXACT} == below
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_memory_does_not_grow_with_the_record(tmp_path):
     """The whole log was in memory, and at the end twice more; to count it again took six microseconds an event."""
     events = some_events(200_000)

@@ -379,7 +379,7 @@ class Mixed(SGP):
         worker.params.assign((worker.params + reply) / 2)
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_a_simulation_collects_the_mean_of_the_workers_between_their_rounds_alone():
     job = job_of(Mixed(), 4, model="mlp:hidden=8", steps=6)
     sizes = {"message_bytes": 0, "reply_bytes": 0}

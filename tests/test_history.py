@@ -353,14 +353,14 @@ def test_costly_evaluations_leave_out_snapshots_that_were_not_asked_for(monkeypa
     assert evaluated_after(passing) == [0, 10, 20, 30]
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_no_snapshot_is_evaluated_where_one_takes_longer_than_allowed(monkeypatch, passing):
     clock = SimpleNamespace(monotonic=time.monotonic, time=time.time, process_time=iter([0.0, 6.0]).__next__)
     monkeypatch.setattr(observer, "time", clock)
     assert evaluated_after(passing) == []
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_many_evaluations_during_a_run_make_its_snapshots_superfluous(passing):
     passing.observer.evaluated = dict.fromkeys(range(observer.ENOUGH), 0.0)
     assert evaluated_after(passing) == []

@@ -240,8 +240,7 @@ def test_keras_callbacks_are_told_of_limits_in_one_line(tmp_path):
         (Fails("on_test_end"), keras.callbacks.Callback()),  # the second one does not see the evaluated center
     ],
 )
-@pytest.mark.gate
-@pytest.mark.rotating("others")
+@pytest.mark.rotating
 def test_an_error_beside_keras_callbacks_ends_the_run_as_failed(callbacks, tmp_path):
     with pytest.raises(LookupError, match="a bug in a callback"):
         train(

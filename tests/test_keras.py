@@ -145,7 +145,7 @@ def frozen_float16(trainable=False):
     return compiled(x, LAYERS.Dense(1, name="head")(backbone))
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_a_frozen_float16_backbone_is_left_as_it_is_and_the_head_trains(tmp_path):
     model = frozen_float16()
     before = model.get_layer("backbone").get_weights()[0], model.get_layer("head").get_weights()[0]
@@ -319,7 +319,7 @@ def test_a_run_that_makes_the_model_worse_advises_a_smaller_rate(probe, why, tmp
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_a_run_with_a_schedule_that_makes_the_model_worse_advises_no_number(tmp_path):
     keras.utils.set_random_seed(0)
     scheme = Serial(learning_rate=keras.optimizers.schedules.PolynomialDecay(1.0, 100))
@@ -438,8 +438,7 @@ def penalized():
         *(pytest.param(*one, marks=pytest.mark.rotating) for one in [(penalized, X), (coded, (X, None))]),
     ],
 )
-@pytest.mark.gate
-@pytest.mark.rotating("others")
+@pytest.mark.rotating
 def test_a_model_whose_loss_needs_no_labels_trains_on_x_alone(make, data, tmp_path):
     result = run(model := make(), data, tmp_path, steps=STEPS, seed=SEED)
     for mine, keras_own in zip(model.get_weights(), by_hand(make(), (X,)), strict=True):

@@ -32,7 +32,7 @@ def tiny(tmp_path, monkeypatch):
     return model, (rng.normal(size=(16, 3)).astype("float32"), rng.normal(size=(16, 2)).astype("float32"))
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_latest_names_the_newest_run_of_all_and_of_each_algorithm(tiny, run_main):
     first, second = fit(tiny, AsyncSGD(), steps=3), fit(tiny, SyncSGD(), steps=3)
     for word, folder in (("latest", second), ("async_sgd/latest", first), ("runs/sync_sgd/latest", second)):

@@ -100,7 +100,7 @@ def test_the_needed_rate_is_the_least_that_reaches_the_utilisation():
 @pytest.mark.parametrize(
     "size", [size if size == "1B" else pytest.param(size, marks=pytest.mark.rotating) for size in TABLE]
 )
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_the_bandwidths_of_streaming_diloco_are_those_of_the_paper(size):
     layers, rows = TABLE[size]
     apart = [

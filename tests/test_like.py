@@ -121,8 +121,7 @@ SHARED = {"step_ms": 20, "compute": "lognormal:sigma=0.5", "latency": "2ms", "ps
 @pytest.mark.parametrize(
     ("scheme", "within"), [(AsyncSGD(), 0.1), (SyncSGD(), 0.1), (LocalSGD(communication_period=10), 0.2)]
 )
-@pytest.mark.gate
-@pytest.mark.rotating("others")
+@pytest.mark.rotating
 def test_a_card_that_all_messages_share_is_not_taken_for_a_latency_of_each(tmp_path, scheme, within):
     """Four workers on record; 16 and 64 saturate the card. A private latency is 2 to 8 times too fast."""
     found = recorded(tmp_path, scheme, steps=600, **SHARED)
@@ -155,7 +154,7 @@ def test_a_card_is_told_from_a_lock_and_from_latencies_that_vary(tmp_path, schem
 
 @pytest.mark.parametrize("scheme", [AsyncSGD(), SyncSGD(), LocalSGD(communication_period=10)])
 @pytest.mark.parametrize("links", [{"latency": "5ms"}, {"latency": "2ms", "latency_sigma": 0.5}, {"uplink": "20Mbit"}])
-@pytest.mark.gate("others")
+@pytest.mark.rotating("others")
 def test_the_fit_takes_unshared_links_for_no_card_and_no_lock(tmp_path, scheme, links):
     found = recorded(tmp_path, scheme, steps=600, step_ms=20, compute="lognormal:sigma=0.5", **links)
     assert (found.card, found.service) == (np.inf, None)
@@ -163,7 +162,7 @@ def test_the_fit_takes_unshared_links_for_no_card_and_no_lock(tmp_path, scheme, 
     assert "unlimited, so more workers may look too fast (--ps-link)" in said
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_a_lock_that_few_wait_for_is_found_by_their_waits(tmp_path):
     """Too few for the time between two messages to say; and replies do not wait, as they would at a card."""
     found = recorded(tmp_path, SyncSGD(), steps=600, step_ms=20, compute="shifted", latency="2ms", service="500us")

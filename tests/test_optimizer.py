@@ -341,7 +341,7 @@ def test_mixed_precision_trains():
     np.testing.assert_array_equal(vector(model.get_weights()), vector(inner.center))
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_several_outputs_losses_and_metrics_work():
     inputs = keras.Input((3,))
     outputs = {name: keras.layers.Dense(2, name=name)(inputs) for name in ("one", "two")}
@@ -439,7 +439,7 @@ def test_an_error_of_a_step_leaves_the_center_also_with_mixed_float16():
     assert has_center(model)
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_a_checkpoint_between_two_epochs_has_the_center(tmp_path):
     model, path = linear(Optimizer(EASGD(), workers=3)), tmp_path / "saved.keras"
     fit(model, 3, callbacks=[keras.callbacks.ModelCheckpoint(path, save_freq=2)])

@@ -335,7 +335,7 @@ def test_the_mean_of_cocod_sgd_s_workers_is_that_of_local_sgd_where_gradients_ar
 
 
 @pytest.mark.parametrize(("rate", "period"), [(0.5, 3), (1.5, 2), (1.5, 3)])
-@pytest.mark.gate("others")
+@pytest.mark.rotating("others")
 def test_a_round_of_cocod_sgd_turns_the_difference_of_two_workers_round(rate, period):
     """By −c with c = 1 − (1 − η h)^H, beside c times the difference of their minima. Here h = 1, the minima are ±1."""
     group = Group(CoCoDSGD(communication_period=period, learning_rate=rate), np.zeros(1), workers=2)

@@ -133,7 +133,7 @@ for text in sys.argv[1:]:
     assert f"distsgd {version('distsgd')}\n" in done.stdout
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_help_and_ideas_do_not_need_the_docstrings_of_a_running_program(tmp_path):
     """`python -OO` has none. Those of an own algorithm, too, are read from its file."""
     (tmp_path / "mine.py").write_text(OWN)

@@ -229,7 +229,7 @@ def test_a_worker_that_cannot_be_prepared_leaves_no_thread_that_saves_the_state(
     wait_until(lambda: {*threading.enumerate()} <= before, patience(20))
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_a_message_that_is_not_finite_can_be_dropped_and_is_counted(tmp_path):
     options = {"backend": "threads", "recovery": Recovery(on_nan="drop")}
     run = record(Stumbles(), tmp_path / "run", workers=2, steps=100, **options, **SMALL)

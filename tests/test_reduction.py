@@ -112,7 +112,7 @@ def test_messages_between_regions_have_the_latencies_of_both():
 
 
 @pytest.mark.parametrize(("workers", "regions"), [(6, [0] * 6), (5, [0, 0, 0, 1, 1])])
-@pytest.mark.gate("others")
+@pytest.mark.rotating("others")
 def test_every_message_of_a_reduction_in_slices_draws_its_latency(workers, regions):
     """The last slice: the longest way of W - 1 messages there, and of W - 1 back; a Monte Carlo of all of them."""
     rng, sigma, trials = np.random.default_rng(0), 0.7, 20_000
@@ -135,7 +135,7 @@ def test_every_message_of_a_reduction_in_slices_draws_its_latency(workers, regio
 
 
 @pytest.mark.parametrize(("kind", "distances"), [("ring", [1] * 10), ("tree", [4, 2, 1, 1, 2, 4])])
-@pytest.mark.gate("others")
+@pytest.mark.rotating("others")
 def test_every_message_of_a_ring_and_a_tree_draws_its_latency(kind, distances):
     workers, sigma, trials = 6, 0.7, 4000
     rng = np.random.default_rng(0)

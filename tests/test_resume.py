@@ -73,7 +73,7 @@ def test_a_cell_run_again_resumes_and_with_another_model_is_refused(tmp_path):
         go_on(cell(), tmp_path / "run", 30)
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_a_run_resumes_with_an_equal_keras_schedule_and_refuses_another(tmp_path):
     decay = keras.optimizers.schedules.ExponentialDecay
     first, again, other = decay(0.1, 9, 0.9), decay(0.1, 9, 0.9), decay(0.1, 9, 0.8)

@@ -202,7 +202,7 @@ def seeds(write):
     return [f"downpour/d{seed}" for seed in range(3)] + ["agn/a0", "agn/a1"]
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_runs_that_differ_by_their_seeds_are_one_row_and_one_curve(seeds, run_main):
     command = ("compare", *seeds, "--group", "seed", "--x", "updates")
     code, out, err = run_main(*command, "--table", "md")

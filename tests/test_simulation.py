@@ -135,7 +135,7 @@ class Enough(Callback):
         self.stop_training = logs["version"] >= 6
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_a_callback_may_end_a_run(tmp_path):
     log, error, _ = simulated(AsyncSGD(), tmp_path, test=DIGITS.test, steps=200, callbacks=[Enough()])
     result = log.finish(error)

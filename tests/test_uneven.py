@@ -225,7 +225,7 @@ def test_an_incomplete_set_is_restored_with_another_number_of_ps():
         np.testing.assert_allclose(harness.run("center"), 5 / 3 + 7, rtol=1e-6)
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_a_scalar_that_is_not_finite_is_refused_like_a_vector():
     class Spoiled(Told):
         name = "spoiled"

@@ -50,10 +50,18 @@ def test_settings_whose_copies_would_mix_run_one_by_one(kind):
     assert_as_alone(kind, [{"learning_rate": 0.05}, {"learning_rate": 0.01}])
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "points"),
+    [
+        (Serial, [{"learning_rate": 0.1}, {"learning_rate": 0.8}], {"points": 3}),  # a round is up to 64 steps
+        (SyncSGDLR, [{"learning_rates": (0.1,)}, {"learning_rates": (0.8,)}], {}),
+    ],
+    ids=["one process", "of each worker"],
+)
 @pytest.mark.gate
-def test_rates_of_workers_and_of_one_process_can_share_a_run_too():
-    assert_as_alone(SyncSGDLR, [{"learning_rates": (0.1,)}, {"learning_rates": (0.8,)}])
-    assert_as_alone(Serial, [{"learning_rate": 0.1}, {"learning_rate": 0.8}], points=3)  # a round is up to 64 steps
+@pytest.mark.rotating("others")
+def test_rates_of_workers_and_of_one_process_can_share_a_run_too(kind, settings, points):
+    assert_as_alone(kind, settings, **points)
 
 
 def test_what_it_took_is_between_two_evaluations():
