@@ -35,7 +35,7 @@ def last_center(trace, scheme):
 
 
 @pytest.mark.parametrize("backend", ["threads", "simulation"])
-@pytest.mark.rotating
+@pytest.mark.gate
 def test_late_messages_count_with_a_weight_by_their_staleness(backend, tmp_path):
     # With this rate the center stays far from 0, where float32 would round much in proportion to it.
     scheme, machines = Softer(workers_per_update=2, learning_rate=0.05), {}
