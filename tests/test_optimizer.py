@@ -233,13 +233,12 @@ def changed_after(model, steps):
     return model, other
 
 
-BEGUN = ("local_sgd", "downpour with a warm start", "all_reduce")
+BEGUN = ("local_sgd", "powersgd")
 ROTATING = [pytest.param(name, marks=pytest.mark.rotating) for name in SCHEMES if name not in BEGUN]
 
 
 @pytest.mark.parametrize("name", [*BEGUN, *ROTATING])
 @pytest.mark.gate
-@pytest.mark.rotating("others")
 def test_weights_that_were_changed_begin_a_new_run(name):
     scheme = SCHEMES[name]
     workers = workers_of(scheme)
