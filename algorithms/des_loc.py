@@ -20,14 +20,14 @@ Limits: with a and b that are never reached it is `local_sgd` with AdamW; with o
 it is nearly Local Adam (Cheng and Glasgow 2025), which averages all three vectors at one step: 1 + 1/a + 1/b vectors in
 a period are half of that for the defaults. A worker that falls behind would send x where others send m: restarts and
 dropped messages are refused; so are codecs, whose memory would mix the vectors. The last message of a run has x unless
-the run ends at a step of m or v: choose a multiple of the period.
+the run ends at a step of m or v, or a script leaves shortly before: choose a multiple of the period.
 Defaults: a = 3 and b = 6, as the paper recommends; a moment should not be older than its half-life, ln ½ / ln β steps.
 """
 
 import math
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Rounds, Scheme, UserError, adamw, tf
+from ..common.contract import Barrier, Kind, Rounds, Scheme, UserError, adamw, tf
 from ..common.contract.hyperparameters import Decay, Natural, Period, Rate, WeightDecay
 
 
@@ -39,8 +39,8 @@ class DESLOC(Scheme):
     aliases = ("local_adam --first-moment-every 1 --second-moment-every 1",)
     sync = Barrier()
     sends_params = True
-    scalars = ("kind",)
-    sends_in_turn = True
+    kinds = dict.fromkeys(("parameters", "first_moment", "second_moment"), Kind())
+    scalars = ("parameters",)
 
     communication_period: Period = 10
     """Local steps K between two averages of the parameters; at least 3."""
@@ -73,19 +73,13 @@ class DESLOC(Scheme):
         """Yield the rounds from step `begun` of a cycle to `end`, where the last one ends."""
         period, third = self.communication_period, self.communication_period // 3
         for n in range(1 + begun // period, 1 - (-end // period)):
-            due = [third] * (n % self.first_moment_every == 0) + [2 * third] * (n % self.second_moment_every == 0)
-            for step in (min((n - 1) * period + place, end) for place in (*due, period)):
-                if begun < step:
-                    yield step - begun, "exchange"
-                    begun = step
-
-    def _kind(self, step):
-        """Return 1.0 if the message after so many local steps has m, 2.0 if it has v, and 0.0 if it has x."""
-        period, third = self.communication_period, self.communication_period // 3
-        n, place = step // period + 1, step % period
-        first = tf.equal(place, third) & tf.equal(n % self.first_moment_every, 0)
-        second = tf.equal(place, 2 * third) & tf.equal(n % self.second_moment_every, 0)
-        return tf.where(first, 1.0, tf.where(second, 2.0, 0.0))
+            due = {third: "first_moment"} if n % self.first_moment_every == 0 else {}
+            due |= {2 * third: "second_moment"} if n % self.second_moment_every == 0 else {}
+            for place, kind in (due | {period: "parameters"}).items():
+                step = (n - 1) * period + place
+                if begun < min(step, end):
+                    yield min(step, end) - begun, kind if step <= end else "parameters"
+                    begun = min(step, end)
 
     def local_variables(self, params):
         return {"first_moment": 0 * params, "second_moment": 0 * params, "adam_steps": 0 * params[0]}
@@ -96,15 +90,15 @@ class DESLOC(Scheme):
         adamw(worker.params, *moments, gradient, self.learning_rate, decayed=worker.decayed, **options)
 
     def message(self, worker):
-        kind = self._kind(worker.step)
-        moment = tf.where(kind < 2, worker.first_moment, worker.second_moment)
-        return tf.where(kind < 1, worker.params, moment), {"kind": kind}
+        return self._averaged(worker).read_value(), {"parameters": float(worker.kind == "parameters")}
 
     def server_update(self, server, message, staleness):
-        server.center.assign(tf.where(server.sent.kind < 0.5, message, server.center))
+        server.center.assign(tf.where(server.sent.parameters > 0.5, message, server.center))
         return message
 
     def on_reply(self, worker, reply):
-        kind = self._kind(worker.step)
-        for own, vector in enumerate((worker.params, worker.first_moment, worker.second_moment)):
-            vector.assign(tf.where(tf.equal(kind, float(own)), reply, vector))
+        self._averaged(worker).assign(reply)
+
+    def _averaged(self, worker):
+        """Return the variable of which a round takes the mean."""
+        return worker.params if worker.kind == "parameters" else getattr(worker, worker.kind)

@@ -23,7 +23,8 @@ warm start longer than the run worker 0 trains to its end alone, and then the ot
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Async, Count, Event, Natural, Period, Positive, Rate, Rounds, Scheme, adagrad, sgd, take
+from ..common.contract import Async, Count, Kind, Natural, Period, Positive, Rate, Rounds, Scheme, adagrad, sgd, take
+from ..common.contract.rounds import USUAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +60,9 @@ class Downpour(Scheme):
         return self.push_period or self.communication_period
 
     @property
-    def events(self) -> frozenset[Event]:
+    def kinds(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         together = self.phase == "window" and self.period == (self.pull_period or self.communication_period)
-        return frozenset({"exchange"} if together else {"exchange", "push", "pull"})
+        return {"exchange": Kind()} if together else USUAL
 
     def rounds(self, steps, done=0, worker=0):
         # The last round of a run always exchanges, so a resumed run begins with whole periods.

@@ -26,8 +26,10 @@ Defaults: the paper's T is 15 to 20 % of the steps; the authors' tutorial says 1
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from ..common.contract import Barrier, Decay, Natural, Rate, Scheme, SignsOrFloats, scaled_signs, sgd, tf
+from ..common.contract import Barrier, Codec, Decay, Natural, Rate, ScaledSigns, Scheme, scaled_signs, sgd, tf
+from ..common.contract.rounds import Kind, Rounds
 
 EPSILON = 1e-8
 
@@ -38,9 +40,9 @@ class OneBitAdam(Scheme):
 
     paper = "Tang et al. 2021"
     sync = Barrier()
-    codec = SignsOrFloats()
-    reply_codec = SignsOrFloats()
-    sends_in_turn = True
+    codec = ScaledSigns()
+    reply_codec = ScaledSigns()
+    kinds: ClassVar = {"floats": Kind(codec=Codec(), reply_codec=Codec()), "signs": Kind()}
 
     learning_rate: Rate = 0.004
     """Step size η."""
@@ -51,8 +53,9 @@ class OneBitAdam(Scheme):
     beta_2: Decay = 0.999
     """Decay β₂ of the variance v."""
 
-    def sent_as_floats(self, rounds):
-        return min(rounds, self.warmup_steps)
+    def rounds(self, steps, done=0, worker=0):
+        floats = min(max(0, self.warmup_steps - done), steps)
+        return Rounds.even(floats, 1, "floats") + Rounds.even(steps - floats, 1, "signs")
 
     def local_variables(self, params):
         return dict.fromkeys(("first_moment", "second_moment", "error"), 0 * params) | {"adam_steps": 0 * params[0]}
@@ -61,25 +64,26 @@ class OneBitAdam(Scheme):
         return self.local_variables(center)
 
     def message(self, worker):
+        if worker.kind == "floats":
+            return worker.gradient
         momentum = self.beta_1 * worker.first_moment + (1 - self.beta_1) * worker.gradient
-        early = worker.adam_steps < self.warmup_steps
-        return self._sent(worker, early, worker.gradient, momentum, worker.shapes)
+        return self._signs(worker, momentum, worker.shapes)
 
     def server_update(self, server, message, staleness):
         early = server.adam_steps < self.warmup_steps
-        reply = self._sent(server, early, message, message, [message.shape])
+        reply = tf.where(early, message, self._signs(server, message, [message.shape], ~early))
         self._step(server.center, server, reply)
         return reply
 
     def on_reply(self, worker, reply):
         self._step(worker.params, worker, reply)
 
-    def _sent(self, own, floats, gradient, momentum, shapes):
-        """Return the gradient if floats are sent; else the signs of the momentum, whose error is kept."""
-        total = momentum + own.error
+    def _signs(self, own, vector, shapes, are_sent=True):
+        """Return the signs of a vector and of what earlier ones lacked; if they are sent, keep what they lack."""
+        total = vector + own.error
         signs = scaled_signs(total, shapes)
-        own.error.assign(tf.where(floats, own.error, total - signs))
-        return tf.where(floats, gradient, signs)
+        own.error.assign(tf.where(are_sent, total - signs, own.error))
+        return signs
 
     def _step(self, params, own, reply):
         """Make a step of Adam with the mean gradient, or the momentum, that the server has sent."""

@@ -55,17 +55,20 @@ class ZeroOneAdam(OneBitAdam):
         while begin < done + steps:
             lasts = self.doubling_steps if begin else self.warmup_steps
             end = done + steps if length == self.communication_period else min(begin + lasts, done + steps)
-            found += Rounds.even(max(0, end - max(begin, done)), length)
+            begin = max(begin, done)
+            for step in (step for step in self._changes() if begin <= step < end):
+                found += Rounds.even(step - begin, 1, "signs") + Rounds.even(1, 1, "floats")
+                begin = step + 1
+            found += Rounds.even(max(0, end - begin), length, "signs")
             begin, length = end, min(2 * length, self.communication_period)
         return found
 
-    def sent_as_floats(self, rounds):
-        """Return how many steps below a number are in T_v."""
-        number = step = 0
-        while step < min(rounds, self.warmup_steps):
-            step += 2 ** (number // self.variance_repeats)
-            number += 1
-        return number
+    def _changes(self):
+        """Yield the steps whose rounds are in T_v."""
+        step = number = 0
+        while step < self.warmup_steps:
+            yield step
+            step, number = step + 2 ** (number // self.variance_repeats), number + 1
 
     def local_variables(self, params):
         own = super().local_variables(params) | dict.fromkeys(("moving", "total"), 0 * params)
@@ -81,25 +84,20 @@ class ZeroOneAdam(OneBitAdam):
         sgd(worker.params, self._direction(worker, moving, worker.adam_steps), self.learning_rate)
 
     def message(self, worker):
-        floats = self._floats(worker)
-        sent = self._sent(worker, floats, worker.gradient_sum, take(worker.total), worker.shapes)
-        return sent, {"rate": worker.rate.read_value(), "floats": tf.cast(floats, tf.float32)}
+        moved, floats = take(worker.total), worker.kind == "floats"
+        sent = worker.gradient_sum if floats else self._signs(worker, moved, worker.shapes)
+        return sent, {"rate": worker.rate.read_value(), "floats": float(floats)}
 
     def server_update(self, server, message, staleness):
         floats = server.sent.floats > 0.5
-        reply = self._sent(server, floats, message, message, [message.shape])
+        reply = tf.where(floats, message, self._signs(server, message, [message.shape], ~floats))
         self._end_round(server.center, server, floats, reply, server.sent.rate)
         return reply
 
     def on_reply(self, worker, reply):
-        self._end_round(worker.copy, worker, self._floats(worker), reply, take(worker.rate))
+        self._end_round(worker.copy, worker, worker.kind == "floats", reply, take(worker.rate))
         worker.params.assign(worker.copy)
         worker.moving.assign(worker.first_moment)
-
-    def _floats(self, worker):
-        count = self.sent_as_floats
-        changes = [step for step in range(self.warmup_steps) if count(step) < count(step + 1)]
-        return tf.reduce_any(tf.equal(worker.step - 1, tf.constant(changes, tf.int64)))
 
     def _end_round(self, params, own, floats, reply, rate):
         """Make the step of a round on its first point; `adam_steps` counts the changes of the variance."""

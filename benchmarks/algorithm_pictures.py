@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.cluster.platform import Platform
+from ..common.contract.rounds import Rounds
 from ..common.contract.scheme import Scheme
 from ..common.messages.cut import even_sizes
 from ..common.record.plot import save
@@ -44,8 +45,8 @@ def for_the_picture(kind: type[Scheme]) -> Scheme:
     return kind(**{name: value for name, value in chosen.items() if name in defaults})
 
 
-def schedule_of(scheme: Scheme) -> tuple[EventSchedule, Traffic]:
-    """Return the events of the algorithm on `MACHINES`, and the sizes of its messages."""
+def schedule_of(scheme: Scheme) -> tuple[EventSchedule, Traffic, list[Rounds]]:
+    """Return the events of the algorithm on `MACHINES`, the sizes of its messages, and the rounds of each worker."""
     traffic = Traffic(scheme, scheme.codec, WORKERS, even_sizes(PARAMETERS, 1))
     rounds = [scheme.rounds(STEPS, 0, worker) for worker in range(WORKERS)]
     loop = EventLoop(
@@ -56,8 +57,9 @@ def schedule_of(scheme: Scheme) -> tuple[EventSchedule, Traffic]:
         seed=1,
         message_bytes=traffic.message,
         reply_bytes=traffic.reply,
+        apart=traffic.apart,
     )
-    return loop.run(), traffic
+    return loop.run(), traffic, rounds
 
 
 def tracks_of(scheme: Scheme, schedule: EventSchedule) -> Tracks:
@@ -82,9 +84,9 @@ def _shown(scheme: Scheme) -> float:
 
 def timeline(scheme: Scheme, file: Path) -> Forecast:
     """Draw the first rounds; return the figures of the whole simulated run."""
-    schedule, traffic = schedule_of(scheme)
+    schedule, traffic, rounds = schedule_of(scheme)
     save(draw([tracks_of(scheme, schedule)], end=_shown(scheme)), file, dpi=130)
-    return figures(schedule, scheme, traffic, WORKERS)
+    return figures(schedule, scheme, traffic, rounds)
 
 
 def curve(outcome: Outcome, baseline: Outcome, file: Path) -> None:

@@ -21,8 +21,7 @@ def sent(scheme: str, settings: dict[str, Any], steps: int = STEPS) -> float:
     """Return the kilobytes that a worker pushes and pulls in a run."""
     chosen = KINDS[scheme](**settings)
     traffic = Traffic(chosen, chosen.codec, WORKERS, [PARAMETERS])
-    rounds = len(chosen.rounds(steps))
-    return sum(traffic.moved({"exchange": rounds}, chosen.sent_as_floats(rounds))) / 1e3
+    return sum(traffic.moved(chosen.rounds(steps).kinds())) / 1e3
 
 
 def is_level(one: Row, other: Row) -> bool:
@@ -289,8 +288,8 @@ CLAIMS = [
         "rare changes of the variance, and local steps, are as good as Adam and 1-bit Adam, in fewer rounds and bytes",
         (
             f"{WORKERS} workers, {STEPS} steps of each. `zero_one_adam` has its defaults: the variance changes "
-            f"{ZERO_ONE.sent_as_floats(FROZEN)} times in the first {FROZEN} steps, a round each; then a round has two, "
-            "and later four local steps."
+            f"{ZERO_ONE.rounds(FROZEN).kinds()['floats']} times in the first {FROZEN} steps, a round each; then a "
+            "round has two, and later four local steps."
         ),
         "loss after the last round",
         "run",

@@ -84,6 +84,6 @@ def path(
 ) -> np.ndarray:
     """Return the center after each update in virtual time, [updates, P], while all workers have rounds left."""
     machines, rounds = Platform(**platform), scheme.rounds(steps)  # pyright: ignore[reportArgumentType]
-    times = {"message_bytes": 0, "reply_bytes": 0}
+    times: dict[str, Any] = {"message_bytes": 0, "reply_bytes": 0}
     loop = EventLoop(scheme, machines, workers=workers, rounds=rounds, seed=seed, stop_at_version=steps, **times)
     return np.array(centers(scheme, loop.run().trace, start, gradient, workers, steps, seed=seed))

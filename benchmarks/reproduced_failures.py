@@ -87,7 +87,8 @@ def with_quorum(quorum: int) -> float:
     """
     every = YEAR / (CHIPS[3] * 1000 / WORKERS)
     machines = Platform(step_ms=1000, failures=f"crashes:every={every:.0f}s,down={DOWN}s")
-    scheme, sizes = DecoupledDiLoCo(communication_period=PERIOD, quorum=quorum), {"message_bytes": 0, "reply_bytes": 0}
+    scheme = DecoupledDiLoCo(communication_period=PERIOD, quorum=quorum)
+    sizes: dict[str, Any] = {"message_bytes": 0, "reply_bytes": 0}
     rounds = scheme.rounds(PERIOD * ROUNDS)
     trace = EventLoop(scheme, machines, workers=WORKERS, rounds=rounds, seed=0, **sizes).run().trace
     counted = trace["microseconds"][trace["accepted"] == 1]

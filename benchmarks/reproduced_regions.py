@@ -66,7 +66,7 @@ def _arrivals(scheme: Scheme, speeds: Sequence[float], **links: Any) -> list[tup
     for speed in speeds:
         steps = _steps(scheme.period, speed)
         rounds.append(Rounds.even(steps * math.ceil(SECONDS * 1000 * speed / FASTEST / STEP_MS / steps), steps))
-    sizes = {"message_bytes": BYTES, "reply_bytes": BYTES}
+    sizes: dict[str, Any] = {"message_bytes": BYTES, "reply_bytes": BYTES}
     trace = EventLoop(scheme, machines, workers=len(speeds), rounds=rounds, seed=0, **sizes).run().trace
     columns = trace["microseconds"] / 1e6, trace["event"], trace["worker"]
     events = zip(*(column.tolist() for column in columns), strict=True)

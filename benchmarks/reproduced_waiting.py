@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from rich.progress import track
@@ -40,7 +41,7 @@ def _times() -> Numbers:
     machines = Platform(compute="exponential", step_ms=1000 * STEP_SECONDS)
     found = {}
     for name, scheme in schemes.items():
-        sizes = {"message_bytes": 0, "reply_bytes": 0}
+        sizes: dict[str, Any] = {"message_bytes": 0, "reply_bytes": 0}
         trace = EventLoop(scheme, machines, workers=WORKERS, rounds=scheme.rounds(STEPS), seed=1, **sizes).run().trace
         middle = slice(len(trace["version"]) // 10, -len(trace["version"]) // 10)  # while all workers are in the run
         at, version, staleness = (trace[column][middle] for column in ("microseconds", "version", "staleness"))
@@ -90,7 +91,8 @@ def _staleness() -> Numbers:
     found, late = {}, []
     for n in SPLITS:
         scheme = SoftSync(messages_per_update=LEARNERS // n)
-        machines, sizes = Platform(compute="lognormal:sigma=0.1"), {"message_bytes": 0, "reply_bytes": 0}
+        machines = Platform(compute="lognormal:sigma=0.1")
+        sizes: dict[str, Any] = {"message_bytes": 0, "reply_bytes": 0}
         rounds = scheme.rounds(2000)
         trace = EventLoop(scheme, machines, workers=LEARNERS, rounds=rounds, seed=1, **sizes).run().trace
         middle = trace["staleness"][len(trace["staleness"]) // 10 : -len(trace["staleness"]) // 10]
@@ -137,7 +139,7 @@ def _laws() -> Numbers:
 def _seconds(scheme: Scheme, law: Mapping[str, str], updates: int) -> float:
     """Return when ½ |x|²/d is below the target; infinity if it is not after so many updates."""
     machines, rounds = Platform(**law), scheme.rounds(4 * updates)  # pyright: ignore[reportArgumentType]
-    sizes = {"message_bytes": 0, "reply_bytes": 0}
+    sizes: dict[str, Any] = {"message_bytes": 0, "reply_bytes": 0}
     loop = EventLoop(scheme, machines, workers=MANY, rounds=rounds, seed=1, stop_at_version=updates, **sizes)
     trace, noisy = loop.run().trace, lambda x, k, t: x + np.random.default_rng([k, t]).standard_normal(len(x))
     walk = np.array(centers(scheme, trace, np.ones(DIMENSIONS), noisy, MANY, 4 * updates))

@@ -27,6 +27,7 @@ from ..common.cli import flags
 from ..common.cli.imports import import_tensorflow
 from ..common.cluster.cluster import Cluster
 from ..common.cluster.platform import Platform
+from ..common.contract.rounds import ENDLESS
 from ..common.data.models import ModelRecipe
 from ..common.data.named import load
 from ..common.data.recipes import Dataset
@@ -224,7 +225,8 @@ def figures_of(planned: ValidationRun, folder: Path) -> dict[str, Any]:
     trace = read_arrays(folder, "trace.npz")
     size = len(read_arrays(folder, "center.npz")["center"])
     traffic = Traffic(planned.scheme, planned.scheme.codec, planned.workers, even_sizes(size, 1))
-    seen = figures(EventSchedule(trace, load_rounds(folder), 0.0), planned.scheme, traffic, planned.workers)
+    rounds = [planned.scheme.rounds(ENDLESS, 0, worker) for worker in range(planned.workers)]
+    seen = figures(EventSchedule(trace, load_rounds(folder), 0.0), planned.scheme, traffic, rounds)
     counted = trace["accepted"] == 1
     return {
         "updates": round(seen.updates, 4),

@@ -226,7 +226,7 @@ class _Run:
             seed=job.options.seed,
             message_bytes=traffic.message,
             reply_bytes=traffic.codec.reads[1] if traffic.codec.reads else traffic.reply,
-            float_bytes=traffic.floats,
+            apart=traffic.apart,
         ).run()
 
     def _enough(self, steps: int) -> int:

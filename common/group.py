@@ -54,7 +54,7 @@ from .messages.ops import is_finite
 from .messages.stand_in import Row
 from .messages.structure import Structure, arrays_of, check_eager, scalar
 from .sync.store import Message
-from .turns import WHOLE, Now, Turns, now_of, replies_wait
+from .turns import WHOLE, Now, Turns, now_of, of_kinds, replies_wait
 
 
 class Operations:
@@ -95,9 +95,9 @@ class Operations:
         self.scheme, self.sync, self.workers, self.sizes = scheme, scheme.sync, workers, even_sizes(len(center), ps)
         self.known = of_workers(shapes, without_decay, len(center), workers, seed)
         self.seen = of_slices(shapes, without_decay, self.sizes)
-        self.codec, self.reply_codec = (
-            codec.unpacked() if for_xla else codec for codec in (scheme.codec, scheme.reply_codec)
-        )
+        self.codecs = [
+            [codec.unpacked() if for_xla else codec for codec in scheme.codecs(kind)] for kind in scheme.kinds
+        ]
         messages = self.sync.set_size(workers)
         self.tolerated = 0 if messages is None else scheme.most_hostile(messages)
         self.begin(center, variable)
@@ -127,7 +127,11 @@ class Operations:
 
     def point(self, now: Now) -> Tensor:
         """Return the point [P] at which a worker takes its next gradient."""
-        return tf.convert_to_tensor(self.scheme_at(now.step).gradient_point(self.local.view(now)))
+
+        def of(now: Now) -> Tensor:
+            return tf.convert_to_tensor(self.scheme_at(now.step).gradient_point(self.local.view(now)))
+
+        return of_kinds(now, len(self.codecs), of)
 
     def center(self) -> Tensor:
         """Return the center [P]."""
@@ -199,7 +203,7 @@ class Operations:
 
     def send(self, now: Now) -> None:
         """Make the present center the reply, as it arrives at a worker."""
-        self._reply([server.center.read_value() for server in self.servers])
+        self._reply([server.center.read_value() for server in self.servers], now)
 
     def read(self, now: Now) -> None:
         """Make the present center the reply, as it is."""
@@ -237,8 +241,9 @@ class Operations:
         """Merge the mean of the messages of the set into the center."""
         if self._builds_together:
             if not self.sync.gossips:
-                return self._update([mean_of(self._messages_without_ps())], now, None)
-            self.reply.assign(self.sync.replies(now.round, tf.stack([m.vector for m in self._messages_without_ps()])))
+                return self._update([mean_of(self._messages_without_ps(now.kind))], now, None)
+            vectors = tf.stack([message.vector for message in self._messages_without_ps(now.kind)])
+            self.reply.assign(self.sync.replies(now.round, vectors))
             return None
         number = tf.maximum(float(self.sync.set_size(self.workers) or 1) - self.left_out, 1.0)
         self.left_out.assign(0.0)
@@ -251,12 +256,12 @@ class Operations:
         """Call the scheme's `server_update` on each slice, with the learning rates of an average worker."""
         updates = self.scheme.sync.updates_per_round(self.workers) / self.scheme.period
         rule = self.scheme_at(tf.cast(now.version, tf.float32) / updates).server_update
-        self._reply([server.call(rule, part, now, k) for server, part in zip(self.servers, message, strict=True)])
+        self._reply([server.call(rule, part, now, k) for server, part in zip(self.servers, message, strict=True)], now)
 
     def _received(self, now: Now) -> list[Message]:
         """Return a worker's message as the servers receive it: encoded and decoded slices, each with all scalars."""
         nothing: Any = None
-        mean, codec = partial(self.sync.mean, nothing, nothing), self.codec
+        mean, (codec, _) = partial(self.sync.mean, nothing, nothing), self.codecs[now.kind]
         message = self.local.message(self.scheme_at(now.first), now, mean)
         if not tf.executing_eagerly() or self.left_out >= self.tolerated:
             check_finite(now, message)
@@ -264,14 +269,14 @@ class Operations:
         wires = codec.send(message.vector, self.sizes, kept, self.local.view(now))
         return [Message(codec.decode(wire, n), message.scalars) for wire, n in zip(wires, self.sizes, strict=True)]
 
-    def _reply(self, slices: Sequence[Tensor]) -> None:
-        """Keep the slices of a reply as a worker receives them."""
-        codec, parts = self.reply_codec, zip(slices, self.sizes, strict=True)
+    def _reply(self, slices: Sequence[Tensor], now: Now) -> None:
+        """Keep the slices of a reply as a worker receives them in a round of this kind."""
+        (_, codec), parts = self.codecs[now.kind], zip(slices, self.sizes, strict=True)
         self.reply.assign(tf.concat([codec.decode(codec.encode(part, None), n) for part, n in parts], 0))
 
-    def _messages_without_ps(self) -> list[Message]:
+    def _messages_without_ps(self, kind: int) -> list[Message]:
         """Return the messages of all workers, which may take means over the workers where there is no ps."""
-        times = [now_of(Row(self.times, k).read_value())._replace(worker=k) for k in range(self.workers)]
+        times = [now_of(Row(self.times, k).read_value())._replace(worker=k, kind=kind) for k in range(self.workers)]
         means: list[Tensor] = []
         while True:
             found = [self.local.message_up_to(means, self.scheme_at(now.first), now) for now in times]

@@ -62,6 +62,7 @@ class LocalVariables:
         """Return a worker as its scheme sees it."""
         own = {name: self.row(name, now.worker) for name in self.all}
         own |= {"round": tf.cast(now.round, tf.int64), "step": tf.cast(now.step, tf.int64)}
+        own |= {"kind": [*self.scheme.kinds][now.kind]}
         return Worker(index=now.worker, **own, **{"steps": tf.cast(now.length, tf.float32), **self.known, **known})
 
     def local_step(self, scheme: Scheme, now: Now, gradient: Tensor, loss: Any) -> None:

@@ -292,12 +292,12 @@ class Optimizer(keras.optimizers.Optimizer):
 
         def do(i: Any) -> list[Any]:
             row = tf.gather(rows, i)
-            kind, now = tf.cast(row[0], tf.int32), now_of(row[1:])
+            which, now = tf.cast(row[0], tf.int32), now_of(row[1:])
 
-            def branch(name: str) -> Callable[[], Any]:
-                return lambda: operations.do(name, now) or tf.constant(0)  # a branch returns a tensor
+            def branch(name: str, kind: int) -> Callable[[], Any]:  # which returns a tensor
+                return lambda: operations.do(name, now._replace(kind=kind)) or tf.constant(0)
 
-            tf.switch_case(kind, [branch(name) for name in table.plan.kinds])
+            tf.switch_case(which, [branch(*operation) for operation in table.plan.operations])
             return [i + 1]
 
         tf.while_loop(lambda i: i < end, do, [begin], parallel_iterations=1)

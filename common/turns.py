@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,7 +21,6 @@ from .contract.scheme import Scheme
 from .errors import UserError
 from .lazy import tf
 from .sequencer import Effect, Sequencer
-from .sync.store import Event
 
 Order = Literal["round robin", "random"] | Sequence[int]
 
@@ -40,24 +40,33 @@ class Now(NamedTuple):
     staleness: Any  # updates of the center since it last pulled the center
     version: Any  # updates of the center
     completes: Any = 0  # 1 if its message completes an update
+    kind: Any = 0  # number of the kind of its present round, in the order of `Scheme.kinds`
 
 
 def now_of(numbers: Any) -> Now:
-    """Return the time in a row [8] of a variable, as scalars of int32."""
+    """Return the time in a row of a variable, as scalars of int32."""
     return Now(*tf.unstack(tf.cast(numbers, tf.int32)))
+
+
+def of_kinds(now: Now, kinds: int, of: Callable[[Now], Any]) -> Any:
+    """Return what a function of a time returns, of so many kinds of rounds; in a graph that of `now` is not known."""
+    if isinstance(now.kind, int):
+        return of(now)
+    each = [partial(of, now._replace(kind=kind)) for kind in range(kinds)]
+    return tf.switch_case(now.kind, each) if kinds > 1 else each[0]()
 
 
 @dataclass
 class Position:
     """The position of one worker in its rounds."""
 
-    rounds: Iterator[tuple[int, Event]]
+    rounds: Iterator[tuple[int, str]]
     round: int = -1
     step: int = 0
     first: int = 0
     length: int = 0  # local steps of this round
     left: int = 0  # those of them that are left
-    event: Event = "exchange"  # the event at its end
+    kind: str = ""  # its kind, see `Scheme.kinds`
     postponed: bool = False  # True if the gradient of a step waits for the exchange before it
 
 
@@ -75,6 +84,7 @@ class Turns:
 
     def __init__(self, scheme: Scheme, workers: int, do: Callable[[str, Now], None]):
         self.scheme, self.sync, self.workers, self.do = scheme, scheme.sync, workers, do
+        self.kinds = [*scheme.kinds]
         self.sequencer = sequencer = Sequencer(scheme, workers, self._effect)
         self.events = {"exchange": sequencer.exchange, "push": sequencer.push, "pull": sequencer.pull}
         self.at = [Position(iter(scheme.rounds(ENDLESS, 0, k).after(0))) for k in range(workers)]
@@ -93,7 +103,8 @@ class Turns:
     def now(self, k: int, completes: int = 0) -> Now:
         """Return the present time of worker k."""
         at, sequencer = self.at[k], self.sequencer
-        return Now(k, at.round, at.step, at.first, at.length, sequencer.staleness(k), sequencer.version, completes)
+        updates = sequencer.staleness(k), sequencer.version, completes
+        return Now(k, at.round, at.step, at.first, at.length, *updates, self.kinds.index(at.kind))
 
     def step(self, k: int) -> None:
         """Make one local step of worker k, which is ready, and with the last step of its round the event."""
@@ -143,7 +154,7 @@ class Turns:
 
     def _end_round(self, k: int) -> None:
         """Do the event of a round, and let the workers that it releases continue."""
-        event = self.at[k].event
+        event = self.scheme.kinds[self.at[k].kind].event
         released = self.events[event](k)
         if event == "push":
             self._go_on(k)
@@ -176,7 +187,8 @@ class Turns:
             self._begin_round(at)
 
     def _begin_round(self, at: Position) -> None:
-        at.length, at.event = next(at.rounds)
+        at.length, at.kind = next(at.rounds)
+        self.scheme.kind_of(at.kind)
         at.round, at.first, at.left = at.round + 1, at.step, at.length
 
 
@@ -185,7 +197,7 @@ def replies_wait(scheme: Scheme) -> bool:
     return scheme.overlap > 0 and (scheme.sync.late == "count" or scheme.sync.set_size(2) is None)
 
 
-def kinds_of(scheme: Scheme) -> list[str]:
+def operations_of(scheme: Scheme) -> list[str]:
     """Return the names of the operations that `Turns` may call for a scheme."""
     sync, first = scheme.sync, scheme.exchange_first
     if not sync.exchanges:
@@ -219,20 +231,21 @@ class TurnsAhead:
         begin: number of the first step of the run.
 
     Attributes:
+        operations: names of the operations that may occur, each with the number of a kind of rounds.
         steps: the planned steps, each with the time of its worker before it, and its operations.
         first: number of the first of them.
     """
 
     def __init__(self, scheme: Scheme, workers: int, order: Order, seed: int, begin: int):
-        self.kinds = kinds_of(scheme)
-        self.turns = Turns(scheme, workers, self._note)
+        self.turns, names = Turns(scheme, workers, self._note), operations_of(scheme)
+        self.operations = [*itertools.product(names, range(len(scheme.kinds)))]
         self.order, self.longest = self._order(order, workers, seed)
         self.steps: deque[tuple[Now, list[tuple[int, ...]]]] = deque()
         self.begin = self.first = begin
 
     def _note(self, name: str, now: Now) -> None:
         """Note an operation of the last planned step."""
-        self.steps[-1][1].append((self.kinds.index(name), *now))
+        self.steps[-1][1].append((self.operations.index((name, now.kind)), *now))
 
     @staticmethod
     def _order(order: Order, workers: int, seed: int) -> tuple[Iterator[int], int]:

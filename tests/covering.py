@@ -31,10 +31,11 @@ from distsgd.algorithms import (
     TrimmedMean,
     ZeroOneAdam,
 )
+from distsgd.common.contract.rounds import Kind
 from distsgd.common.contract.scheme import Scheme
 from distsgd.common.messages.codec import Codec
 from distsgd.common.sync.synchronization import Synchronization
-from distsgd.common.turns import kinds_of, replies_wait
+from distsgd.common.turns import operations_of, replies_wait
 
 CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
     "adag": ADAG(distance_scale=1e-5, communication_period=3),  # a distance at which the scale matters
@@ -87,7 +88,7 @@ COVER_OF_OPTIMIZER = (
 # What concerns no executor: names, checks and advice, and what follows from other declarations.
 IRRELEVANT = {
     *("aliases", "at", "but", "check", "declares_sizes", "default_devices_per_worker", "describes_data", "elementwise"),
-    *("idea", "name", "paper", "period", "plain_inner_steps", "scheduled", "sends_params", "servers_apart"),
+    *("events", "idea", "name", "paper", "period", "plain_inner_steps", "scheduled", "sends_params", "servers_apart"),
     *("server_update", "sparse", "takes_means", "warnings"),
 }
 
@@ -113,12 +114,18 @@ def declares(scheme: Scheme) -> set[str]:
     """Return what a scheme declares that an executor has to do, in words."""
     found, sync = changes(scheme, Scheme) - IRRELEVANT, scheme.sync
     found |= {f"sync = {type(sync).__name__}"}
+    found |= own_kinds(scheme)
     found |= {f"sync.{name}" for name in OF_SYNC if getattr(sync, name) != vars(Synchronization)[name]}
     found |= {f"codec.{name}" for name in changes(scheme.codec, Codec)}
     found |= {f"reply_codec.{name}" for name in changes(scheme.reply_codec, Codec)}
     found |= {"late messages are dropped"} if sync.uses_ps and not sync.accepts(1000) else set()
     found |= {"sets of some workers"} if sync.set_size(3) not in (None, 3) else set()
     return found | ({"local steps"} if scheme.period > 1 else set())
+
+
+def own_kinds(scheme: Scheme) -> set[str]:
+    """Return the kinds of rounds of a scheme that are no plain exchange, in words."""
+    return {f"kinds = {kind}" for kind in scheme.kinds.values() if kind != Kind()}
 
 
 def plays(scheme: Scheme) -> set[str]:
@@ -133,7 +140,7 @@ def plays(scheme: Scheme) -> set[str]:
         "cancels": sync.cancel_late,
         "local steps": scheme.period > 1,
     }
-    found = {*kinds_of(scheme), *(name for name, has in plan.items() if has)}
+    found = {*operations_of(scheme), *(name for name, has in plan.items() if has), *own_kinds(scheme)}
     found |= {f"codec.{name}" for name in changes(scheme.codec, Codec)}
     return found | {f"reply_codec.{name}" for name in changes(scheme.reply_codec, Codec)}
 

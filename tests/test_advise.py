@@ -128,7 +128,7 @@ def test_rounds_sent_as_floats_have_the_bytes_of_floats(name):
 
 def test_a_run_sends_floats_in_the_rounds_that_have_them_and_signs_after():
     """Two rounds of floats of 1 s each way, and three of 10 ms."""
-    sizes = {"size": 1e4, "reply_bytes": 1e4, "float_bytes": 1e6, "uplink": "8Mbit"}
+    sizes = {"size": 1e4, "reply_bytes": 1e4, "apart": {"floats": (1e6, 1e6)}, "uplink": "8Mbit"}
     found = happens(SCHEMES["one_bit_adam"](warmup_steps=2), workers=2, steps=5, **sizes)
     assert found.seconds == pytest.approx(5 * 0.010 + 2 * 2 + 3 * 0.020)
 

@@ -10,7 +10,7 @@ from own_codec import Rounded, RoundedSGD
 
 from distsgd.algorithms import AEASGD, EFSGD, AllReduce, OneBitAdam, SignSGDMV
 from distsgd.common import Cluster, UserError, train
-from distsgd.common.contract import Codec, Coordinates, ScaledSigns, Signs, SignsOrFloats, Span
+from distsgd.common.contract import Codec, Coordinates, ScaledSigns, Signs, Span
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.messages.codec import SummedCoordinates
 from runs import DIGITS, linear
@@ -71,7 +71,7 @@ def test_without_a_codec_a_vector_travels_as_it_is():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(
     "codec",
-    [Codec(), Coordinates(1.0), Span(1.0), Signs(), ScaledSigns(), SignsOrFloats()],
+    [Codec(), Coordinates(1.0), Span(1.0), Signs(), ScaledSigns()],
     ids=lambda codec: type(codec).__name__,
 )
 def test_an_element_that_is_not_finite_does_not_come_back_finite(codec, bad):
@@ -112,16 +112,6 @@ def test_scaled_signs_come_back_with_the_size_of_their_variable():
         np.testing.assert_array_equal(back, part)
         assert travelled == (len(part) + 3) // 4 + 8 * sizes
     assert ScaledSigns().for_model(3).bytes([10, 10]) == 2 * 3 + 8 * 4
-
-
-def test_signs_or_floats_are_the_shorter_of_both():
-    for vector in (np.arange(SIZE) - 5.0, 0 * np.arange(SIZE), np.where(np.arange(SIZE) < 20, 3, -0.5) * signs(SIZE)):
-        back, travelled = there_and_back(SignsOrFloats(), vector)
-        np.testing.assert_array_equal(back, vector)
-        sizes = len(set(np.abs(vector[vector != 0])))
-        assert travelled == min(4 * SIZE, ScaledSigns(variables=sizes).bytes([SIZE]))
-    bad = np.arange(SIZE) + np.where(np.arange(SIZE) == 11, np.nan, 0.5)  # which travels as floats
-    np.testing.assert_array_equal(there_and_back(SignsOrFloats(), bad)[0], bad.astype(np.float32))
 
 
 def test_signs_are_rounded_up_to_a_byte_on_each_slice():

@@ -15,6 +15,7 @@ from distsgd import Cluster, train
 from distsgd.algorithms.halos import HALoS
 from distsgd.common.cli.flag_groups import Options, parse_flags
 from distsgd.common.contract import Rate
+from distsgd.common.contract.rounds import USUAL
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
 from distsgd.common.record.round_log import load_rounds
@@ -113,7 +114,7 @@ def test_what_servers_of_regions_cannot_do_is_refused_in_one_line(how):
         {"region_variables": ()},
         {"sync": Async(messages_per_update=2)},
         {"sync": Unlocked()},
-        {"events": frozenset({"push", "pull", "exchange"})},
+        {"kinds": USUAL},
         {"sync": Async(drop_after=2)},
         {"sparse": True},
         {"keeps_pulled_centers": True},

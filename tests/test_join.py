@@ -404,6 +404,18 @@ def drawn_by(task):
     return number
 
 
+@pytest.mark.rotating
+def test_a_worker_that_leaves_in_a_round_sends_what_the_others_send_in_it(launch, tmp_path):
+    """Worker 0 leaves after step 7, when the others take the mean of the first moment after step 8."""
+    code, _ = launch("""
+with distsgd.join(DESLOC(communication_period=6, first_moment_every=1, learning_rate=0.01), np.zeros(3)) as worker:
+    for _ in range(24 if worker.index else 7):
+        worker.step(np.ones(3))
+""")
+    assert code == 0
+    np.testing.assert_allclose(center_of(tmp_path / "run"), [-0.24] * 3, rtol=0.02)  # steps of Adam have this size
+
+
 @pytest.mark.gate
 def test_a_script_that_ends_in_a_round_exchanges_its_steps_and_leaves_a_record(launch, tmp_path, capsys):
     scheme = "LocalSGD(communication_period=4, learning_rate=0.5)"

@@ -49,14 +49,14 @@ class Carried:
             self.up[k], self.down[k] = size_up[rows].sum(), size_down[rows[:-1]].sum()
 
     def _server(self):
-        sizes = np.array([self.traffic.of_events[name] for name in EVENTS]).T
+        sizes = np.array([self.traffic.of_kinds[name] for name in EVENTS]).T
         self._of_workers(*sizes)
         self.out, self.into = (np.bincount(self.regions, way) for way in (self.up, self.down))
         self.card_in[0], self.card_out[0] = self.up.sum(), self.down.sum()
 
     def _regional(self):
         """Messages of workers stay in a region; a model goes to the global server, the last one, and back."""
-        self._of_workers(*np.array([self.traffic.of_events[name] for name in EVENTS]).T)
+        self._of_workers(*np.array([self.traffic.of_kinds[name] for name in EVENTS]).T)
         servers = len(self.card_in) - 1
         moved = [
             self.traffic.reply

@@ -105,8 +105,9 @@ def test_the_bytes_of_the_first_rounds_are_those_of_floats():
     traffic = Traffic(scheme, scheme.codec.for_model(3), WORKERS, [100, 100])
     signs, reply = 2 * 25 + 8 * (3 + 1), 2 * 25 + 8 * 2  # a magnitude for each variable and each slice
     assert (traffic.message, traffic.reply) == (signs, reply)
-    assert traffic.moved({"exchange": 10}, scheme.sent_as_floats(10)) == (4 * 800 + 6 * signs, 4 * 800 + 6 * reply)
-    assert scheme.sent_as_floats(3) == 3
+    assert traffic.moved(scheme.rounds(10).kinds()) == (4 * 800 + 6 * signs, 4 * 800 + 6 * reply)
+    assert scheme.rounds(10).kinds(3) == {"floats": 3}
+    assert [*scheme.rounds(3), *scheme.rounds(7, done=3)] == [*scheme.rounds(10)]
     plain = Traffic(SyncSGD(), SyncSGD().codec, WORKERS, [100, 100])
     assert plain.moved({"exchange": 10}) == (8000, 8000)
 
@@ -114,11 +115,11 @@ def test_the_bytes_of_the_first_rounds_are_those_of_floats():
 def test_the_first_rounds_take_the_time_of_floats_on_a_link():
     """Of a megabyte with 8 Mbit/s a second each way, and then of a tenth of it."""
     how = {"step_ms": 0.001, "uplink": "8Mbit", "downlink": "8Mbit", "latency": "0ms", "size": 1e5}
-    found = happens(OneBitAdam(warmup_steps=4), 1, 10, float_bytes=(1e6, 5e5), **how)
+    found = happens(OneBitAdam(warmup_steps=4), 1, 10, apart={"floats": (1e6, 5e5)}, **how)
     assert found.seconds == pytest.approx(4 * (1 + 0.5) + 6 * 0.2, rel=1e-4)
-    held = happens(OneBitAdam(warmup_steps=4), 1, 10, float_bytes=1e6, size=1e5, ps_link="8Mbit", step_ms=0.001)
+    how_held = {"apart": {"floats": (1e6, 1e6)}, "size": 1e5, "ps_link": "8Mbit", "step_ms": 0.001}
+    held = happens(OneBitAdam(warmup_steps=4), 1, 10, **how_held)
     assert held.seconds >= 4 * 1 + 6 * 0.1
-    assert happens(SyncSGD(), 1, 10, float_bytes=(1e6, 5e5), **how).seconds == pytest.approx(10 * 0.2, rel=1e-4)
 
 
 @pytest.mark.rotating  # the gate has that of 0/1 Adam, which keeps the same memories by the same code, and more

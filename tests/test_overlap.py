@@ -36,6 +36,7 @@ from distsgd.common.contract import (
     Unlocked,
 )
 from distsgd.common.contract.checks import check_scheme
+from distsgd.common.contract.rounds import USUAL
 from distsgd.common.contract.stability import largest_rate
 from distsgd.common.errors import WaitTimeout
 from distsgd.common.record.round_log import load_rounds
@@ -387,7 +388,7 @@ class Waiting(Async):
 
 
 class Pushing(AsyncDiLoCo):
-    events = frozenset({"push", "pull"})
+    kinds = USUAL
 
 
 @pytest.mark.parametrize(

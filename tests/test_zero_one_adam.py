@@ -33,10 +33,10 @@ def played(scheme, given, ps=2):
 def test_the_distance_of_changes_of_the_variance_doubles():
     scheme = ZeroOneAdam(warmup_steps=10**6)
     for n in range(1, 8):
-        assert scheme.sent_as_floats(16 * (2**n - 1)) == 16 * n
-    few = ZeroOneAdam(warmup_steps=12, variance_repeats=2)
-    assert [few.sent_as_floats(rounds) for rounds in range(14)] == [0, 1, 2, 3, 3, 4, 4, 5, 5, 5, 5, 6, 6, 6]
-    assert few.sent_as_floats(10**9) == 6  # after the steps 0, 1, 2, 4, 6 and 10
+        assert scheme.rounds(16 * (2**n - 1)).kinds()["floats"] == 16 * n
+    few = ZeroOneAdam(warmup_steps=12, variance_repeats=2).rounds(10**9)
+    assert [few.kinds(rounds)["floats"] for rounds in range(14)] == [0, 1, 2, 3, 3, 4, 4, 5, 5, 5, 5, 6, 6, 6]
+    assert few.kinds()["floats"] == 6  # after the steps 0, 1, 2, 4, 6 and 10
 
 
 def test_rounds_have_one_step_until_the_variance_is_frozen_and_then_double():
@@ -44,6 +44,9 @@ def test_rounds_have_one_step_until_the_variance_is_frozen_and_then_double():
     lengths = [length for length, _ in scheme.rounds(31)]
     assert lengths == [1, 1, 1, 2, 2, 4, 8, 8, 4]
     assert [length for length, _ in scheme.rounds(26, done=5)] == lengths[4:]
+    kept = ZeroOneAdam(warmup_steps=12, variance_repeats=2)
+    for done in range(1, 20):
+        assert [*kept.rounds(done), *kept.rounds(20 - done, done)][:12] == [*kept.rounds(20)][:12]
     assert [length for length, _ in ZeroOneAdam(communication_period=1).rounds(5)] == [1] * 5
     assert scheme.period == 8
 
@@ -86,8 +89,7 @@ def test_only_rounds_in_which_the_variance_changes_have_the_bytes_of_floats():
     scheme = ZeroOneAdam(warmup_steps=12, variance_repeats=2)
     traffic = Traffic(scheme, scheme.codec.for_model(3), WORKERS, [100, 100])
     scalars, signs, reply = 2 * 2 * 4, 2 * 25 + 8 * (3 + 1), 2 * 25 + 8 * 2  # each slice has both scalars
-    floats = scheme.sent_as_floats(20)
-    assert traffic.moved({"exchange": 20}, floats) == (
+    assert traffic.moved(scheme.rounds(10**9).kinds(20)) == (
         6 * 800 + 14 * signs + 20 * scalars,
         6 * 800 + 14 * reply,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 from rich.filesize import decimal
 from rich.table import Table
 
-from ..contract.rounds import Rounds
 from ..data.dataset import leaves
 from ..kernels import set_here
 from ..lazy import tf
@@ -46,7 +44,7 @@ def sizes(job: Job, model: Any) -> dict[str, Any]:
     flat = job.recipe.flat(model)
     scheme, plan, workers = job.scheme, job.plan, job.cluster.workers
     rounds, vector = plan.all_rounds, FLOAT_BYTES * flat.size
-    up, down = job.traffic(flat).moved(events_of(rounds[0]), scheme.sent_as_floats(len(rounds[0])))
+    up, down = job.traffic(flat).moved(rounds[0].kinds())
     own = (scheme.local_variables, job.codec.local_variables)  # the second: errors of messages
     worker = 3 * vector + sum(_bytes_of(variables, flat.size) for variables in own)
     rows = workers * (_bytes_of(scheme.worker_rows, flat.size) + vector * scheme.keeps_pulled_centers)
@@ -141,15 +139,6 @@ def step_seconds(job: Job, flat: FlatModel) -> tuple[float, float]:
         found.append(measured(steps))
     wall, cpu = map(median, zip(*found, strict=True))
     return wall, cpu
-
-
-def events_of(rounds: Rounds) -> Mapping[str, int]:
-    """Return the number of events of each kind with which a worker's rounds end."""
-    number: Counter[str] = Counter()
-    for pattern, times in rounds.parts:
-        for _, event in pattern:
-            number[event] += times
-    return number
 
 
 def _bytes_of(variables: Callable[[Any], Mapping[str, Any]], size: int) -> int:

@@ -7,7 +7,7 @@ module of `algorithms/` can import all that it needs, synchronization rules incl
 
 from ..errors import UserError
 from ..lazy import tf
-from ..messages.codec import Codec, Coordinates, ScaledSigns, Signs, SignsOrFloats, Span, SummedCoordinates
+from ..messages.codec import Codec, Coordinates, ScaledSigns, Signs, Span, SummedCoordinates
 from ..sync.alone import Alone
 from ..sync.asynchronous import Async, Unlocked
 from ..sync.barrier import Barrier, Quorum
@@ -49,7 +49,7 @@ from .optimizers import (
     top_k,
 )
 from .rounding import DCT, BFloat16, Compressor, Int8
-from .rounds import Event, Rounds
+from .rounds import Kind, Rounds
 from .scheme import Scheme
 from .seeded import uniform, uniform_numbers
 from .views import Server, Tensor, Worker
@@ -68,13 +68,13 @@ __all__ = [
     "Count",
     "Decay",
     "Delay",
-    "Event",
     "Fraction",
     "Fragments",
     "Gossip",
     "Graph",
     "InnerOptimizer",
     "Int8",
+    "Kind",
     "Natural",
     "NotNegative",
     "OfCoefficients",
@@ -89,7 +89,6 @@ __all__ = [
     "Scheme",
     "Server",
     "Signs",
-    "SignsOrFloats",
     "Span",
     "SummedCoordinates",
     "Synchronization",

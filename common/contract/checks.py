@@ -13,9 +13,12 @@ import numpy as np
 from ..arguments import at_least
 from ..errors import UserError
 from ..messages.codec import Codec
+from ..record_format import EVENTS
 from ..sync.asynchronous import Unlocked
+from ..sync.synchronization import Synchronization
 from .hyperparameters import feature, kinds_of, undeclared
 from .rounding import rounded
+from .rounds import Kind
 from .scheme import Scheme
 from .views import check_names
 
@@ -26,6 +29,10 @@ MOVED = {
     "warmup_updates": "warm_start",
     "cancels_late": "cancel_late",
 }
+
+
+# Members that follow from the kinds of rounds, which a scheme declares.
+OF_KINDS = "events", "sent_as_floats", "sends_in_turn"
 
 
 def check_kind(scheme: Any, usage: str) -> None:
@@ -77,6 +84,7 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
     scheme.sync.check(workers)
     _check_declared(scheme)
     _check_moved(scheme)
+    _check_kinds(scheme)
     _check_messages(scheme)
     numbers = scheme.worker_numbers()
     check_variables(
@@ -122,14 +130,52 @@ def _check_moved(scheme: Scheme) -> None:
             )
 
 
+def _check_kinds(scheme: Scheme) -> None:
+    """Refuse what follows from the kinds of rounds in place of them, kinds that are none, and codecs with memory."""
+    for name in OF_KINDS:
+        if getattr(type(scheme), name, None) is not getattr(Scheme, name, None):
+            raise UserError(
+                f"{scheme.name}: {name} follows from the kinds of its rounds: declare these instead, as in "
+                'kinds = {"push": Kind(answered=False), "pull": Kind(sends=False)}'
+            )
+    kinds = scheme.kinds.values() if isinstance(scheme.kinds, Mapping) else ()
+    if not kinds or not all(isinstance(kind, Kind) for kind in kinds):
+        raise UserError(
+            f'{scheme.name}: kinds must be a mapping of names to Kind, as in {{"push": Kind(answered=False)}}. '
+            f"Received: {scheme.kinds}"
+        )
+    for name, kind in scheme.kinds.items():
+        if not (isinstance(name, str) and name.isascii() and name.isidentifier()):
+            raise UserError(f"{scheme.name}: the name of a kind of rounds must be an identifier. Received: {name!r}")
+        if name in EVENTS and kind.event != name:
+            raise UserError(
+                f"{scheme.name}: a kind of rounds with the name of an event is this event. Received: {name}: {kind}"
+            )
+        if not (kind.sends or kind.answered):
+            raise UserError(f"{scheme.name}: a round sends a message or asks for the center. Received: {name}: {kind}")
+        if kind.codec is not None and kind.codec.remembers:
+            raise UserError(
+                f"{scheme.name}: the codec of a kind of rounds keeps no variables: return it from codec, for "
+                f"all kinds. Received: {name}: codec={type(kind.codec).__name__}"
+            )
+
+    if scheme.events != {"exchange"} and type(scheme.sync).push is Synchronization.push:
+        raise UserError(
+            f"{scheme.name}: only an asynchronous rule has rounds without a message or a reply: use sync = Async(). "
+            f"Received: sync = {type(scheme.sync).__name__}(), events {', '.join(sorted(scheme.events))}"
+        )
+
+
 def _check_messages(scheme: Scheme) -> None:
     """Check the codecs and scalars of messages and replies, and the number of messages per update."""
-    name, sync, codecs = scheme.name, scheme.sync, (scheme.codec, scheme.reply_codec)
-    if scheme.reply_codec.remembers:
-        raise UserError(
-            f"{name}: a codec of replies keeps no variables, for a reply has many readers. Received: "
-            f"reply_codec={type(scheme.reply_codec).__name__}"
-        )
+    name, sync = scheme.name, scheme.sync
+    codecs = [codec for kind in scheme.kinds for codec in scheme.codecs(kind)]
+    for kind in scheme.kinds:
+        if (reply := scheme.codecs(kind)[1]).remembers:
+            raise UserError(
+                f"{name}: a codec of replies keeps no variables, for a reply has many readers. Received: "
+                f"reply_codec={type(reply).__name__}"
+            )
     if scheme.scalars and (not sync.uses_ps or scheme.sparse):
         why = "without a ps" if not sync.uses_ps else "of a scheme with sparse = True"
         raise UserError(f"{name}: messages {why} are vectors alone. Received: scalars={scheme.scalars}")
@@ -158,7 +204,7 @@ def _check_messages(scheme: Scheme) -> None:
     if not sync.uses_ps and {*map(type, codecs)} != {Codec}:
         raise UserError(
             f"{name}: without a ps vectors travel as they are: leave the codec out. Received: "
-            f"codec={type(scheme.codec).__name__}, reply_codec={type(scheme.reply_codec).__name__}"
+            f"codecs {', '.join(sorted({type(codec).__name__ for codec in codecs}))}"
         )
     count = sync.messages_per_update
     if count > 1 and (sync.waits or isinstance(sync, Unlocked) or scheme.sparse):

@@ -425,7 +425,7 @@ def rounded(scheme: Scheme, codec: str) -> Scheme:
     own = (kind.codec, kind.reply_codec) != (Scheme.codec, Scheme.reply_codec)
     if own or type(scheme.codec) is not Codec:
         raise UserError(f"{name} has a codec of its own: leave codec out. Received: codec={codec}")
-    if kind.sends_in_turn:
+    if scheme.sends_in_turn:
         raise UserError(f"{name} sends several vectors in turn: leave codec out. Received: codec={codec}")
     if kind.sends_params and not compressor.fits_parameters:
         fitting = ", ".join(name for name, other in CODECS.items() if other.fits_parameters)

@@ -1,17 +1,48 @@
-"""The rounds of a worker in compact form: a repeated pattern is stored once, whatever the length of a run."""
+"""The rounds of a worker, and their kinds: what a worker and the server exchange at the end of a round.
+
+The rounds of a run are kept in compact form: a repeated pattern is stored once, whatever the length of the run.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ..messages.codec import Codec
 from ..sync.store import Event
 
 ENDLESS = 2 * 10**12  # local steps of a worker whose last step is not known: more than any run may have
 
-Round = tuple[int, Event]  # local steps, and the event at the end
+Round = tuple[int, str]  # local steps, and the kind by its name
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a worker and the server exchange at the end of a round, see `Scheme.kinds`.
+
+    Attributes:
+        sends: False if the worker sends no message, and asks for the center alone.
+        answered: False if the worker waits for no reply, but for the acknowledgement alone.
+        codec: encoding of the message; the scheme's if not given.
+        reply_codec: encoding of the reply; the scheme's if not given.
+    """
+
+    sends: bool = True
+    answered: bool = True
+    codec: Codec | None = None
+    reply_codec: Codec | None = None
+
+    @property
+    def event(self) -> Event:
+        """The event on the server, as the record names it."""
+        return ("exchange" if self.answered else "push") if self.sends else "pull"
+
+
+# The kinds with these names send the same message; one of any other name has a message of its own.
+USUAL = {"exchange": Kind(), "push": Kind(answered=False), "pull": Kind(sends=False)}
 
 
 @dataclass(frozen=True)
@@ -25,10 +56,10 @@ class Rounds:
     parts: tuple[tuple[Sequence[Round], int], ...] = ()
 
     @classmethod
-    def even(cls, steps: int, period: int) -> Rounds:
-        """Build rounds of one period each, ending with exchanges; the last is shorter if the steps are no multiple."""
+    def even(cls, steps: int, period: int, kind: str = "exchange") -> Rounds:
+        """Build rounds of one kind, of one period each; the last is shorter if the steps are no multiple."""
         whole, rest = divmod(steps, period)
-        return cls(((((period, "exchange"),), whole),)) + cls(((((rest, "exchange"),), min(rest, 1)),))
+        return cls(((((period, kind),), whole),)) + cls(((((rest, kind),), min(rest, 1)),))
 
     @classmethod
     def even_share(cls, steps: int, period: int, share: float) -> Rounds:
@@ -60,14 +91,17 @@ class Rounds:
         return sum(len(pattern) * times for pattern, times in self.parts)
 
     @property
-    def messages(self) -> int:
-        """Number of rounds that end with a message."""
-        return sum(sum(event != "pull" for _, event in pattern) * times for pattern, times in self.parts)
-
-    @property
     def longest(self) -> int:
         """Local steps of the longest round, or 0."""
         return max((steps for pattern, times in self.parts if times for steps, _ in pattern), default=0)
+
+    def kinds(self, done: float = math.inf) -> Counter[str]:
+        """Return the number of rounds of each kind among the first `done`, or among all."""
+        found: Counter[str] = Counter()
+        for pattern, cycles, more in self._first(done):
+            for length, times in ((len(pattern), cycles), (more, 1)):
+                found.update({kind: times * number for kind, number in Counter(k for _, k in pattern[:length]).items()})
+        return +found
 
     def first(self, number: int) -> Rounds:
         """Return the first `number` rounds."""
@@ -84,9 +118,14 @@ class Rounds:
     def steps(self, done: float = math.inf) -> int:
         """Return the local steps of the first `done` rounds, or of all."""
         total = 0
+        for pattern, cycles, more in self._first(done):
+            total += cycles * sum(steps for steps, _ in pattern) + sum(steps for steps, _ in pattern[:more])
+        return total
+
+    def _first(self, done: float) -> Iterator[tuple[Sequence[Round], int, int]]:
+        """Yield for each pattern how often the first `done` rounds have it, and how many more of its rounds."""
         for pattern, times in self.parts:
             here = int(min(done, len(pattern) * times))
             done -= here
             cycles, more = divmod(here, len(pattern)) if pattern else (0, 0)
-            total += cycles * sum(steps for steps, _ in pattern) + sum(steps for steps, _ in pattern[:more])
-        return total
+            yield pattern, cycles, more

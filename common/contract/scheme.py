@@ -24,12 +24,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self, final
 
 from ..arguments import CheckedCall
+from ..errors import UserError
 from ..messages.codec import Codec
 from ..sources import docstring, headline
 from ..sync.asynchronous import Async
+from ..sync.store import Event
 from ..sync.synchronization import Synchronization
 from .hyperparameters import check_fields, declared, rates_of
-from .rounds import Event, Rounds
+from .rounds import USUAL, Kind, Rounds
 from .views import Server, Tensor, Worker
 
 WORKER_RULES = ("local_variables", "gradient_point", "local_step", "message", "on_reply")
@@ -117,8 +119,12 @@ class Scheme(CheckedCall):
         """
         return declared(self, "delay", 0)
 
+    # The kinds of rounds by name, as `rounds` and `worker.kind` have them; a property if they depend on a
+    # hyperparameter. `exchange` and `push` send the same message; one of any other name has a message of its own.
+    kinds: ClassVar[Mapping[str, Kind]] = {"exchange": Kind()}
+
     def rounds(self, steps: int, done: int = 0, worker: int = 0) -> Rounds:
-        """Return the rounds of a worker in a run of `steps` local steps: the steps of each, and the event at its end.
+        """Return the rounds of a worker in a run of `steps` local steps: the steps of each, and the name of its kind.
 
         Workers may have different numbers and lengths of rounds, and make different numbers of steps in all. With a
         barrier the others continue without a worker that has finished; without a ps the numbers must be equal.
@@ -190,20 +196,6 @@ class Scheme(CheckedCall):
     # Rounds and messages of few schemes.
 
     exchange_first: ClassVar[bool] = False  # a worker exchanges after its first gradient, and then makes its steps
-
-    @property
-    def events(self) -> frozenset[Event]:
-        """The kinds of event with which rounds may end."""
-        return frozenset({"exchange"})
-
-    def sent_as_floats(self, rounds: int) -> int:
-        """Return how many messages of a worker's first `rounds` are sent as floats, and their replies, too.
-
-        The others have the bytes of the codecs, which take both (`SignsOrFloats`). For schemes with a ps. Default: 0.
-        """
-        return 0
-
-    sends_in_turn: ClassVar[bool] = False  # messages have several vectors in turn: no codec, and no worker falls behind
 
     def message_sizes(self, shapes: Sequence[tuple[int, ...]]) -> Sequence[int]:
         """Return the elements of what a worker sends in a round: of each `worker.mean`, then of message and reply.
@@ -280,6 +272,35 @@ class Scheme(CheckedCall):
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @final
+    def kind_of(self, name: str) -> Kind:
+        """Return the kind of rounds with this name; `UserError` if the class declares none."""
+        if name not in self.kinds:
+            raise UserError(
+                f"{self.name}: each round must be of one of the kinds that the class declares, as in "
+                f'kinds = {{"push": Kind(answered=False), "pull": Kind(sends=False)}}. Received: a round of the kind '
+                f"{name!r}, kinds: {', '.join(map(repr, self.kinds))}"
+            )
+        return self.kinds[name]
+
+    @property
+    @final
+    def events(self) -> frozenset[Event]:
+        """The events on the server with which rounds may end."""
+        return frozenset(kind.event for kind in self.kinds.values())
+
+    @final
+    def codecs(self, kind: str) -> tuple[Codec, Codec]:
+        """Return the codecs of messages and of replies in the rounds of a kind."""
+        own = self.kinds[kind]
+        return own.codec or self.codec, own.reply_codec or self.reply_codec
+
+    @property
+    @final
+    def sends_in_turn(self) -> bool:
+        """True if messages have several vectors in turn: no codec can remember them, and no worker may fall behind."""
+        return not self.kinds.keys() <= USUAL.keys()
 
     @property
     @final

@@ -40,6 +40,8 @@ class Worker(SimpleNamespace):
     step: Tensor
     """Local steps that this worker has done, an int64 scalar: in `local_step` the number of the step, from 0; in
     `message` and `on_reply` the steps so far. A restarted or resumed worker continues to count."""
+    kind: str
+    """The kind of this round, a name in `Scheme.kinds`: not a tensor, so that `if worker.kind == "push"` is fine."""
     steps: Tensor
     """Local steps of this round, a float scalar, see `Scheme.rounds`; by default the period, or fewer at the end."""
     loss: Tensor

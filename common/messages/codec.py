@@ -277,27 +277,3 @@ class ScaledSigns(Signs):
     def bytes(self, sizes: Sequence[int]) -> float:
         """Return the bytes of `Signs`, and of an index and a float for each variable and each cut between slices."""
         return super().bytes(sizes) + (INDEX_BYTES + FLOAT_BYTES) * (self.variables + len(sizes) - 1)
-
-
-@dataclass(frozen=True)
-class SignsOrFloats(ScaledSigns):
-    """`ScaledSigns` of vectors of that kind, and any other vector as it is: the one of both that has fewer bytes.
-
-    `bytes` are those of signs. `Scheme.sent_as_floats` has the number of messages that are none.
-    """
-
-    def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
-        """Return what `ScaledSigns` does, or no signs, no indices, and the vector in place of the magnitudes."""
-        signs, begins, sizes = super().encode(vector, variables)
-        number = tf.size(signs) + (INDEX_BYTES + FLOAT_BYTES) * tf.size(sizes)
-        short = number <= FLOAT_BYTES * int(vector.shape[0])
-        either = tf.concat([tf.fill(tf.shape(sizes), short), tf.fill(tf.shape(vector), ~short)], 0)
-        parts = [tf.boolean_mask(part, tf.fill(tf.shape(part), short)) for part in (signs, begins)]
-        return [*parts, tf.boolean_mask(tf.concat([sizes, vector], 0), either)]
-
-    def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
-        """Return signs times magnitudes, or the vector."""
-        signs, begins, sizes = wire
-        filled = tf.concat([signs, tf.zeros([-(-size // 4)], tf.uint8)], 0)[: -(-size // 4)]
-        values = tf.concat([sizes, tf.zeros([size])], 0)[:size]
-        return tf.where(tf.size(signs) > 0, super().decode([filled, begins, sizes], size), values)

@@ -50,6 +50,9 @@ class Encoder:
         """The codec's variables by name, one for each slice."""
         return {name: [getattr(own, name) for own in self.variables] for name in vars(self.variables[0])}
 
-    def encode(self, message: Any) -> list[Any]:
-        """Return the encoded slices of a message, a list of tensors for each slice."""
-        return [*self.codec.send(message, self.sizes, self.variables, self.worker)]
+    def encode(self, message: Any, codec: Codec) -> list[Any]:
+        """Return the encoded slices of a message, a list of tensors for each slice.
+
+        `codec` is that of the worker, whose variables these are, or another one without variables.
+        """
+        return [*codec.send(message, self.sizes, self.variables, self.worker)]

@@ -51,6 +51,7 @@ class Center:
         messages: number of accepted messages, if several make an update together.
         apart: False if workers and ps are one process; else the times of a round travel at the end of its message.
         replies_center: True if all replies that have been built are the unchanged center.
+        encodes_replies: True if a codec encodes replies.
     """
 
     snapshots: SnapshotBuffer | None = None
@@ -76,6 +77,7 @@ class Center:
         self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
         self.sizes, self.shapes, self.scheduled = [size for own in sizes for size in own], shapes, scheme.scheduled
         self.device, self.replies_center = devices[0], True  # the device of the versions
+        self.encodes_replies = any(type(scheme.codecs(kind)[1]) is not Codec for kind in scheme.kinds)
         self.initial = [self.client.feed(tf.float32, [size]) for size in self.sizes]
         with tf.device(self.device):
             self.version = tf.Variable(tf.constant(0, tf.int64), name="version")
@@ -128,7 +130,8 @@ class Center:
         if isinstance(message.vector, list):
             return slot, self.each_slice(lambda _, u: Message(tf.identity(u)), message.vector)
         encoder = slot.encoder or self.encoder("codec")  # a sender that is no worker has no codec variables
-        wires = [[*wire] for wire in encoder.encode(message.vector)]
+        codec = slot.codecs[0] if slot.codecs else self.codec
+        wires = [[*wire] for wire in encoder.encode(message.vector, codec)]
         joins_times = self.apart and slot.times is not None and _is_short(wires[0][0])  # else they travel by themselves
         if joins_times:
             wires[0][0] = with_times(wires[0][0], slot.times)
@@ -141,7 +144,7 @@ class Center:
 
         def decode(part: Slice, wire: Sequence[Any]) -> Message:
             scalars = tf.nest.map_structure(tf.identity, message.scalars)  # sends all of them to each ps task
-            return Message(self.codec.decode(wire, self.sizes[part.index]), scalars)
+            return Message(codec.decode(wire, self.sizes[part.index]), scalars)
 
         return slot, self.each_slice(decode, arrived)
 
@@ -163,9 +166,13 @@ class Center:
         arrived = [[*map(self.transport.receive, wire)] for wire in wires]
         return joined([codec.decode(*pair) for pair in zip(arrived, self.sizes, strict=True)])
 
-    def reply(self, replies: Sequence[Any]) -> Any:
-        """Send the slices of a reply, with the scheme's codec, to the caller's device; returns one vector."""
-        return self.bring(replies, self.scheme.reply_codec)
+    def reply(self, replies: Sequence[Any], slot: Any = None) -> Any:
+        """Send the slices of a reply to the caller's device; returns one vector.
+
+        The codec is that of the round of the worker in `slot`, or else the scheme's.
+        """
+        codecs = None if slot is None else slot.codecs
+        return self.bring(replies, codecs[1] if codecs else self.scheme.reply_codec)
 
     def read(self, name: str = "center") -> list[Any]:
         """Read the slices of the center, or of its `average`."""

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from ..contract.scheme import Scheme
 from ..errors import UserError
-from ..messages.codec import Codec
 from ..messages.cut import Cut
 from ..messages.ops import clock, is_finite, queue, when
 from ..sync.store import Event, Message, WorkerSlot
@@ -107,8 +106,8 @@ class ParameterServer:
     def share(self, reply: Any) -> Any:
         """Return a slice of a reply for several workers: the same, or a copy in memory that all of them read."""
         # An encoded reply is another tensor: sharing the plain one is of no use.
-        plain = type(self.scheme.reply_codec) is Codec
-        return self.center.transport.share(reply) if plain and self.scheme.elementwise else reply
+        plain = self.scheme.elementwise and not self.center.encodes_replies
+        return self.center.transport.share(reply) if plain else reply
 
     @contextmanager
     def event(

@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..contract.rounds import USUAL
 from ..contract.scheme import Scheme
 from ..messages.codec import FLOAT_BYTES, Codec
+from ..sync.store import Event
 
 LAYERS = 24  # of a model of which only the number of parameters is known
 
@@ -21,11 +23,11 @@ def square_layers(parameters: int, layers: int = LAYERS) -> list[tuple[int, ...]
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of each kind of event of `trace.EVENTS`, to the center and back.
+    """Bytes of the rounds of each kind, and of the events that end none, to the center and back.
 
     Args:
         scheme: the algorithm.
-        codec: codec of its messages.
+        codec: codec of its messages, but of those in kinds of rounds that have one of their own.
         workers: number of workers, W.
         sizes: sizes of the slices of the center.
         state_size: S, floats of the model's non-trainable state, which are sent with each message.
@@ -41,7 +43,10 @@ class Traffic:
 
     @property
     def vectors(self) -> Sequence[float]:
-        """Bytes of each vector that a worker sends in a round: without a ps, of each mean of `Scheme.message_sizes`."""
+        """Bytes of each vector that a worker sends in a round: without a ps, of each mean of `Scheme.message_sizes`.
+
+        These, `message` and `reply` are those of kinds of rounds without codecs of their own.
+        """
         scalars = len(self.scheme.scalars) * len(self.sizes) if self.scheme.sync.uses_ps else 0  # each slice gets all
         *means, last = self._message_sizes()
         message = self.codec.bytes(self._slices(last)) + FLOAT_BYTES * (scalars + self.state_size)
@@ -60,10 +65,18 @@ class Traffic:
         return FLOAT_BYTES * sum(means) + codec.bytes(self._slices(last))
 
     @property
-    def floats(self) -> tuple[float, float]:
-        """Bytes of a message and of its reply that are sent as floats, see `Scheme.sent_as_floats`."""
-        plain = replace(self, codec=Codec())
-        return plain.message, plain.center
+    def apart(self) -> Mapping[str, tuple[float, float]]:
+        """Bytes of message and reply of each kind of rounds that has codecs of its own."""
+        kinds = self.scheme.kinds.items()
+        found = {
+            name: self._with(kind.codec, kind.reply_codec) for name, kind in kinds if kind.codec or kind.reply_codec
+        }
+        return {name: (own.message, own.reply) for name, own in found.items()}
+
+    def _with(self, codec: Codec | None, reply_codec: Codec | None) -> Traffic:
+        """Return the traffic with other codecs of the scheme, if they are given."""
+        scheme = self.scheme.but(reply_codec=reply_codec or self.scheme.reply_codec)
+        return replace(self, scheme=scheme, codec=codec.for_model(len(self.shapes)) if codec else self.codec)
 
     @property
     def center(self) -> float:
@@ -71,37 +84,32 @@ class Traffic:
         return 0 if self.codec.reads else FLOAT_BYTES * sum(self.sizes)
 
     @property
-    def of_events(self) -> Mapping[str, tuple[float, float]]:
-        """Bytes up and down by name of the event."""
+    def of_kinds(self) -> Mapping[str, tuple[float, float]]:
+        """Bytes up and down of a round by the name of its kind, and of each event that ends no round, by its name."""
+        apart, kinds = self.apart, {**USUAL, **self.scheme.kinds}
+        of_rounds = {
+            name: self._of_event(kind.event, *apart.get(name, (self.message, self.reply)))
+            for name, kind in kinds.items()
+        }
+        # No worker sends or receives what travels up or down between servers.
+        return {**of_rounds, "join": (0, self.center), **dict.fromkeys(("up", "down"), (0, 0))}
+
+    def _of_event(self, event: Event, message: float, reply: float) -> tuple[float, float]:
+        """Return the bytes up and down of an event with a message and a reply of these bytes."""
         sync = self.scheme.sync
         up, down = sync.traffic(self.workers)
         asked, read = self.codec.reads or (0, 0)
-        message, reply = self.message, self.reply
         if sync.is_collective and not sync.gossips:
             *means, last = self.vectors
             first, second = halves(last, reply - sum(means), self.workers)
             message, reply = sum(means) + first, sum(means) + second
-        return {
-            "exchange": (up * message, down * reply),
-            "push": (up * self.message + asked, read),
-            "pull": (0, self.center),
-            "join": (0, self.center),
-            **dict.fromkeys(("up", "down"), (0, 0)),  # no worker sends or receives them
-        }
+        of_events = {"exchange": (up * message, down * reply), "push": (up * message + asked, read)}
+        return of_events.get(event, (0, self.center))
 
-    def moved(self, number: Mapping[str, int], as_floats: int = 0) -> tuple[float, float]:
-        """Return the bytes up and down of events, given the number of each kind.
-
-        Args:
-            number: events by name.
-            as_floats: exchanges among them that were sent as floats.
-        """
-        of_events = self.of_events
-        coded = [sum(number[event] * of_events[event][way] for event in number) for way in (0, 1)]
-        up, down = (
-            total + as_floats * (floats - one)
-            for total, floats, one in zip(coded, self.floats, of_events["exchange"], strict=True)
-        )
+    def moved(self, number: Mapping[str, int]) -> tuple[float, float]:
+        """Return the bytes up and down of rounds and other events, given their numbers as in `of_kinds`."""
+        of_kinds = self.of_kinds
+        up, down = (sum(number[name] * of_kinds[name][way] for name in number) for way in (0, 1))
         return up, down
 
     def _message_sizes(self) -> Sequence[int]:

@@ -68,7 +68,7 @@ class Async(Synchronization):
                 # is still being sent, and would have to copy it before it writes.
                 replies = ps.center.each_slice(lambda _, reply: ps.share(reply), replies)
             ps.center.note_pull(slot)
-        return ps.center.reply(replies)
+        return ps.center.reply(replies, slot)
 
     def push(self, ps: Store, slot: WorkerSlot, message: Message) -> None:
         """Lock, take the staleness, update, count the version, unlock."""

@@ -70,7 +70,7 @@ class InSets(Synchronization):
         with ps.transactions.lock(after=[token]) if self._has_late(ps) else tf.control_dependencies([token]):
             ps.center.note_pull(slot)
             replies = ps.center.each_slice(lambda _, variable: tf.identity(variable), reply_variables)
-        return ps.center.reply(replies)
+        return ps.center.reply(replies, slot)
 
     def _tolerates(self, ps: Store) -> bool:
         """Return True if the scheme leaves out messages that are not finite, see `Scheme.most_hostile`."""

@@ -43,7 +43,7 @@ class Bounded(Synchronization):
         with ps.transactions.lock(after=[token]):
             ps.center.note_pull(slot)
             replies = ps.center.each_slice(lambda part, _: part.center.read_value())
-        return ps.center.reply(replies)
+        return ps.center.reply(replies, slot)
 
     def awaited(self, ps: Store) -> Tensor:
         """Return flags [W] of the workers that are too far behind a waiting worker."""

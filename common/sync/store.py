@@ -55,7 +55,7 @@ slice in `each_slice`.
                                                             worker in `slot` or of a set; returns the reply
     count_updates(number)                   add to the version, and return it
     note_pull(slot)                         record that this worker has pulled the present center
-    reply(replies)                          a reply as one vector [P] on the caller's device
+    reply(replies, slot)                    a reply to that worker as one vector [P] on the caller's device
     after_update(version, clock, state)     without a ps: update the average, and take a snapshot if one is due
 
 `ps.journal`, the record:
@@ -114,6 +114,7 @@ class WorkerSlot:
         tokens: the queue of the worker's tokens on that device.
         incarnation: incarnation of the holder, [2]: its number, given when it joined, and a 1. Others are refused.
         encoder: encoder of the holder's messages, see `messages.encoder`; None for a sender that is no worker.
+        codecs: codecs of the message and of the reply, of a round; None outside of rounds, and where there is no ps.
         mail: queues to and from the other workers, see `messages.channels`, or the parameters of all, see
             `messages.copies`; for rules without a parameter server.
         times: times of the round whose message is sent, [4], see `server.trace`; None outside of rounds.
@@ -125,6 +126,7 @@ class WorkerSlot:
     tokens: Any
     incarnation: Tensor
     encoder: Any = None
+    codecs: tuple[Any, Any] | None = None
     mail: Any = None
     times: Tensor = None
     round: Tensor = None

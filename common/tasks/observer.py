@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -89,15 +90,17 @@ class Figures:
             plan.steps(int(n)) * int(times) for n, times in zip(*np.unique(rounds, return_counts=True), strict=True)
         )
 
-    def _sent_as_floats(self, rounds: np.ndarray) -> int:
-        """Return the messages that all workers have sent as floats, given the rounds of each, [W]."""
-        count = self.plan.scheme.sent_as_floats
-        return sum(count(int(n)) * int(times) for n, times in zip(*np.unique(rounds, return_counts=True), strict=True))
+    def _kinds(self, rounds: np.ndarray) -> Counter[str]:
+        """Return the rounds of each kind that all workers have made, given the rounds of each, [W]."""
+        plans = self.plans * (len(rounds) // len(self.plans))
+        return sum((plan.kinds(int(n)) for plan, n in zip(plans, rounds, strict=True)), Counter())
 
     def _bytes(self, seen: Tally) -> dict[str, int]:
         """Return the bytes that workers have pushed and pulled so far."""
-        number: dict[str, int] = dict(zip(EVENTS, seen.kinds.tolist(), strict=True))
-        pushed, pulled = self.traffic.moved(number, self._sent_as_floats(seen.rounds))
+        number: Counter[str] = Counter(dict(zip(EVENTS, seen.kinds.tolist(), strict=True)))
+        if self.plan.scheme.sends_in_turn:  # then events do not tell the kinds of rounds
+            number = Counter(join=number["join"]) + self._kinds(seen.rounds)
+        pushed, pulled = self.traffic.moved(number)
         begun = self.plan.workers * self.traffic.center if self.plan.scheme.sync.uses_ps else 0
         return {"bytes_pushed": int(pushed), "bytes_pulled": int(begun + pulled)}
 

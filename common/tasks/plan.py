@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..contract.rounds import ENDLESS, Event, Rounds
+from ..contract.rounds import ENDLESS, Rounds
 from ..contract.scheme import Scheme
 from ..data.dataset import batches, client_batches, drawn_clients, leaves, num_examples, number_of_clients, shard_rows
 from ..errors import UserError
@@ -53,7 +53,7 @@ class Plan:
     shares: Sequence[int] = ()
 
     def rounds(self, worker: int) -> Rounds:
-        """Return the rounds of a worker: the local steps of each, and the event that ends it."""
+        """Return the rounds of a worker: the local steps of each, and its kind."""
         if self.options.schedule:
             number = self.options.schedule.count(worker)
             whole = self.scheme.rounds((number + 1) * self.scheme.period, 0, worker)
@@ -88,12 +88,18 @@ class Plan:
         rounds = self.all_rounds
         if all(own is rounds[0] for own in rounds):
             return self.scheme.period
-        return sum(own.steps() for own in rounds) / max(1, sum(own.messages for own in rounds))
+        return sum(own.steps() for own in rounds) / max(1, sum(map(self._messages, rounds)))
+
+    def _messages(self, rounds: Rounds) -> int:
+        """Return how many of these rounds end with a message."""
+        return sum(number for kind, number in rounds.kinds().items() if self.scheme.kinds[kind].sends)
 
     def check(self) -> None:
         """Raise `UserError` if workers cannot do the rounds of the scheme."""
         name, sync, rounds = self.scheme.name, self.scheme.sync, self.all_rounds
         longest, numbers = max(own.longest for own in rounds), [len(own) for own in rounds]
+        for kind in {kind for own in rounds for kind in own.kinds()}:
+            self.scheme.kind_of(kind)
         if sync.exchanges and longest > self.scheme.period:
             raise UserError(
                 f"{name}: no round may be longer than the period of the scheme. Received: a round of {longest} steps, "
@@ -117,7 +123,7 @@ class Plan:
         """Number of updates of the center, if no message is dropped."""
         if not self.scheme.sync.exchanges:
             return self.steps
-        messages = sum(rounds.messages for rounds in self.all_rounds)
+        messages = sum(map(self._messages, self.all_rounds))
         return round(messages * self.scheme.sync.updates_per_round(self.workers) / self.workers)
 
     def multiples(self, floats: int) -> tuple[int, int] | None:
@@ -164,8 +170,8 @@ class Plan:
         rows = self.shards()[worker] if self.options.participation is None else self.shards().ravel()
         return [array[rows] for array in leaves(self.data)]
 
-    def batches(self, worker: int, done: int = 0) -> Iterator[tuple[np.ndarray, Event]]:
-        """Yield the rounds of a worker after the first `done`: the batches, [steps, batch size] rows, and the event."""
+    def batches(self, worker: int, done: int = 0) -> Iterator[tuple[np.ndarray, str]]:
+        """Yield the rounds of a worker after the first `done`: the batches, [steps, batch size] rows, and the kind."""
         rounds, size, seed = self.rounds(worker), self.options.batch_size, self.options.seed
         shard = 0 if callable(self.data) else num_examples(self.data) // self.clients
         if self.options.participation is not None:
@@ -175,8 +181,8 @@ class Plan:
             streams = itertools.repeat(itertools.repeat(np.zeros(size, np.int32)))
         else:
             streams = itertools.repeat(batches(shard, size, worker, seed, rounds.steps(done)))
-        for (steps, event), stream in zip(rounds.after(done), streams, strict=False):
-            yield np.stack(list(itertools.islice(stream, steps))), event
+        for (steps, kind), stream in zip(rounds.after(done), streams, strict=False):
+            yield np.stack(list(itertools.islice(stream, steps))), kind
 
 
 def round_number(most: int) -> int:

@@ -18,7 +18,6 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
-from ..contract.rounds import Event
 from ..lazy import tf
 from ..server.answers import Drained, Joined, PausedWorkers, Positions, WorkerFlags
 from ..sync import losses
@@ -422,13 +421,13 @@ def operations_of(kinds: Sequence[type], part: Any, device: str, sees_waiting: b
 
 
 def rounds_of(worker: Any, batch_size: int, counts: set[int]) -> dict[str, Operation]:
-    """Build the rounds of a worker, for each event and each number of rounds in a call."""
+    """Build the rounds of a worker, for each kind and each number of rounds in a call."""
     operations = {}
     for count in sorted(counts):
         rows, before = _place(tf.int32, [count, None, batch_size]), _place(tf.int64, [4])
-        for event in sorted(worker.scheme.events):
-            rounds = Operation(traced(worker.rounds, rows, event, before), (rows, before))
-            operations[name_of_rounds(event, count)] = rounds
+        for kind in worker.scheme.kinds:
+            rounds = Operation(traced(worker.rounds, rows, kind, before), (rows, before))
+            operations[name_of_rounds(kind, count)] = rounds
     return operations
 
 
@@ -458,9 +457,9 @@ def name_of_carrier(action: str, number: int) -> str:
     return f"{action}_{number}"
 
 
-def name_of_rounds(event: Event, count: int) -> str:
-    """Return the name of the operation that makes `count` rounds which end with this event."""
-    return f"rounds_{event}_{count}"
+def name_of_rounds(kind: str, count: int) -> str:
+    """Return the name of the operation that makes `count` rounds of this kind."""
+    return f"rounds_{kind}_{count}"
 
 
 def _place(kind: Any, shape: Any) -> Any:

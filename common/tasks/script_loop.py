@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from ..contract.rounds import Event
 from ..errors import Interrupted, WaitTimeout
 from ..lazy import tf
 from .progress import Progress
@@ -194,12 +193,12 @@ class ScriptLoop(WorkerLoop):
             self.handoff.stand()
         super()._finish()
 
-    def _call(self, event: Event, *batches: np.ndarray) -> None:
+    def _call(self, kind: str, *batches: np.ndarray) -> None:
         """Run one round; raises `Left` if the script has left before its first step."""
         (rows,) = batches
         before = self.progress.rounds, self.progress.steps, *self.progress.end
         number = np.full_like(rows, self.handoff.begin_call())  # in place of rows: the data are the script's
-        call = partial(self.calls.rounds, event, number[None], before)
+        call = partial(self.calls.rounds, kind, number[None], before)
         try:
             if self.calls.graph.sees_waiting:
                 done = self.barrier.first(call)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..contract.rounds import Event
 from ..errors import WaitTimeout
 from ..lazy import tf
 from ..server.answers import LAST, NEVER, Joined
@@ -73,7 +72,7 @@ class WorkerCalls(Calls, WorkerRequests, StreamRequests, LossRequests):
 
     def _use(self, session: Any) -> None:
         super()._use(session)
-        self._callables: dict[tuple[Event, int], Callable[..., Done]] = {}  # each made at its first use
+        self._callables: dict[tuple[str, int], Callable[..., Done]] = {}  # each made at its first use
 
     def prepare(self, data: Sequence[np.ndarray]) -> None:
         """Make the local variables; `data` are the arrays of this worker's shard."""
@@ -167,17 +166,17 @@ class WorkerCalls(Calls, WorkerRequests, StreamRequests, LossRequests):
 
     # Rounds.
 
-    def rounds(self, event: Event, batches: np.ndarray, before: Before = NEW) -> Done:
+    def rounds(self, kind: str, batches: np.ndarray, before: Before = NEW) -> Done:
         """Run rounds in one call, which ends with its rounds: for the limit of the wait see `worker_recovery`.
 
         Args:
-            event: the event that ends each of them.
+            kind: their kind.
             batches: rows of the shard, [rounds, steps, batch size].
             before: rounds and local steps that this worker has done, and the end of its last round.
         """
         options, began = tf.compat.v1.RunOptions(timeout_in_ms=UNLIMITED_MS), awake.now()
         try:
-            return self._callable(event, len(batches))(batches, before, options)
+            return self._callable(kind, len(batches))(batches, before, options)
         finally:
             self.longest = max(self.longest, awake.now() - began)
 
@@ -197,11 +196,11 @@ class WorkerCalls(Calls, WorkerRequests, StreamRequests, LossRequests):
         where = "at the barrier " if self.sync.waits else ""
         return WaitTimeout(f"worker {self.index} waited {self.limit:.0f} s {where}for {missing}")
 
-    def _callable(self, event: Event, count: int) -> Callable[..., Done]:
+    def _callable(self, kind: str, count: int) -> Callable[..., Done]:
         """Return a function that runs `count` rounds, given the batches, the counts before them, and run options."""
-        if (event, count) in self._callables:
-            return self._callables[event, count]
-        fetches, inputs = self.operations[name_of_rounds(event, count)]
+        if (kind, count) in self._callables:
+            return self._callables[kind, count]
+        fetches, inputs = self.operations[name_of_rounds(kind, count)]
         asked = [self.operations["_read_asked"].fetches] if self.listens else []  # read in parallel with the rounds
         feeds = [*inputs, *self.graph.identity]
         run = self.session.make_callable([*fetches, *asked], feeds, accept_options=True)
@@ -212,7 +211,7 @@ class WorkerCalls(Calls, WorkerRequests, StreamRequests, LossRequests):
             self._heed(int(asked[0]) if asked else NEVER)
             return Done(results[:, 0], results[:, 1], tuple(end.tolist()))
 
-        self._callables[event, count] = call
+        self._callables[kind, count] = call
         return call
 
     def refuse(self) -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ..contract.rounds import Event
 from ..errors import WaitTimeout
 from ..lazy import tf
 from ..reports import Report
@@ -149,12 +148,11 @@ class WorkerLoop:
             if self.progress.rounds == 0 and self.index != CHIEF and self.plan.scheme.sync.warm_start:
                 self._await_warmup()
             began, used = time.monotonic(), time.process_time()
-            batches, (event, *_) = zip(*chunk, strict=True)
-            if len(chunk) == count and len(set(map(len, batches))) == 1:
-                self._call(event, *batches)
+            if len(chunk) == count and len({(len(rows), kind) for rows, kind in chunk}) == 1:
+                self._call(chunk[0][1], *(rows for rows, _ in chunk))
             else:  # the graph has no call of these rounds together
-                for rows in batches:
-                    self._call(event, rows)
+                for rows, kind in chunk:
+                    self._call(kind, rows)
             if self.progress.rounds == 1:
                 self.report(event="first_update", worker=self.index)
             elif self.progress.rounds > first + 1:
@@ -176,10 +174,10 @@ class WorkerLoop:
         count = self.local.at_most(count)
         return count if self.carriers is None else self.carriers.begin(self.progress.rounds, count)
 
-    def _call(self, event: Event, *batches: np.ndarray) -> None:
-        """Run rounds of the same length in one call; `batches` are their rows, [steps, batch size] each."""
+    def _call(self, kind: str, *batches: np.ndarray) -> None:
+        """Run rounds of the same kind and length in one call; `batches` are their rows, [steps, batch size] each."""
         before = self.progress.rounds, self.progress.steps, *self.progress.end
-        call = partial(self.calls.rounds, event, np.stack(batches), before)
+        call = partial(self.calls.rounds, kind, np.stack(batches), before)
         if not self.calls.graph.sync.exchanges:
             done = call()
         elif self.calls.graph.sees_waiting and not self.calls.longest:

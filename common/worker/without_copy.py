@@ -9,7 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..contract.rounds import Event
 from ..contract.scheme import Scheme
 from ..server.answers import Joined
 from ..server.parameter_server import ParameterServer
@@ -40,12 +39,12 @@ class WithoutCopy:
         """Take a slot, without a pull; returns the results of `join`."""
         return self.ps.join(self.slot, recorded)[2]
 
-    def rounds(self, rows: Any, event: Event, before: Any) -> Any:
+    def rounds(self, rows: Any, kind: str, before: Any) -> Any:
         """Build several rounds into one call; returns the same as `DenseWorker.rounds`."""
         with tf.device(self.device):
             losses, end = [], before[2:]
             for r in range(rows.shape[0]):
-                self.view.round = self.view.step = before[0] + r
+                self.view.kind, self.view.round, self.view.step = kind, *[before[0] + r] * 2
                 loss, end = self.round(rows[r, 0], end, r == 0, r == rows.shape[0] - 1)
                 losses.append(loss)
             return tf.stack([tf.stack([loss, 1.0]) for loss in losses]), end

@@ -8,9 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..contract.rounds import Event
 from ..contract.scheme import Scheme
-from ..messages.codec import Codec
 from ..messages.cut import joined, parts_of
 from ..messages.ops import is_finite, when
 from ..server.answers import Joined
@@ -49,12 +47,12 @@ class DenseWorker(WorkerRules):
             self.replica.state.assign(state)
         return admitted
 
-    def rounds(self, rows: Any, event: Event, before: Any) -> Any:
-        """Build several consecutive rounds into one call.
+    def rounds(self, rows: Any, kind: str, before: Any) -> Any:
+        """Build several consecutive rounds of one kind into one call.
 
         Args:
             rows: the batches as numbers of examples, [rounds, steps, batch size].
-            event: the event at the end of each round.
+            kind: the name of their kind, see `Scheme.kinds`.
             before: rounds and local steps that the worker has done, then `RoundTimer.end` of its last round, [4] int64.
 
         Returns:
@@ -70,11 +68,11 @@ class DenseWorker(WorkerRules):
             for r in range(rows.shape[0]):
                 timer = RoundTimer(now, end)
                 done = before[0] + r, before[1] + tf.shape(rows, tf.int64)[1] * r
-                results.append(self.round(rows[r], event, timer, *done))
+                results.append(self.round(rows[r], kind, timer, *done))
                 now, end = timer.replied, timer.end
             return tf.stack(results), end
 
-    def round(self, rows: Any, event: Event, timer: RoundTimer, number: Any, first: Any) -> Any:
+    def round(self, rows: Any, kind: str, timer: RoundTimer, number: Any, first: Any) -> Any:
         """Build one round; it calls a method for each form that a round may have.
 
         A scheme with `exchange_first` exchanges after the first gradient, so the steps between a reply and the next
@@ -82,7 +80,7 @@ class DenseWorker(WorkerRules):
 
         Args:
             rows: the batches, [steps, batch size].
-            event: the event at the end of the round.
+            kind: the name of its kind.
             timer: takes the timestamps of the round.
             number: number of the round, from 0, an int64 scalar.
             first: number of its first local step, from 0, an int64 scalar.
@@ -94,12 +92,12 @@ class DenseWorker(WorkerRules):
         state_before = state.read_value()
         hide(self.views)
         steps = kept = tf.cast(tf.shape(rows)[0], tf.float32)
-        show(self.views, steps=steps, round=number, step=first)
+        show(self.views, kind=kind, steps=steps, round=number, step=first)
         if not scheme.sync.exchanges:
             total, kept = self._steps_alone(rows, timer, first)
         elif scheme.exchange_first:
             total, gradients = self._gradient(rows[0], timer.begun)  # at the parameters before the exchange
-            self._meet_server(scheme, event, timer, after=_parts(gradients))
+            self._meet_server(scheme, kind, timer, after=_parts(gradients))
             self._step(gradients)
             if self.period > 1:
                 total += self.local_steps(rows[1:], timer.replied, first + 1)
@@ -109,10 +107,10 @@ class DenseWorker(WorkerRules):
             total, fine = self._collective_round(scheme, rows, timer, first)
             kept *= tf.cast(fine, tf.float32)
         elif self.overlap:
-            total = self._overlapped_round(scheme, rows, timer, first)
+            total = self._overlapped_round(scheme, rows, timer, first, self._slot_of(kind))
         else:
             total = self.local_steps(rows, timer.begun, first)
-            self._meet_server(scheme, event, timer, total)
+            self._meet_server(scheme, kind, timer, total)
         if self.replica.model.state_size:
             if scheme.most_hostile(ps.num_workers):  # a hostile worker's statistics would be part of their mean
                 self.replica.keep_state(tf.reduce_all(tf.math.is_finite(state)), state_before)
@@ -121,21 +119,22 @@ class DenseWorker(WorkerRules):
         return tf.stack([total / (steps if scheme.sync.exchanges else kept), kept])
 
     def _meet_server(
-        self, scheme: Scheme, event: Event, timer: RoundTimer, total: Any = None, after: Sequence[Any] = ()
+        self, scheme: Scheme, kind: str, timer: RoundTimer, total: Any = None, after: Sequence[Any] = ()
     ) -> None:
         """Build the pull, push or exchange of a round.
 
         `total` is the sum of its losses, if its steps are done; a message leaves `after` these tensors.
         """
-        if event == "pull":
+        ends_with = scheme.kinds[kind]
+        if not ends_with.sends:
             with tf.control_dependencies([timer.send(total)]):
                 center = self.ps.pull(replace(self.slot, times=timer.times))
             with timer.reply():
                 self.on_reply(scheme, center)
             return
         message = timer.send(self.message(scheme, timer.begun, total), after=after)
-        slot = replace(self.slot, times=timer.times)
-        if event == "push":
+        slot = replace(self._slot_of(kind), times=timer.times)
+        if not ends_with.answered:
             with timer.reply():  # a push has no reply; the next round waits for its acknowledgement
                 scheme.sync.push(self.ps, slot, message)
             return
@@ -143,9 +142,14 @@ class DenseWorker(WorkerRules):
         with timer.reply():
             self.on_reply(scheme, reply)
 
-    def _overlapped_round(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any) -> Any:
+    def _slot_of(self, kind: str) -> WorkerSlot:
+        """Return the slot with the codecs of a kind of rounds; those of the server may be others than the scheme's."""
+        own = self.scheme.kinds[kind]
+        return replace(self.slot, codecs=(own.codec or self.encoder.codec, self.scheme.codecs(kind)[1]))
+
+    def _overlapped_round(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any, slot: WorkerSlot) -> Any:
         """Build a round whose message leaves before its last steps, which run during the exchange; return the loss."""
-        total, reply = self._sent_early(scheme, rows, timer, first, self.slot)
+        total, reply = self._sent_early(scheme, rows, timer, first, slot)
         with timer.reply(), tf.control_dependencies([total]):
             self.on_reply(scheme, reply)
         return total
@@ -295,7 +299,7 @@ class DenseWorker(WorkerRules):
         scheme = self.scheme
         has_reply = "push" not in scheme.events and not scheme.sync.gossips
         keeps_it = type(scheme).on_reply is Scheme.on_reply and not scheme.exchange_first
-        return has_reply and keeps_it and self.ps.center.replies_center and type(scheme.reply_codec) is Codec
+        return has_reply and keeps_it and self.ps.center.replies_center and not self.ps.center.encodes_replies
 
 
 def _parts(gradients: Sequence[Any]) -> list[Any]:

@@ -35,6 +35,7 @@ class TraceRounds:
         clocks: local steps of the worker before the round of each row, [n].
         numbers: rounds of the worker before that round, [n].
         lengths: local steps of the round, [n]; 0 if the row ends none.
+        kinds: numbers of the kind of the round, [n], in the order of `Scheme.kinds`.
         client: client whose shard the worker trains on, [n]; each worker has its own unless clients take turns.
         done: local steps of that client before the round, [n].
 
@@ -44,15 +45,17 @@ class TraceRounds:
 
     def __init__(self, job: Job, trace: Mapping[str, np.ndarray]):
         self.worker, self.seed, self.batch_size = trace["worker"], job.options.seed, job.options.batch_size
-        self.clocks, self.lengths, self.numbers = np.zeros((3, len(self.worker)), np.int64)
+        self.clocks, self.lengths, self.numbers, self.kinds = np.zeros((4, len(self.worker)), np.int64)
+        numbers = {name: number for number, name in enumerate(job.scheme.kinds)}
         for worker, rows in enumerate(rows_of_rounds(trace, job.cluster.workers)):
-            steps = [steps for steps, _ in islice(job.plan.rounds(worker), len(rows))]
-            if len(steps) < len(rows):
+            rounds = [*islice(job.plan.rounds(worker), len(rows))]
+            if len(rounds) < len(rows):
                 raise UserError(
                     f"the trace has more rounds of worker {worker} than it does in a run of {job.steps} steps"
                 )
+            steps = [length for length, _ in rounds]
             self.clocks[rows], self.lengths[rows] = np.cumsum(steps) - steps, steps
-            self.numbers[rows] = np.arange(len(rows))
+            self.numbers[rows], self.kinds[rows] = np.arange(len(rows)), [numbers[kind] for _, kind in rounds]
         self.client, self.done = self.worker, self.clocks
         if job.options.participation is not None:
             clients, done = map(np.array, zip(*job.plan.drawn_clients(), strict=True))  # [rounds, W]
@@ -215,16 +218,18 @@ class Arithmetic:
         self._compute_rows(rows)
 
     def _keys(self, rows: np.ndarray) -> np.ndarray:
-        """Return the keys of rounds, [n, 4]; rounds with equal keys can be computed together.
+        """Return the keys of rounds, [n, 6]; rounds with equal keys can be computed together.
 
-        A key is the number of steps, the steps left of the previous round, whether the round has a message, and whether
-        its worker has to adopt a reply first.
+        A key is the number of steps, the steps left of the previous round, whether the round has a message, whether its
+        worker has to adopt a reply first, and the kinds of both rounds.
         """
         workers, none = self.trace["worker"][rows], 0 * rows
         last = self.last[workers]
         rest = np.where(last < 0, 0, self.lengths[last])
         steps = (none, rest) if self.scheme.exchange_first else (self.lengths[rows], none)
-        return np.stack([*steps, self.program.takes[rows], self.pending[workers]], 1)
+        kinds, pending = self.rounds.kinds, self.pending[workers]
+        earlier = np.where((last >= 0) & (pending | self.scheme.exchange_first), kinds[last], 0)
+        return np.stack([*steps, self.program.takes[rows], pending, kinds[rows], earlier], 1)
 
     def _compute_rows(self, rows: np.ndarray) -> None:
         executor, workers = self.executor, self.trace["worker"][rows]
@@ -241,6 +246,8 @@ class Arithmetic:
             values.append(self.rounds.take(before, 1, int(self.lengths[before[0]])))
         if self.scheme.sync.exchanges:
             how = {"takes": bool(self.program.takes[rows[0]]), "adopts": adopts, "number": self._number(workers)}
+            kind, earlier = self.rounds.kinds[[rows[0], before[0]]].tolist()
+            how |= {"kind": kind, "earlier": earlier if rest or adopts else 0}
             sums, late, finite = executor.call(executor.compute, *values, **how)
         else:
             (sums, finite), late = executor.call(executor.train_alone, values[1], drawn), 0.0
@@ -284,8 +291,12 @@ class Arithmetic:
     def _on_reply(self, workers: np.ndarray) -> None:
         """Let these workers adopt the reply to their set."""
         merging = self.executor.merging
-        for some in np.split(workers, range(self.width, len(workers), self.width)):
-            self.executor.call(merging.on_reply, some, self._when(self.last[some]), number=self._number(some))
+        kinds = self.rounds.kinds[self.last[workers]]
+        for kind in np.unique(kinds).tolist():
+            alike = workers[kinds == kind]
+            for some in np.split(alike, range(self.width, len(alike), self.width)):
+                how = {"number": self._number(some), "kind": kind}
+                self.executor.call(merging.on_reply, some, self._when(self.last[some]), **how)
         if self.scheme.sync.gossips:
             self.executor.call(merging.collect, self._when(self.last[workers[:1]]))
 
@@ -296,9 +307,10 @@ class Arithmetic:
         if (do == Do.CLOSE).any() and self.pending.any():  # the next reply would overwrite it
             self._on_reply(np.flatnonzero(self.pending).astype(np.int32))
             self.pending[:] = False
-        if (merged := np.isin(do, merging.kinds)).any():
-            when, places = self._when(program.of[part]), self.place_of[program.row[part]]
-            self.executor.call(merging.run, do[merged], worker[merged], when[merged], places[merged])
+        if (merged := np.isin(do, merging.does)).any():
+            of = program.of[part][merged]
+            when, places, kinds = self._when(of), self.place_of[program.row[part][merged]], self.rounds.kinds[of]
+            self.executor.call(merging.run, do[merged], worker[merged], when, places, kinds)
         anew = worker[do == Do.START]
         self.last[anew], self.pending[anew] = -1, False
 

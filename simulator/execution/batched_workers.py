@@ -99,6 +99,7 @@ class BatchedWorkers:
 
     def __init__(self, scheme: Scheme, replica: Replica, workers: int, initial: Any, seed: int, sizes: list[int]):
         self.scheme, self.replica, self.model = scheme, replica, replica.model
+        self.kinds = [*scheme.kinds]
         self.num_workers, self.sizes = workers, sizes
         self.known = of_workers(self.model.shapes, self.model.without_decay, self.model.size, workers, seed)
         center, state = initial
@@ -118,17 +119,19 @@ class BatchedWorkers:
         self.shared = tf.Variable(all_rows(state), name="shared")
         self.gradients = tf.Variable(all_rows(0 * center), name="gradients") if scheme.exchange_first else None
         self.sums_gradients = scheme.period > 1 and scheme.uses_gradient_sum
-        self.replaces_params = scheme.events == {"exchange"} and self._replaces_params(initial[0])
+        replaces = (self._replaces_params(initial[0], kind) for kind in range(len(self.kinds)))
+        self.replaces_params = scheme.events == {"exchange"} and all(replaces)
 
     # One worker, as shadow variables.
 
-    def view(self, variables: Values, index: Any, when: Any, done: bool = False, **known: Any) -> Any:
+    def view(self, variables: Values, index: Any, when: Any, kind: int, done: bool = False, **known: Any) -> Any:
         """Build the scheme's view of a worker.
 
         Args:
             variables: shadow variables of the worker's values.
             index: index of the worker.
             when: local steps that it has done, steps of its round, and number of the round, [3].
+            kind: number of the kind of the round, in the order of `Scheme.kinds`.
             done: True from the message on: then the steps of the round are done, unless the scheme exchanges first.
             known: further attributes of the view.
         """
@@ -138,6 +141,7 @@ class BatchedWorkers:
         return Worker(
             params=variables["params"],
             index=index,
+            kind=self.kinds[kind],
             steps=steps,
             round=tf.cast(number, tf.int64),
             step=tf.cast(step, tf.int64),
@@ -150,14 +154,14 @@ class BatchedWorkers:
         """Return the scheme with its learning rates after that many local steps."""
         return self.scheme.at(clock) if self.scheme.scheduled else self.scheme
 
-    def _replaces_params(self, params: Any) -> bool:
+    def _replaces_params(self, params: Any, kind: int) -> bool:
         """Return True if a worker's parameters after a reply do not depend on its parameters before."""
         read: list[Any] = []
         with building(tf.Graph()):
             start = tf.zeros(params.shape)
             variable = ShadowVariable(lambda: read.append(True) or start)
             slots = {name: ShadowVariable.of(value) for name, value in self.scheme.local_variables(start).items()}
-            view = self.view({"params": variable, "slots": slots}, 0, tf.ones([3]))
+            view = self.view({"params": variable, "slots": slots}, 0, tf.ones([3]), kind)
             self.scheme_at(tf.constant(0.0)).on_reply(
                 view, tf.zeros([self.scheme.message_sizes(self.model.shapes)[-1]])
             )
@@ -177,7 +181,7 @@ class BatchedWorkers:
     # Many workers.
 
     def steps(
-        self, values: Values, workers: Any, when: Any, batches: Any, number: Any, *adopting: Any
+        self, values: Values, workers: Any, when: Any, kind: int, batches: Any, number: Any, *adopting: Any
     ) -> tuple[Values, Any, Any]:
         """Take local steps of many workers, each on its own batches.
 
@@ -185,20 +189,22 @@ class BatchedWorkers:
             values: values of the workers, [B, ...].
             workers: the workers, [B].
             when: local steps that each has done before, steps of its round, and number of the round, [B, 3].
+            kind: number of the kind of their rounds.
             batches: function of t that returns the batches of step t, [B, batch size, ...].
             number: number of steps; None for exactly one.
-            adopting: `when` of the workers' last rounds, and a reply [P] that they adopt before the single step. Inside
-                the vectorized computation the reply is one tensor that all share, so products with it are not batched.
+            adopting: `when` and `kind` of the workers' last rounds, and a reply [P] that they adopt before the single
+                step. Inside the vectorized computation the reply is one tensor that all share, so products with it are
+                not batched.
 
         Returns:
             values, sums of the losses [B], and sums of the gradients [B, P], zeros if the scheme does not use them.
         """
-        *before, reply = adopting or (None,)
+        *before, earlier, reply = adopting or (0, None)
 
         def act(variables: Values, index: Any, now: Any, batch: Any, *last: Any) -> Any:
             if last:
-                self.on_reply(variables, index, last[0], reply)
-            view = self.view(variables, index, now)
+                self.on_reply(variables, index, last[0], earlier, reply)
+            view = self.view(variables, index, now, kind)
             loss, gradient = self.gradient(variables, view, batch)
             self.scheme_at(now[0]).local_step(view, gradient)
             return loss, gradient
@@ -221,23 +227,25 @@ class BatchedWorkers:
         pairs = zip(moved, tf.nest.flatten(values), tf.nest.flatten(after), strict=True)
         return tf.nest.pack_sequence_as(values, [new if has else old for has, old, new in pairs]), losses, sums
 
-    def first_gradients(self, values: Values, workers: Any, when: Any, batch: Any) -> tuple[Values, Any]:
+    def first_gradients(self, values: Values, workers: Any, when: Any, kind: int, batch: Any) -> tuple[Values, Any]:
         """Compute losses and gradients before an exchange, for schemes that exchange first."""
 
         def act(variables: Values, index: Any, now: Any, batch: Any) -> Any:
-            return self.gradient(variables, self.view(variables, index, now), batch)
+            return self.gradient(variables, self.view(variables, index, now, kind), batch)
 
         return self.on_each(act, values, workers, when, batch)
 
-    def first_steps(self, values: Values, workers: Any, when: Any, gradients: Any) -> Values:
+    def first_steps(self, values: Values, workers: Any, when: Any, kind: int, gradients: Any) -> Values:
         """Take the local steps with these gradients, after the exchange."""
 
         def act(variables: Values, index: Any, now: Any, gradient: Any) -> None:
-            self.scheme_at(now[0]).local_step(self.view(variables, index, now), gradient)
+            self.scheme_at(now[0]).local_step(self.view(variables, index, now, kind), gradient)
 
         return self.on_each(act, values, workers, when, gradients)[0]
 
-    def messages(self, values: Values, workers: Any, when: Any, losses: Any, gradients: Any) -> tuple[Values, Any]:
+    def messages(
+        self, values: Values, workers: Any, when: Any, kind: int, losses: Any, gradients: Any
+    ) -> tuple[Values, Any]:
         """Build the messages, `Message` of tensors with a row for each worker.
 
         `losses` are sums; `gradients` are those of a single step, or sums, or unused by the scheme. If the messages
@@ -252,7 +260,7 @@ class BatchedWorkers:
             known = {} if self.scheme.exchange_first or self.scheme.overlap else {"loss": loss / now[1]}
             begun, now = now[0], now - tf.stack([tf.minimum(float(self.scheme.overlap), now[1]), 0.0, 0.0])
             known |= {"mean": declared_means(self.scheme.name, sizes, known_means(means))}
-            view = self.view(variables, index, now, done=True, **known, **dict.fromkeys(names, *gradient))
+            view = self.view(variables, index, now, kind, done=True, **known, **dict.fromkeys(names, *gradient))
             scheme = self.scheme_at(begun)
             try:
                 return as_message(scheme.name, scheme.scalars, scheme.message(view))
@@ -266,15 +274,15 @@ class BatchedWorkers:
                 return after, made
             means.append(tf.reduce_mean(made, 0))
 
-    def on_reply(self, variables: Values, index: Any, now: Any, reply: Any) -> None:
-        """Let a worker adopt a reply [P]."""
-        self.scheme_at(now[0]).on_reply(self.view(variables, index, now, done=True), reply)
+    def on_reply(self, variables: Values, index: Any, now: Any, kind: int, reply: Any) -> None:
+        """Let a worker adopt a reply [P] in a round of this kind."""
+        self.scheme_at(now[0]).on_reply(self.view(variables, index, now, kind, done=True), reply)
 
-    def adopted(self, values: Values, workers: Any, when: Any, reply: Any) -> Values:
+    def adopted(self, values: Values, workers: Any, when: Any, kind: int, reply: Any) -> Values:
         """Return the values of workers, [B], after they adopt the same reply [P], or each its own, [B, P]."""
 
         def act(variables: Values, index: Any, now: Any, *own: Any) -> None:
-            self.on_reply(variables, index, now, *own or (reply,))
+            self.on_reply(variables, index, now, kind, *own or (reply,))
 
         return self.on_each(act, values, workers, when, *([reply] if reply.shape.rank == 2 else []))[0]
 

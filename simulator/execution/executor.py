@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection
 from functools import partial
 from types import SimpleNamespace
@@ -27,7 +28,8 @@ from .program import Do
 
 DEVICE = "/device:CPU:0"
 
-Action = Callable[[Any, Any, Any], Any]  # of the worker (`CLOSE`: messages), its clock and steps, place in the outbox
+# Of the worker (`CLOSE`: messages), its clock and steps, the place in the outbox, and the kind of its round.
+Action = Callable[[Any, Any, Any, int], Any]
 
 
 class Merging:
@@ -44,7 +46,7 @@ class Merging:
         outbox: messages that are computed and not yet merged, a `Message` of variables [places, ...].
         inbox: the sum of the messages of a set, a `Message` of variables.
         adds_at_once: True if messages of a set are only added: then the inbox receives each when it is computed.
-        kinds: the kinds of actions with an effect.
+        does: the kinds of actions with an effect.
         adopts_later: True if workers may adopt the reply to their set as late as in the computation of the next round.
     """
 
@@ -56,7 +58,9 @@ class Merging:
         # The messages of a set are computed between it and the one before, and have one reply.
         in_order = in_sets and not self.counts_late and not scheme.sync.gossips
         self.adopts_later = in_order and self.part.pulled_centers is None and not workers.model.state_size
-        plain = type(scheme).weighted is Scheme.weighted and type(scheme.codec) is Codec
+        self.kinds = [*scheme.kinds]  # of rounds
+        encodes = any(type(scheme.codecs(kind)[0]) is not Codec for kind in self.kinds)
+        plain = type(scheme).weighted is Scheme.weighted and not encodes
         self.tolerates = in_sets and scheme.most_hostile(center.num_workers) > 0
         self.adds_at_once = in_order and plain and not self.tolerates
         self.left_out = tf.Variable(0.0, name="left_out")  # messages of the open set that are not finite
@@ -69,7 +73,7 @@ class Merging:
         size = self.part.no_message.vector.shape[0]
         self.reply = tf.Variable(tf.zeros([*rows, size]), name="reply")
         self.consensus = tf.Variable(0.0, name="consensus")  # the distance of workers that gossip, as in `Gossip`
-        self.kinds = sorted(kind for kind in kinds if kind in self._actions())
+        self.does = sorted(kind for kind in kinds if kind in self._actions())
 
     def store(self, places: Any, messages: Any, accepted: Any) -> None:
         """Store computed messages, each in its place; `accepted` is False for those that will be dropped."""
@@ -82,60 +86,66 @@ class Merging:
 
         tf.nest.map_structure(store, self.inbox, self.outbox, messages)
 
-    def run(self, do: Any, workers: Any, when: Any, places: Any) -> Any:
+    def run(self, do: Any, workers: Any, when: Any, places: Any, kinds: Any) -> Any:
         """Build the execution of actions, one after the other; return their number."""
-        if not (kinds := self.kinds):
+        pairs = [*itertools.product(self.does, range(len(self.kinds)))]
+        if not pairs:
             return tf.constant(0)
 
         def body(i: Any) -> Any:
-            def branch(kind: int) -> Callable[[], Any]:
+            def branch(does: int, kind: int) -> Callable[[], Any]:
                 def act() -> Any:
-                    self._actions()[kind](workers[i], when[i], places[i])
+                    self._actions()[does](workers[i], when[i], places[i], kind)
                     return tf.constant(1)
 
                 return act
 
-            if len(kinds) == 1:
-                return i + branch(kinds[0])()
-            which = tf.searchsorted(kinds, do[i : i + 1])[0]
-            return i + tf.switch_case(which, [branch(kind) for kind in kinds])
+            if len(pairs) == 1:
+                return i + branch(*pairs[0])()
+            which = tf.searchsorted(self.does, do[i : i + 1])[0] * len(self.kinds) + kinds[i]
+            return i + tf.switch_case(which, [branch(*pair) for pair in pairs])
 
         return tf.while_loop(lambda i: i < tf.shape(do)[0], body, [tf.constant(0)], parallel_iterations=1)[0]
 
     def _actions(self) -> dict[int, Action]:
         center, part = self.center, self.part
         actions: dict[int, Action] = {
-            Do.APPLY: lambda worker, now, place: self._adopt_one(worker, now, self._merged(worker, now, place)),
+            Do.APPLY: self._apply,
             Do.PUSH: self._push,
-            Do.PULL: lambda worker, now, place: self._adopt_one(worker, now, part.center.read_value()),
-            Do.READ: lambda worker, now, place: self._adopt_one(worker, now, center.reply(center.read())),
-            Do.START: lambda worker, now, place: self._start(worker),
-            Do.CLOSE: lambda messages, now, place: self._close(messages, now),
-            Do.UP: lambda region, now, place: center.between_servers("up", part, _slot(region)),
-            Do.DOWN: lambda region, now, place: center.between_servers("down", part, _slot(region)),
+            Do.PULL: lambda worker, now, place, kind: self._adopt_one(worker, now, kind, part.center.read_value()),
+            Do.READ: self._read,
+            Do.START: lambda worker, now, place, kind: self._start(worker),
+            Do.CLOSE: lambda messages, now, place, kind: self._close(messages, now, kind),
+            Do.UP: lambda region, now, place, kind: center.between_servers("up", part, self._slot(region)),
+            Do.DOWN: lambda region, now, place, kind: center.between_servers("down", part, self._slot(region)),
         }
         if not self.adds_at_once:
             actions[Do.ARRIVE] = self._arrive
         return actions
 
-    def _received(self, worker: Any, now: Any, place: Any) -> Any:
+    def _slot(self, worker: Any, kind: int = 0) -> Any:
+        """Return a stand-in for a worker's slot with the attributes that the center uses."""
+        return SimpleNamespace(index=worker, codecs=self.scheme.codecs(self.kinds[kind]))
+
+    def _received(self, worker: Any, now: Any, place: Any, kind: int) -> Any:
         """Return a message after encoding and decoding by the codec."""
-        variables, codec, sizes = self.workers.variables_of(worker), self.scheme.codec, self.workers.sizes
+        variables, (codec, _) = self.workers.variables_of(worker), self.scheme.codecs(self.kinds[kind])
+        sizes = self.workers.sizes
         local = [SimpleNamespace(**own) for own in variables["codec"]]
         sent = tf.nest.map_structure(lambda outbox: Row(outbox, place).read_value(), self.outbox)
-        wires = codec.send(sent.vector, sizes, local, self.workers.view(variables, worker, now, done=True))
+        wires = codec.send(sent.vector, sizes, local, self.workers.view(variables, worker, now, kind, done=True))
         self.workers.store_one(worker, variables)
         return sent._replace(vector=joined([*map(codec.decode, wires, sizes)]))
 
-    def _merged(self, worker: Any, now: Any, place: Any) -> Any:
+    def _merged(self, worker: Any, now: Any, place: Any, kind: int) -> Any:
         """Merge a message into the center; return the reply."""
-        center, sender = self.center, _slot(worker)
-        message = self._received(worker, now, place)
+        center, sender = self.center, self._slot(worker, kind)
+        message = self._received(worker, now, place, kind)
         if self.scheme.sync.in_pairs:
             return self._averaged(worker, now)
         version = center.read_version()
         staleness = tf.cast(center.staleness(version, sender), tf.float32)
-        return center.reply(center.apply(sender, [message], staleness, version, accepted=True))
+        return center.reply(center.apply(sender, [message], staleness, version, accepted=True), sender)
 
     def _averaged(self, worker: Any, now: Any) -> Any:
         """Let a worker and its peer, or a worker alone, take the mean of their present parameters; return it."""
@@ -146,23 +156,29 @@ class Merging:
         self.center.count_updates(1)
         return mean
 
-    def _adopt_one(self, worker: Any, now: Any, reply: Any) -> None:
-        self.center.note_pull(_slot(worker))
+    def _apply(self, worker: Any, now: Any, place: Any, kind: int) -> None:
+        self._adopt_one(worker, now, kind, self._merged(worker, now, place, kind))
+
+    def _read(self, worker: Any, now: Any, place: Any, kind: int) -> None:
+        self._adopt_one(worker, now, kind, self.center.reply(self.center.read(), self._slot(worker, kind)))
+
+    def _adopt_one(self, worker: Any, now: Any, kind: int, reply: Any) -> None:
+        self.center.note_pull(self._slot(worker))
         variables = self.workers.variables_of(worker)
-        self.workers.on_reply(variables, worker, now, reply)
+        self.workers.on_reply(variables, worker, now, kind, reply)
         self.workers.store_one(worker, variables)
         self.workers.share_state(worker)
 
-    def _push(self, worker: Any, now: Any, place: Any) -> None:
-        self._merged(worker, now, place)
+    def _push(self, worker: Any, now: Any, place: Any, kind: int) -> None:
+        self._merged(worker, now, place, kind)
         self.workers.share_state(worker)
 
     def _start(self, worker: Any) -> None:
-        self.center.note_pull(_slot(worker))
+        self.center.note_pull(self._slot(worker))
         self.workers.start_one(worker, self.part.center.read_value())
 
-    def _arrive(self, worker: Any, now: Any, place: Any) -> None:
-        center, message, slot = self.center, self._received(worker, now, place), _slot(worker)
+    def _arrive(self, worker: Any, now: Any, place: Any, kind: int) -> None:
+        center, message, slot = self.center, self._received(worker, now, place, kind), self._slot(worker)
         if self.scheme.sync.gossips:  # the messages wait where their replies will be
             return Row(self.reply, worker).assign(message.vector)
         staleness = center.staleness(center.read_version(), slot) if self.counts_late else 0
@@ -173,7 +189,7 @@ class Merging:
             weighed = tf.nest.map_structure(lambda u: tf.where(finite, u, tf.zeros_like(u)), weighed)
         tf.nest.map_structure(lambda inbox, u: inbox.assign_add(u), self.inbox, weighed)
 
-    def _close(self, messages: Any, now: Any) -> None:
+    def _close(self, messages: Any, now: Any, kind: int) -> None:
         """Merge the mean of a set into the center."""
         center, version = self.center, self.center.read_version()
         if self.scheme.sync.gossips:
@@ -184,21 +200,21 @@ class Merging:
         self.left_out.assign(0.0)
         mean = tf.nest.map_structure(lambda inbox: inbox / number, self.inbox)
         reply = tf.convert_to_tensor(center.merge(self.part, mean, tf.constant(0.0), version))
-        self.reply.assign(center.reply([reply]))
+        self.reply.assign(center.reply([reply], self._slot(None, kind)))
         tf.nest.map_structure(lambda inbox: inbox.assign(tf.zeros_like(inbox)), self.inbox)
         if not self.scheme.sync.uses_ps:  # the parameters of worker 0 are the center
             variables = self.workers.variables_of(0)
-            self.workers.on_reply(variables, 0, now, self.reply.read_value())
+            self.workers.on_reply(variables, 0, now, kind, self.reply.read_value())
             self.part.center.assign(variables["params"].read_value())
             self.part.move_average(now[0])
         center.count_updates(1)
 
-    def on_reply(self, workers: Any, when: Any, *, number: int | None) -> Any:
-        """Let these workers, [number], adopt the reply to their set."""
+    def on_reply(self, workers: Any, when: Any, *, number: int | None, kind: int) -> Any:
+        """Let these workers, [number], adopt the reply to their set, in rounds of this kind."""
         workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 3])
         before = self.workers.load(workers)
         reply = (Row(self.reply, workers) if self.scheme.sync.gossips else self.reply).read_value()
-        adopted = self.workers.adopted(before, workers, when, reply)
+        adopted = self.workers.adopted(before, workers, when, kind, reply)
         self.workers.store(workers, before, adopted)
         self.workers.share_state(workers)
         if self.counts_late:
@@ -215,11 +231,6 @@ class Merging:
         self.part.center.assign(tf.reduce_mean(params, 0))
         self.part.move_average(when[0, 0])
         return self.consensus.assign(consensus(params))
-
-
-def _slot(worker: Any) -> Any:
-    """Return a stand-in for a worker's slot with the attribute that the center uses."""
-    return SimpleNamespace(index=worker)
 
 
 class Executor:
@@ -285,6 +296,8 @@ class Executor:
         takes: bool,
         adopts: bool,
         number: int | None,
+        kind: int,
+        earlier: int,
     ) -> Any:
         """Compute the rounds of these workers [B] up to their messages.
 
@@ -300,6 +313,8 @@ class Executor:
             takes: True if the rounds have messages.
             adopts: True if the workers have not yet adopted the reply to their last set.
             number: B, to build a graph for that number: known shapes save copies; None for any number.
+            kind: number of the kind of the rounds.
+            earlier: that of the previous rounds.
 
         Returns:
             sums of the losses [B] of the rounds and of the rest of the previous ones; whether each message is finite.
@@ -314,28 +329,28 @@ class Executor:
         if before is not None:
             before = tf.ensure_shape(before, [number, 3])
         if adopts:
-            adopting = [before, self.merging.reply.read_value()]
+            adopting = [before, earlier, self.merging.reply.read_value()]
             values = values if single else batched.adopted(values, workers, *adopting)
         if rest is not None:
             rest = tf.ensure_shape(rest, [None, number, None])
-            values = batched.first_steps(values, workers, before, Row(batched.gradients, workers).read_value())
+            values = batched.first_steps(values, workers, before, earlier, Row(batched.gradients, workers).read_value())
             now = before + tf.constant([1.0, 0.0, 0.0])
-            values, late, _ = batched.steps(values, workers, now, self._batches(rest), tf.shape(rest)[0])
+            values, late, _ = batched.steps(values, workers, now, earlier, self._batches(rest), tf.shape(rest)[0])
         if scheme.exchange_first:
-            values, (losses, gradients) = batched.first_gradients(values, workers, when, self._batches(rows)(0))
+            values, (losses, gradients) = batched.first_gradients(values, workers, when, kind, self._batches(rows)(0))
             Row(batched.gradients, workers).assign(gradients)
         else:
             how = [None, *adopting] if single else [before_message]
-            values, losses, gradients = batched.steps(values, workers, when, self._batches(rows), *how)
+            values, losses, gradients = batched.steps(values, workers, when, kind, self._batches(rows), *how)
         finite = tf.fill(tf.shape(workers), True)
         if takes:
-            values, messages = batched.messages(values, workers, when, losses, gradients)
+            values, messages = batched.messages(values, workers, when, kind, losses, gradients)
             sums = [tf.reduce_sum(part, 1) for part in tf.nest.flatten(messages)]
             finite = tf.math.is_finite(tf.add_n(sums))
             self.merging.store(places, messages, accepted)
         if scheme.overlap:
             rest, now = rows[before_message:], when + tf.cast(tf.stack([before_message, 0, 0]), tf.float32)
-            values, more, _ = batched.steps(values, workers, now, self._batches(rest), tf.shape(rest)[0])
+            values, more, _ = batched.steps(values, workers, now, kind, self._batches(rest), tf.shape(rest)[0])
             losses += more
         batched.store(workers, start, values | {"params": start["params"]} if batched.replaces_params else values)
         return losses, late, finite
@@ -356,7 +371,7 @@ class Executor:
         def step(t: Any, total: Any, finite: Any) -> tuple[Any, Any, Any]:
             variables = batched.variables_of(0)
             now = when[0] + tf.stack([tf.cast(t, tf.float32), 0.0, 0.0])
-            view, clock = batched.view(variables, 0, now), now[0]
+            view, clock = batched.view(variables, 0, now, 0), now[0]
             loss, gradient = batched.gradient(variables, view, [leaf[0] for leaf in batches(t)])
             batched.scheme_at(clock).local_step(view, gradient)
             batched.store_one(0, variables)

@@ -142,7 +142,7 @@ class SimulatedRun:
             seed=job.options.seed,
             message_bytes=traffic.vectors,
             reply_bytes=traffic.codec.reads[1] if traffic.codec.reads else traffic.reply,
-            float_bytes=traffic.floats,
+            apart=traffic.apart,
             ps=job.cluster.ps,
             stop_at_version=job.options.stop_at_version,
         ).run(progress)

@@ -29,7 +29,7 @@ class WorkerPlan:
 
     Attributes:
         steps: local steps of each round.
-        events: the event that ends each round.
+        kinds: the kind of each round, see `Scheme.kinds`.
         until_message: function of worker and round: nanoseconds from the previous reply to the message of this round.
     """
 
@@ -45,7 +45,7 @@ class WorkerPlan:
         self.exchange_first = exchange_first
         self.members = range(workers) if members is None else members
         self.row = {worker: row for row, worker in enumerate(self.members)}
-        self.steps, self.events = zip(*rounds, strict=True) if len(rounds) else ((), ())
+        self.steps, self.kinds = zip(*rounds, strict=True) if len(rounds) else ((), ())
         self.ends = np.cumsum((0, *self.steps))
         self.step = machines.step * machines.step_factors(workers, seed)
         self.model, self.uniforms = machines.model, partial(uniforms, seed, "step", range(workers))

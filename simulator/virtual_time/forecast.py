@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -119,7 +119,7 @@ def forecast(
         return _layered(scheme, platform, workers, parameters, ps, layers)
     traffic = Traffic(scheme, scheme.codec, workers, even_sizes(parameters, ps))
     whole = [scheme.rounds(LONG_RUN * scheme.period, 0, worker) for worker in range(workers)]
-    before, times = warm_up(scheme, whole), 1
+    before, times = warm_up(whole), 1
     while True:
         rounds = times * _rounds(scheme, workers)
         plans = [Rounds(((tuple(itertools.islice(plan.after(before), rounds * SLOWEST)), 1),)) for plan in whole]
@@ -132,14 +132,14 @@ def forecast(
             seed=seed,
             message_bytes=traffic.vectors,
             reply_bytes=traffic.reply,
-            float_bytes=traffic.floats,
+            apart=traffic.apart,
             ps=ps,
             stop_at_version=round(rounds * scheme.sync.updates_per_round(workers)),
         ).run()
         # Of pairs half of the workers may only answer, and make any number of rounds for one of the others.
         least = np.bincount(schedule.trace["worker"], minlength=workers).min()
         if not scheme.sync.in_pairs or least >= LEAST_ROUNDS or times > MOST_TIMES:
-            return figures(schedule, scheme, traffic, workers, plans, before)
+            return figures(schedule, scheme, traffic, plans)
         times *= 4
 
 
@@ -150,14 +150,12 @@ def _rounds(scheme: Scheme, workers: int) -> int:
     return min(MOST_ROUNDS, max(LEAST_ROUNDS, number)) // WARM_UP * WARM_UP
 
 
-def warm_up(scheme: Scheme, plans: Sequence[Rounds]) -> int:
+def warm_up(plans: Sequence[Rounds]) -> int:
     """Return after how many rounds of a worker, one at least, the warm-up of a long run is over; see `forecast`."""
-    count, before = scheme.sent_as_floats, [1]
+    before = [1]
     for plan in plans:
         lengths = [len(pattern) * times for pattern, times in plan.parts]
         before.append(sum(lengths[: lengths.index(max(lengths))]))
-    if (floats := count(LONG_RUN)) == count(LONG_RUN // 2):
-        before.append(bisect_left(range(LONG_RUN), floats, key=count))
     return max(before)
 
 
@@ -180,33 +178,24 @@ def _layered(scheme: Scheme, platform: Platform, workers: int, parameters: int, 
     return Forecast(updates, workers / seconds, computes, 0.0, 1 - computes, 0.0, sent, received)
 
 
-def figures(
-    schedule: EventSchedule,
-    scheme: Scheme,
-    traffic: Traffic,
-    workers: int,
-    plans: Sequence[Rounds] | None = None,
-    before: int = 0,
-) -> Forecast:
+def figures(schedule: EventSchedule, scheme: Scheme, traffic: Traffic, plans: Sequence[Rounds]) -> Forecast:
     """Compute the figures of a recorded run, real or simulated, from the first update after the start-up to the last.
 
-    `plans` are the rounds of each worker; without them, each round has the steps of a period. Each worker has made
-    `before` rounds before them.
+    `plans` are the rounds of each worker, [W].
     """
-    trace, times = schedule.trace, schedule.trace["microseconds"]
+    trace, times, workers = schedule.trace, schedule.trace["microseconds"], len(plans)
     last, first, begin = int(trace["version"][-1]) + 1, *_start_up(trace)
     seen = times > begin
     if not seen.any():
         raise UserError(f"{scheme.name} takes no microsecond on these machines: give a longer --step-ms")
     seconds = max(1, int(times[-1]) - begin) / 1e6
     counted = seen & (trace["accepted"] == 1)
-    sent, received = (
-        float(moved / seconds / workers) for moved in _moved(trace, seen, scheme, traffic, workers, before)
-    )
+    lengths, kinds = _rounds_of(trace, plans)
+    sent, received = (float(moved / seconds / workers) for moved in _moved(trace, seen, scheme, traffic, kinds))
     waiting, communication = _parts(schedule.rounds, begin)
     return Forecast(
         updates=(last - first) / seconds,
-        gradients=int(_steps(trace, plans)[counted].sum() if plans else scheme.period * counted.sum()) / seconds,
+        gradients=int(lengths[counted].sum()) / seconds,
         compute=1 - waiting - communication,
         waiting=waiting,
         communication=communication,
@@ -218,21 +207,24 @@ def figures(
 
 
 def _moved(
-    trace: Mapping[str, np.ndarray], seen: np.ndarray, scheme: Scheme, traffic: Traffic, workers: int, before: int
+    trace: Mapping[str, np.ndarray], seen: np.ndarray, scheme: Scheme, traffic: Traffic, kinds: np.ndarray
 ) -> tuple[float, float]:
-    """Return the bytes that all workers send and receive in the events of a trace that are `seen`, [n]."""
+    """Return the bytes that all workers send and receive in the events of a trace that are `seen`, [n].
+
+    `kinds` are the kinds of the rounds that they end, [n].
+    """
+    workers = traffic.workers
     exchanges = seen & (trace["event"] == EVENTS.index("exchange"))
     events: dict[str, int] = dict(
         zip(EVENTS, np.bincount(trace["event"][seen], minlength=len(EVENTS)).tolist(), strict=True)
     )
-    count, as_floats = scheme.sent_as_floats, 0
-    for rows in rows_of_rounds(trace, workers):  # in the order of time: the first are not seen
-        as_floats += count(before + len(rows)) - count(before + int((~seen[rows]).sum()))
+    if scheme.sends_in_turn:  # then events do not tell the kinds of rounds
+        events = Counter(kinds[seen & ends_round(trace["event"])].tolist()) | {"join": events["join"]}
     if scheme.sync.in_pairs and workers > 1:
         # `Pairs.traffic` is the mean over workers with equal numbers of rounds; only some of them begin averages.
         begins = cast(Pairs, scheme.sync).peers(workers)[0] != np.arange(workers)
         events["exchange"] = begins[trace["worker"][exchanges]].sum() / begins.mean()
-    up, down = traffic.moved(events, as_floats)
+    up, down = traffic.moved(events)
     if scheme.sync.is_collective and (scheme.sync.in_pairs or not scheme.sync.gossips):
         return up + down, up + down  # what one worker gets, another one sends
     return up, down
@@ -257,12 +249,13 @@ def steady_staleness(trace: Mapping[str, np.ndarray]) -> float | None:
     return float(trace["staleness"][counted].mean()) if counted.any() else None
 
 
-def _steps(trace: Mapping[str, np.ndarray], plans: Sequence[Rounds]) -> np.ndarray:
-    """Return the local steps of the round that each event ends, [n]; 0 for an event that ends none."""
-    steps = np.zeros(len(trace["worker"]), np.int64)
+def _rounds_of(trace: Mapping[str, np.ndarray], plans: Sequence[Rounds]) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps and kind of the round that each event ends, [n] each; 0 and no kind for an event that ends none."""
+    steps, kinds = np.zeros(len(trace["worker"]), np.int64), np.full(len(trace["worker"]), "", object)
     for rows, plan in zip(rows_of_rounds(trace, len(plans)), plans, strict=True):
-        steps[rows] = [length for length, _ in itertools.islice(plan, len(rows))]
-    return steps
+        if len(rows):
+            steps[rows], kinds[rows] = zip(*itertools.islice(plan, len(rows)), strict=True)
+    return steps, kinds
 
 
 def rows_of_rounds(trace: Mapping[str, np.ndarray], workers: int) -> list[np.ndarray]:

@@ -82,7 +82,7 @@ class Neighbours:
         if number not in self.rounds:
             self.rounds[number] = GossipRound(self.rule.weights(self.server.workers, number), self.network, number)
         self.timings.arrived[worker] = now
-        size = self.sizes.message(number)
+        size = self.sizes.message()
         for other, late in self.rounds[number].hearing[worker]:
             act = partial(self._arrive, number, now, late)
             if self.links is None:

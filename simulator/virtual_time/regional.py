@@ -82,7 +82,7 @@ class Regional:
         release: Callable[[Sequence[int], int, int], None],
         queue: EventQueue,
     ):
-        self.server, self.timings, self.release, self.bytes = server, timings, release, sizes.reply(0)
+        self.server, self.timings, self.release, self.bytes = server, timings, release, sizes.reply()
         self.inside, self.arrive, self.end, self.queue = machines, arrive, 0, queue
         queue.on(ARRIVE, arrive)
         self.first = server.workers + 1  # the number of the message of region 0
@@ -97,7 +97,7 @@ class Regional:
         self.inside.regions, self.inside.places = [(0, math.inf)] * self.servers, [*range(self.servers)]
         self.card, self.inside.ps_link = machines.ps_link * ps, math.inf
         of_model = machines.held(self.bytes / ps)
-        self.holds = {EXCHANGE: machines.held(sizes.message(0) / ps), UP: of_model, DOWN: of_model}
+        self.holds = {EXCHANGE: machines.held(sizes.message() / ps), UP: of_model, DOWN: of_model}
         self.network = Network(machines, self.servers, ps, seed + 1)  # its workers are the servers of regions
         self.free = [0] * (self.servers + 1)
         self.since, self.merges = [0] * self.servers, [0] * self.servers

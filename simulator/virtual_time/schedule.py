@@ -23,6 +23,7 @@ from ...common.contract.scheme import Scheme
 from ...common.errors import UserError
 from ...common.server.trace import UNKNOWN
 from ...common.sync.release import waiting_at
+from ...common.sync.store import Event
 from .cancelling import Cancelling
 from .durations import plans_of
 from .grace import SECOND, Grace
@@ -93,7 +94,7 @@ class EventLoop:
         seed: seed of all random numbers.
         message_bytes: size of a message, or of each vector that a worker sends for it, see `Traffic.vectors`.
         reply_bytes: size of a reply, and of the center that a worker pulls or joins with.
-        float_bytes: sizes of message and reply, or of both, in rounds that send floats, see `Scheme.sent_as_floats`.
+        apart: sizes of message and reply in rounds of the kinds that have others, see `Traffic.apart`.
         before: rounds that each worker has made before; after some, workers start as `Network.starts` says.
         ps: number of ps tasks that share the center.
         stop_at_version: version of the center that ends the run.
@@ -121,7 +122,7 @@ class EventLoop:
         seed: int,
         message_bytes: float | Sequence[float],
         reply_bytes: float,
-        float_bytes: float | Sequence[float] = 0.0,
+        apart: Mapping[str, tuple[float, float]] = {},
         before: int = 0,
         ps: int = 1,
         stop_at_version: int | None = None,
@@ -130,8 +131,9 @@ class EventLoop:
         check(scheme, machines, workers)
         self.scheme, self.workers, self.seed = scheme, workers, seed
         self.plans = plans_of(machines, rounds, workers, seed, scheme.exchange_first)
+        self.events: dict[str, Event] = {name: kind.event for name, kind in scheme.kinds.items()}
         most_rounds = max(len(plan.steps) for plan in self.plans)
-        self.sizes = sizes = Sizes(scheme, message_bytes, reply_bytes, float_bytes, before, most_rounds)
+        self.sizes = sizes = Sizes(message_bytes, reply_bytes, apart)
         self.queue = queue = EventQueue(numbers_of(scheme, workers))
         self.server = server = SimulatedServer(scheme, workers, self._start_other, most_rounds, stop_at_version)
         self.sequencer, self.timings = server.sequencer, RoundTimings(workers)
@@ -152,15 +154,14 @@ class EventLoop:
         self.exchange = senders.get(sync.kind, self._send)
         self.process = {"exchange": server.exchange, "push": server.push, "pull": server.pull}
         self.service = lambda size: 0 if sync.in_pairs else machines.held(size / ps)
-        self.end = self.lock_free = 0
+        self.end, self.lock_free, self.starts = 0, 0, [0] * workers
         self.crashes, self.crash_at = [0] * workers, [math.inf] * workers  # of each worker: their number, the next
         self.away, self.returned, self.fetching, self.reducing = set[int](), set[int](), set[int](), list[int]()
         self.computing: dict[int, int | None] = {}
-        self.starts = [0] * workers
         if before:
             self.sequencer.held_back = range(0)
             if not self.sequencer.in_sets:
-                self.starts = network.starts(max(sizes.of_message, sizes.of_reply))
+                self.starts = network.starts(max(sizes.usual))
 
     def run(self, progress: Callable[[int], None] = lambda events: None) -> EventSchedule:
         """Process all events to the end of the run; `progress` receives their number now and then.
@@ -223,11 +224,11 @@ class EventLoop:
     def _send(self, worker: int, now: int) -> None:
         """Send a message, or a request for the center, which has no bytes."""
         up, number = self.network.up, self.sequencer.recorded[worker]
-        pull = self.plans[worker].events[number] == "pull"
-        if up is None or pull or (way := self.network.way_up(worker, number)) is None:
+        kind = self.plans[worker].kinds[number]
+        if up is None or self.events[kind] == "pull" or (way := self.network.way_up(worker, number)) is None:
             self._sent(worker, now)
         else:
-            self.queue.share(up, now, worker, self.sizes.message(number), self._sent, way)
+            self.queue.share(up, now, worker, self.sizes.message(kind), self._sent, way)
 
     def _sent(self, worker: int, now: int) -> None:
         """Add the latency to a message whose bytes have all been sent."""
@@ -241,9 +242,10 @@ class EventLoop:
         """Apply a message that has arrived, when the lock has served those before it."""
         if self.server.over:
             return
-        kind = self.plans[worker].events[number := self.sequencer.recorded[worker]]
-        self.timings.arrived[worker] = begun = self._lock(now, self.service(self.sizes.of(kind, number)))
-        self._release(self.process[kind](worker, begun), begun, self.lock_free)
+        event = self.events[kind := self.plans[worker].kinds[self.sequencer.recorded[worker]]]
+        size = (self.sizes.reply if event == "pull" else self.sizes.message)(kind)
+        self.timings.arrived[worker] = begun = self._lock(now, self.service(size))
+        self._release(self.process[event](worker, begun), begun, self.lock_free)
         self.grace.begin(begun)
         if worker == CHIEF and self.sequencer.recorded[CHIEF] == len(self.plans[CHIEF].steps):
             self.sequencer.start_others()
@@ -269,11 +271,12 @@ class EventLoop:
     def _reply(self, worker: int, now: int) -> None:
         """Send a reply; the acknowledgement of a push has no bytes."""
         down, number = self.network.down, max(0, self.sequencer.recorded[worker] - 1)
-        pushed = worker not in self.fetching and self.plans[worker].events[number] == "push"
+        kind = self.plans[worker].kinds[number]
+        pushed = worker not in self.fetching and self.events[kind] == "push"
         if down is None or pushed or (way := self.network.way_down(worker, number)) is None:
             self._replied(worker, now)
         else:
-            self.queue.share(down, now, worker, self.sizes.reply(number), self._replied, way)
+            self.queue.share(down, now, worker, self.sizes.reply(kind), self._replied, way)
 
     def _replied(self, worker: int, now: int) -> None:
         """Add the latency to a reply whose bytes have all been sent, and pass it to the worker."""
@@ -305,7 +308,7 @@ class EventLoop:
         self.reducing.append(worker)
         if len(self.reducing) == self.workers:
             self.reducing, number = [], self.sequencer.version
-            at = now + self.network.reductions(self.sizes.reductions(number, self.workers), number)
+            at = now + self.network.reductions(self.sizes.reductions(self.workers), number)
             for free in self.server.reduce(at):
                 self.timings.released[free] = now
                 self._end_round(free, at)

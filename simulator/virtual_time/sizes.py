@@ -2,65 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...common.contract.scheme import Scheme
 from ...common.server.traffic import halves
 
 
 class Sizes:
-    """The bytes of a worker's messages and replies, which may be more in some of its rounds.
+    """The bytes of a worker's messages and replies.
 
     Args:
-        scheme: the algorithm.
         message: bytes of a message, or of each vector that a worker sends for it, see `Traffic.vectors`.
         reply: bytes of a reply, with those of the means among these vectors.
-        floats: bytes of a message and a reply, or of both, that are sent as floats, see `Scheme.sent_as_floats`.
-        before: rounds that each worker has made before.
-        rounds: the most rounds that it makes now.
+        apart: bytes of message and reply in rounds of the kinds that have others, see `Traffic.apart`.
 
     Attributes:
         means: the given bytes of each vector but the last, which is the message.
     """
 
-    def __init__(
-        self,
-        scheme: Scheme,
-        message: float | Sequence[float],
-        reply: float,
-        floats: float | Sequence[float],
-        before: int,
-        rounds: int,
-    ):
+    def __init__(self, message: float | Sequence[float], reply: float, apart: Mapping[str, tuple[float, float]]):
         vectors: list[float] = np.ravel(message).tolist()
         self.means = vectors[:-1]
-        self.of_message = float(sum(vectors))
-        self.of_reply = reply
-        self.floats = np.broadcast_to(floats, 2).tolist()
-        self.count, self.before = scheme.sent_as_floats, before
-        self.vary = self.count(before + rounds) > self.count(before)
+        self.usual, self.apart = (float(sum(vectors)), reply), apart
 
-    def message(self, number: int) -> float:
-        """Return the bytes of the message of a worker's round, from 0."""
-        return self.floats[0] if self.vary and self.as_floats(number) else self.of_message
+    def message(self, kind: str = "") -> float:
+        """Return the bytes of a message in a round of this kind."""
+        return self.apart.get(kind, self.usual)[0]
 
-    def reply(self, number: int) -> float:
-        """Return the bytes of the reply in a worker's round, from 0."""
-        return self.floats[1] if self.vary and self.as_floats(number) else self.of_reply
+    def reply(self, kind: str = "") -> float:
+        """Return the bytes of a reply in a round of this kind."""
+        return self.apart.get(kind, self.usual)[1]
 
-    def of(self, kind: str, number: int) -> float:
-        """Return the bytes for which the ps holds its lock in a worker's round that ends with that kind of event."""
-        return self.reply(number) if kind == "pull" else self.message(number)
-
-    def reductions(self, number: int, workers: int) -> list[tuple[float, float]]:
-        """Return the bytes of each vector that workers reduce in a round, from 0: in both halves of its reduction."""
+    def reductions(self, workers: int) -> list[tuple[float, float]]:
+        """Return the bytes of each vector that workers reduce in a round: in both halves of its reduction."""
         means = sum(self.means)
-        last = halves(self.message(number) - means, self.reply(number) - means, workers)
+        last = halves(self.message() - means, self.reply() - means, workers)
         return [*((size, size) for size in self.means), last]
-
-    def as_floats(self, number: int) -> bool:
-        """Return True if the message of a worker's round, from 0, is sent as floats."""
-        number += self.before
-        return self.count(number + 1) > self.count(number)

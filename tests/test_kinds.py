@@ -1,0 +1,198 @@
+"""Kinds of rounds: what a worker sends, in which codec, and whether it is answered may differ from round to round."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_optimizer import grouped, trained
+
+from distsgd import UserError
+from distsgd.algorithms import DESLOC, SSP, AllReduce, AsyncSGD, Downpour, OneBitAdam, SyncSGD, ZeroOneAdam
+from distsgd.common import Group
+from distsgd.common.contract import Async, Barrier, Codec, Kind, Period, Rounds, Scheme, Synchronization, WithMemory
+from distsgd.common.contract.checks import check_scheme
+from distsgd.common.contract.rounding import Int8
+from distsgd.common.contract.rounds import USUAL
+from runs import PlayedRun, job_of, record
+
+
+class Halved(Codec):
+    """Brings half of each vector."""
+
+    def encode(self, vector, variables):
+        return [vector / 2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternating(Scheme):
+    """Each function of a worker depends on the kind of the round."""
+
+    name = "alternating"
+    uses_gradient_sum = True
+    kinds: ClassVar = {"sums": Kind(), "halves": Kind(codec=Halved(), reply_codec=Halved())}
+
+    communication_period: Period = 3
+    waits: bool = False
+
+    @property
+    def sync(self) -> Synchronization:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Barrier() if self.waits else Async()
+
+    def rounds(self, steps, done=0, worker=0):
+        pattern = [(2, "sums"), (3, "halves"), (1, "halves")]
+        whole, rest = divmod(steps, 6)
+        return Rounds(((pattern, whole),)) + Rounds.even(rest, 3, "sums")
+
+    def gradient_point(self, worker):
+        return worker.params * {"sums": 1.0, "halves": 0.9}[worker.kind]
+
+    def local_step(self, worker, gradient):
+        worker.params.assign_sub({"sums": 0.1, "halves": 0.05}[worker.kind] * gradient)
+
+    def message(self, worker):
+        return worker.gradient_sum * {"sums": 1.0, "halves": 1.5}[worker.kind]
+
+    def server_update(self, server, message, staleness):
+        server.center.assign_sub(0.1 * message)
+        return server.center
+
+    def on_reply(self, worker, reply):
+        worker.params.assign(reply if worker.kind == "sums" else 0.5 * worker.params + reply)
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["asynchronous", "barrier"])
+@pytest.mark.parametrize("backend", ["threads", "simulation"])
+@pytest.mark.gate
+def test_each_kind_is_exchanged_as_in_a_group(backend, waits, tmp_path):
+    scheme = Alternating(waits=waits)
+    small = {"hidden": (8,), "batch_size": 8}
+    order = {"schedule": (0, 1, 1, 0, 1, 0, 0, 1)} if backend == "threads" else {"steps": 24}
+    run = record(scheme, tmp_path / "run", backend=backend, workers=2, ps=2, **small, **order)
+    group = PlayedRun(scheme, workers=2, ps=2, **small).replay(run.trace)
+    np.testing.assert_allclose(group.center, run.center, rtol=1e-5, atol=1e-6)
+    assert np.linalg.norm(run.center - run.start) > 0.01
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["asynchronous", "barrier"])
+@pytest.mark.gate
+def test_each_kind_is_exchanged_in_a_model_as_in_a_group(waits):
+    scheme = Alternating(waits=waits)
+    found = trained(scheme, 36, workers=2)
+    np.testing.assert_allclose(found, grouped(scheme, 36, workers=2), rtol=1e-5, atol=1e-6)
+
+
+def test_a_group_of_one_worker_does_what_each_kind_says():
+    group, x, center, total = Group(Alternating(), np.array([1.0]), workers=1), 1.0, 1.0, 0.0
+    for length, kind in Alternating().rounds(6):
+        for _ in range(length):
+            point = x if kind == "sums" else 0.9 * x
+            np.testing.assert_allclose(group.point(0), [point], rtol=1e-6)
+            group.step(0, group.point(0))  # of ½x²
+            x, total = x - (0.1 if kind == "sums" else 0.05) * point, total + point
+        center -= 0.1 * (total if kind == "sums" else 1.5 * total / 2)
+        x, total = (center if kind == "sums" else 0.5 * x + center / 2), 0.0
+        np.testing.assert_allclose((group.center[0], group.params(0)[0]), (center, x), rtol=1e-6)
+
+
+def test_rounds_of_each_kind_are_counted_without_a_walk_through_a_run():
+    rounds = Alternating().rounds(6 * 10**12 + 4)
+    assert rounds.kinds() == {"sums": 10**12 + 2, "halves": 2 * 10**12}
+    for done in range(9):
+        assert rounds.kinds(done) == Counter(kind for _, kind in [*rounds.first(done)])
+    assert Rounds.even(0, 5).kinds() == {}
+    assert Downpour(push_period=2, pull_period=3).rounds(12).kinds() == {"exchange": 2, "push": 4, "pull": 2}
+
+
+@pytest.mark.parametrize(
+    "scheme", [OneBitAdam(), ZeroOneAdam(), DESLOC(), Downpour(push_period=2)], ids=lambda s: s.name
+)
+def test_all_rounds_are_of_declared_kinds_and_a_resumed_run_continues_in_them(scheme):
+    whole = [*scheme.rounds(1000)]
+    assert {kind for _, kind in whole} == scheme.kinds.keys()
+    if not isinstance(scheme, Downpour):  # whose resumed runs begin with whole periods
+        done = sum(length for length, _ in whole[:17])
+        assert [*scheme.rounds(1000 - done, done)] == whole[17:]
+
+
+class Pushes(AsyncSGD):
+    events = frozenset({"push", "pull"})
+
+
+class Floats(AsyncSGD):
+    def sent_as_floats(self, rounds):
+        return 3
+
+
+class Turns(AsyncSGD):
+    sends_in_turn = True
+
+
+@pytest.mark.parametrize("kind", [Pushes, Floats, Turns])
+def test_what_follows_from_the_kinds_is_refused_with_what_to_declare(kind):
+    with pytest.raises(UserError, match=r"follows from the kinds of its rounds: declare these instead, as in kinds = "):
+        check_scheme(kind(), 2)
+
+
+class Unnamed(AsyncSGD):
+    def rounds(self, steps, done=0, worker=0):
+        return Rounds.even(steps, 1, "push")
+
+
+def test_a_round_of_a_kind_that_is_not_declared_is_refused_by_name():
+    wanted = r"each round must be of one of the kinds that the class declares.*Received: a round of the kind 'push', k"
+    with pytest.raises(UserError, match=wanted):
+        job_of(Unnamed())
+    with pytest.raises(UserError, match=wanted):
+        Group(Unnamed(), np.zeros(2), workers=2)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        ({}, r"kinds must be a mapping of names to Kind, .*Received: {}"),
+        ({"exchange": "push"}, r"kinds must be a mapping of names to Kind"),
+        (("exchange", "push"), r"kinds must be a mapping of names to Kind"),
+        ({"a b": Kind()}, r"must be an identifier. Received: 'a b'"),
+        ({1: Kind()}, r"must be an identifier. Received: 1"),
+        ({"push": Kind()}, r"with the name of an event is this event. Received: push"),
+        ({"join": Kind()}, r"with the name of an event is this event. Received: join"),
+        ({"none": Kind(sends=False, answered=False)}, r"sends a message or asks for the center. Received: none"),
+        ({"exchange": Kind(codec=WithMemory(Int8()))}, r"keeps no variables: return it from codec.*WithMemory"),
+        ({"exchange": Kind(reply_codec=WithMemory(Int8()))}, r"a codec of replies keeps no variables"),
+    ],
+)
+def test_kinds_that_cannot_be_are_refused(kinds, message):
+    with pytest.raises(UserError, match=message):
+        check_scheme(AsyncSGD().but(kinds=kinds), 2)
+
+
+@pytest.mark.parametrize("base", [SyncSGD, SSP])
+def test_workers_that_wait_exchange_in_each_round(base):
+    with pytest.raises(UserError, match=r"only an asynchronous rule has rounds without a message or a reply"):
+        check_scheme(base().but(kinds=USUAL), 2)
+
+
+def test_without_a_server_no_kind_has_a_codec():
+    with pytest.raises(UserError, match="without a ps vectors travel as they are: leave the codec out"):
+        check_scheme(AllReduce().but(kinds={"exchange": Kind(codec=Halved())}), 2)
+
+
+def test_kinds_of_one_message_may_be_compressed_and_others_not():
+    job_of(Downpour(push_period=2, pull_period=3), codec="int8")
+    assert USUAL.keys() == Downpour(push_period=2).kinds.keys()
+    with pytest.raises(UserError, match="sends several vectors in turn: leave codec out"):
+        job_of(Alternating(), codec="int8")
+
+
+def test_the_kind_of_a_round_is_no_tensor():
+    @dataclass(frozen=True, kw_only=True)
+    class Asking(AsyncSGD):
+        def message(self, worker):
+            assert worker.kind == "exchange"
+            assert not tf.is_tensor(worker.kind)
+            return worker.gradient
+
+    Group(Asking(), np.zeros(2), workers=1).step(0, np.ones(2))
