@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scheduled
+import tensorflow as tf
 
 from distsgd.algorithms import KBatchSync, KSync, Ringmaster
 from distsgd.benchmarks.claims_runs import centers
@@ -302,6 +303,24 @@ def test_in_a_group_late_workers_have_the_newest_center_so_each_gradient_counts(
     for k in (0, 1, 2, 2, 0, 2):
         without.step(k, without.point(k))
     assert without.version == 2  # the first gradient of worker 2, and the last of worker 0 or 1, were late
+
+
+class Counted(KSync):
+    """Sends the number of local steps."""
+
+    def message(self, worker):
+        return tf.cast(worker.step, tf.float32) + 0 * worker.gradient
+
+    def server_update(self, server, message, staleness):
+        server.center.assign(message)
+        return message
+
+
+def test_a_step_that_is_cancelled_counts_as_a_step_of_its_worker():
+    group = Group(Counted(workers_per_update=1, cancel_late=True), np.zeros(1), workers=2)
+    for k, steps in ((0, 1), (1, 2), (1, 3), (0, 4)):
+        group.step(k, np.ones(1))
+        assert group.center[0] == steps
 
 
 class Forever(Scheme):
