@@ -46,7 +46,8 @@ def _reasons(train: Any, cluster: Cluster, options: RunOptions) -> Iterator[str]
     for own in fields(Recovery):
         if (value := getattr(options.recovery, own.name)) != own.default:
             why = "a message that is not finite ends the run" if own.name == "on_nan" else "no task can be lost"
-            yield f"{why}, and the seed repeats all of it: leave {own.name} out. Received: {own.name}={value}"
+            given = f"{own.name}={value or repr(value)}"  # an empty text is shown, too
+            yield f"{why}, and the seed repeats all of it: leave {own.name} out. Received: {given}"
     if options.run_dir is not None and _holds_checkpoints(Path(options.run_dir)):
         yield f"a run cannot be resumed: choose another run directory. Received: {options.run_dir}"
     if options.jit == "on":

@@ -173,6 +173,7 @@ def test_what_a_simulation_cannot_do_is_refused_before_anything_is_started(tmp_p
         ({"recovery": Recovery(checkpoint_seconds=5)}, "leave checkpoint_seconds out"),
         ({"recovery": Recovery(min_workers=1)}, "leave min_workers out"),
         ({"recovery": Recovery(on_nan="drop")}, "leave on_nan out. Received: on_nan=drop"),
+        ({"recovery": Recovery(stop_signals="")}, "leave stop_signals out. Received: stop_signals=''"),
         ({"schedule": [0, 1]}, "leave schedule out, or use backend='threads'"),
     ):
         with pytest.raises(UserError, match=message):

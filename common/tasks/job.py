@@ -347,7 +347,7 @@ def _must_be(defaults: Mapping[str, Any], options: RunOptions, why: str) -> None
     """Raise `UserError` with the reason `why` if one of these options does not have its default."""
     for name, default in defaults.items():
         if (value := (vars(options) | vars(options.recovery))[name]) != default:
-            raise UserError(f"{why}: leave {name} out. Received: {name}={value}")
+            raise UserError(f"{why}: leave {name} out. Received: {name}={value or repr(value)}")
 
 
 def _check_regions(scheme: Scheme, regions: int, workers: int, options: RunOptions) -> None:
