@@ -256,7 +256,9 @@ def test_a_set_is_divided_by_its_messages_without_those_that_it_leaves_out():
 
         def merge():
             merging.outbox.vector.assign(sent[:, None] * tf.ones([3, 2]))
-            merging.run(do, tf.constant([0, 1, 2, 3]), tf.zeros([4, 3]), tf.constant([0, 1, 2, 0]))
+            merging.run(
+                do, tf.constant([0, 1, 2, 3]), tf.zeros([4, 3]), tf.constant([0, 1, 2, 0]), tf.constant([0] * 4)
+            )
             return center.slices[0].center.read_value()
 
         moved, initialize = tf.function(merge, autograph=False)(), tf.compat.v1.global_variables_initializer()

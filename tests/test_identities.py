@@ -979,13 +979,13 @@ def test_palsgd_pulls_the_drawn_steps_to_the_last_center_and_makes_the_others_lo
 
 def test_des_loc_averages_one_vector_at_a_time_and_half_as_many_as_local_adam():
     def ends(steps, done=0, **options):
-        at = np.cumsum([length for length, _ in DESLOC(**options).rounds(steps, done=done)]) + done
-        return {int(t): float(DESLOC(**options)._kind(tf.constant(t, tf.int64))) for t in at}
+        lengths, kinds = zip(*DESLOC(**options).rounds(steps, done=done), strict=True)
+        return dict(zip((np.cumsum(lengths) + done).tolist(), kinds, strict=True))
 
     means = ends(60)
-    assert [t for t, kind in means.items() if kind == 0] == [10, 20, 30, 40, 50, 60]
-    assert [t for t, kind in means.items() if kind == 1] == [23, 53]
-    assert [t for t, kind in means.items() if kind == 2] == [56]
+    assert [t for t, kind in means.items() if kind == "parameters"] == [10, 20, 30, 40, 50, 60]
+    assert [t for t, kind in means.items() if kind == "first_moment"] == [23, 53]
+    assert [t for t, kind in means.items() if kind == "second_moment"] == [56]
     assert 2 * len(means) == len(ends(60, first_moment_every=1, second_moment_every=1))
     assert {t: kind for t, kind in ends(300).items() if t > 170} == ends(130, done=170), "a resumed run continues"
     assert list(ends(8)) == [8]

@@ -16,6 +16,7 @@ from distsgd.common.sync.release import waiting_at
 from distsgd.simulator.virtual_time.links import SharedLinks
 from distsgd.simulator.virtual_time.network import Network
 from distsgd.simulator.virtual_time.resources import NEVER, Fair, level
+from distsgd.simulator.virtual_time.schedule import EventLoop
 from distsgd.simulator.virtual_time.simulated_server import RoundTimings
 from distsgd.simulator.virtual_time.sizes import Sizes
 
@@ -170,13 +171,18 @@ def test_workers_begin_within_the_time_that_a_link_which_they_share_needs_for_al
 
 
 def test_the_lock_is_held_for_a_message_or_for_the_center_that_is_pulled():
-    sizes = Sizes(AsyncSGD(), message=3.0, reply=8.0, floats=0.0, before=0, rounds=1)
-    assert [sizes.of(kind, 0) for kind in ("exchange", "push", "pull")] == [3, 3, 8]
+    scheme, held = Downpour(push_period=2, pull_period=3), []
+    how = {"workers": 2, "rounds": scheme.rounds(12), "seed": 0, "message_bytes": 3.0, "reply_bytes": 8.0}
+    loop = EventLoop(scheme, Platform(), **how)
+    loop.service = lambda size: held.append(size) or 0
+    events = loop.run().trace["event"].tolist()
+    assert held == [8 if EVENTS[event] == "pull" else 3 for event in events]
+    assert {EVENTS[event] for event in events} == {"exchange", "push", "pull"}
 
 
-def test_rounds_before_the_simulated_ones_count_among_those_that_send_floats():
-    sizes = Sizes(OneBitAdam(warmup_steps=5), message=3.0, reply=8.0, floats=[40.0, 50.0], before=3, rounds=4)
-    assert [(sizes.message(n), sizes.reply(n)) for n in range(4)] == [(40, 50)] * 2 + [(3, 8)] * 2
+def test_rounds_of_some_kinds_have_sizes_of_their_own():
+    sizes = Sizes(message=3.0, reply=8.0, apart={"floats": (40.0, 50.0)})
+    assert [(sizes.message(kind), sizes.reply(kind)) for kind in ("floats", "signs")] == [(40, 50), (3, 8)]
 
 
 def test_a_round_whose_reply_is_lost_has_no_end_of_its_steps_either():
