@@ -27,6 +27,7 @@ Defaults: the paper's κ = 16 and H = 16; its T is where the rate begins to fall
 1,000 in its tutorial.
 """
 
+import itertools
 from dataclasses import dataclass
 
 from ..common.contract import Natural, Period, Rounds, sgd, take, tf
@@ -54,21 +55,21 @@ class ZeroOneAdam(OneBitAdam):
         found, begin, length = Rounds(), 0, 1
         while begin < done + steps:
             lasts = self.doubling_steps if begin else self.warmup_steps
-            end = done + steps if length == self.communication_period else min(begin + lasts, done + steps)
-            begin = max(begin, done)
-            for step in (step for step in self._changes() if begin <= step < end):
-                found += Rounds.even(step - begin, 1, "signs") + Rounds.even(1, 1, "floats")
-                begin = step + 1
-            found += Rounds.even(max(0, end - begin), length, "signs")
+            is_last = begin > 0 and length == self.communication_period
+            end = done + steps if is_last else min(begin + lasts, done + steps)
+            found += Rounds.even(max(0, end - max(begin, done)), length, "signs") if begin else self._first(done, end)
             begin, length = end, min(2 * length, self.communication_period)
         return found
 
-    def _changes(self):
-        """Yield the steps whose rounds are in T_v."""
-        step = number = 0
+    def _first(self, begin, end):
+        """Return the rounds before the variance is frozen, of a step each, from one step to another."""
+        found, step, distance = Rounds(), 0, 1
         while step < self.warmup_steps:
-            yield step
-            step, number = step + 2 ** (number // self.variance_repeats), number + 1
+            times = min(self.variance_repeats, -(-(self.warmup_steps - step) // distance))
+            found += Rounds(((((1, "floats"), *[(1, "signs")] * (distance - 1)), times),))
+            step, distance = step + times * distance, 2 * distance
+        is_whole = begin == 0 and end == step
+        return found if is_whole else Rounds(((tuple(itertools.islice(found.after(begin), max(0, end - begin))), 1),))
 
     def local_variables(self, params):
         own = super().local_variables(params) | dict.fromkeys(("moving", "total"), 0 * params)
