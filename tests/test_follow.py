@@ -78,11 +78,14 @@ def test_a_wait_without_an_end_or_for_what_is_no_folder_is_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """Three runs that resume from each other, whose checkpoints are those of their ends."""
+    """A run whose last checkpoint stands for three, as if its center had rested since version 20."""
     run_dir = tmp_path_factory.mktemp("follow") / "run"
     recovery = Recovery(checkpoint_steps=1000, keep_checkpoints=9)
-    for steps in (10, 20, 30):
-        record(AsyncSGD(), run_dir, steps=steps, workers=2, backend="threads", recovery=recovery)
+    record(AsyncSGD(), run_dir, steps=30, workers=2, backend="threads", recovery=recovery)
+    last = checkpoint.newest(run_dir)
+    for version in (20, 40):
+        arrays = {**last.arrays, "version": np.asarray(version, last.arrays["version"].dtype)}
+        checkpoint.publish(checkpoint.write(run_dir, checkpoint.Checkpoint(arrays, last.about)), keep=9)
     return run_dir
 
 

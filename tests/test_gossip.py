@@ -24,7 +24,7 @@ from distsgd.common.replay.replay import replay
 from distsgd.common.server.trace import ROUND
 from distsgd.common.sync.losses import variables as variables_of
 from distsgd.common.sync.topology import DRAWN, GRAPHS, Topology
-from distsgd.common.tasks import interruption, state_manager
+from distsgd.common.tasks import interruption, plan, state_manager
 from distsgd.common.tasks.local_state import Keeping
 from distsgd.common.tasks.results import write_graph
 from distsgd.simulator.execution.arithmetic import Arithmetic
@@ -450,7 +450,7 @@ class Interrupts(Callback):
     ("scheme", "steps"),
     [
         (RestingDPSGD(milliseconds=40), 480),
-        (DPSGD(), 5000),  # several rounds in a call: its graph takes 15 s to build
+        (DPSGD(), 5000),  # several rounds in a call
         (SGP(), 5000),
     ],
     ids=["d_psgd", "several rounds in a call", "sgp"],
@@ -461,6 +461,7 @@ def test_a_run_that_a_signal_interrupts_has_the_mean_of_its_last_common_round_an
 ):
     monkeypatch.setattr(state_manager, "INTERRUPTED_SECONDS", patience(60))  # on a busy machine
     monkeypatch.setattr(interruption, "CHIEF_SECONDS", patience(70))
+    monkeypatch.setattr(plan, "ROUNDS_PER_CALL", 3)  # the graph of 16 takes 15 s to build
     how = {"workers": 3, "backend": "threads", "test": DIGITS.test, **FEW}
     run = record(scheme, tmp_path / "run", steps=steps, callbacks=[Interrupts(tmp_path / "run")], **how)
     reached = run.result["updates"]
