@@ -262,6 +262,13 @@ def test_a_script_that_leaves_its_loop_after_a_signal_has_a_checkpoint(chief, en
     assert bool(read) == (endless and bool(signal))
 
 
+def test_a_checkpoint_is_due_so_many_updates_after_the_last(chief):
+    saver, _ = chief
+    saver.recovery, saver.version = Recovery(checkpoint_steps=20), 40
+    due = [saver.is_due(lambda now=now: SimpleNamespace(version=lambda: now)) for now in (40, 59, 60)]
+    assert due == [False, False, True]
+
+
 def test_a_state_that_cannot_be_read_ends_no_training(chief):
     saver, said = chief
 

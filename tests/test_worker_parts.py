@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from distsgd.algorithms import AsyncSGD
 from distsgd.common.messages.ops import building
 from distsgd.common.server.answers import NEVER, NONE, PausedWorkers, Positions
 from distsgd.common.sync.store import Message, WorkerSlot
 from distsgd.common.tasks.local_state import LocalState
+from distsgd.common.tasks.progress import Progress
 from distsgd.common.tasks.standstill import Standstill
+from distsgd.common.tasks.worker_calls import NO_END, Done
 from distsgd.common.worker import without_copy
 from distsgd.common.worker.fed_worker import FedWorker
 from distsgd.common.worker.replica import Replica
@@ -92,6 +95,17 @@ def test_a_round_has_the_mean_loss_of_its_steps_and_the_number_of_those_that_wer
         return DenseWorker.round(worker, tf.zeros([4, 8], tf.int32), "exchange", None, 0, 0)
 
     assert run(build, state=[0.0]).tolist() == [*found]
+
+
+def test_a_worker_reports_the_mean_of_the_losses_that_are_finite():
+    said, plan = [], SimpleNamespace(scheme=AsyncSGD(), workers=2)
+    progress = Progress(SimpleNamespace(index=1), plan, "drop", lambda **event: said.append(event))
+    progress.count([ROWS] * 3, Done(np.array([1.0, np.nan, 3.0]), np.array([1, 0, 1]), NO_END))
+    progress.report_figures()
+    assert said == [
+        {"event": "refused", "worker": 1, "number": 1},
+        {"event": "worker", "worker": 1, "steps": 3, "loss": 2.0},
+    ]
 
 
 @pytest.mark.parametrize(("loss", "element"), [(0.5, 1.0), (np.inf, 1.0), (0.5, np.nan)])
