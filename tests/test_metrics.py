@@ -74,6 +74,15 @@ def test_rows_that_a_run_repeats_from_a_checkpoint_are_there_once(tmp_path, monk
         assert (rows[0]["seconds"], rows[-1][count]) == (0, last)
 
 
+def test_the_row_of_the_version_from_which_a_run_continues_is_kept(tmp_path):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    for version in (0, 10, 20):
+        metrics.add({"kind": "center", "seconds": version, "version": version})
+    metrics.undo(10)
+    metrics.close()
+    assert [row["version"] for row in rows_of(metrics.path)] == [0, 10]
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_a_series_of_any_length_keeps_both_ends_and_its_order(late, tmp_path, monkeypatch):
     """A center may be evaluated after those that are newer."""
