@@ -18,6 +18,7 @@ from distsgd.common.cli.flag_groups import parse_flags
 from distsgd.common.cli.flags import words
 from distsgd.common.cli.sweep_report import Trial, best_of, picture, report
 from distsgd.common.errors import DistsgdError, Interrupted, UserError
+from distsgd.common.record.repeats import mean_of
 from distsgd.common.signals import StopSignals, interrupt
 
 DOWNPOUR = SCHEMES["downpour"]
@@ -338,3 +339,9 @@ def test_a_terminal_that_is_closed_ends_each_run_once_and_none_goes_on(monkeypat
     assert len(set(ended)) == len(ended) == 2
     assert set(sent) == {signal.SIGHUP}  # which their results name
     assert {handler.__func__ for handler in handlers} == {StopSignals._handle}
+
+
+def test_a_mean_is_of_a_figure_that_each_completed_run_has():
+    has, lacks = ({"outcome": "completed", **figures} for figures in ({"reward": 0.5}, {"reward": None}))
+    failed = {"outcome": "lost"}
+    assert [mean_of(runs, "reward") is None for runs in ([has, failed], [has, lacks], [failed])] == [False, True, True]
