@@ -79,6 +79,14 @@ def test_a_toml_file_names_algorithm_and_options_and_flags_override_it(started):
     assert (others.workers, others.run.steps, others.run.epochs) == (4, None, 2)
 
 
+@pytest.mark.parametrize(("of_file", "flag"), [("data", "dataset"), ("dataset", "data")])
+def test_a_flag_replaces_the_data_of_a_file(of_file, flag, started):
+    Path("mine.toml").write_text(f'algorithm = "downpour"\n{of_file} = "mine.py:load"')
+    cli.dispatch(["train", "--config", "mine.toml", f"--{flag}", "other.py:load"])
+    ((_, options),) = started
+    assert (getattr(options, of_file), getattr(options, flag)) == (None, "other.py:load")
+
+
 def test_epochs_and_machines_that_a_flag_replaces(started):
     config = {"algorithm": "downpour", "steps_per_worker": 9, "backend": "simulation", "platform": {"step_ms": 5.0}}
     write_json(Path("config.json"), config)

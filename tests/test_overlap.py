@@ -195,6 +195,16 @@ def test_decoupled_diloco_with_a_delay_and_the_plain_average_is_cocod_sgd():
         np.testing.assert_allclose(one.params(k), other.params(k), rtol=1e-5, atol=1e-6)
 
 
+def test_a_round_that_is_shorter_than_the_delay_sends_its_message_before_its_step():
+    numbers = {"communication_period": 4, "delay": 2, "learning_rate": 0.1, "inner_optimizer": "sgd"}
+    more = {"quorum": 2, "average": "plain", "outer_learning_rate": 1.0, "momentum": 0.0}
+    group = Group(DecoupledDiLoCo(work=(1.0, 0.25), **numbers, **more), np.ones(2), workers=2)
+    for k in (0, 1, 0):
+        group.step(k, np.ones(2))
+    np.testing.assert_allclose(group.center, (0.8 + 0.25 * 1.0) / 1.25, rtol=1e-6)  # weighed by their steps
+    assert (group.version, group.ready) == (1, [0, 1])
+
+
 def test_an_all_reduce_with_a_delay_makes_each_step_along_the_mean_gradient_of_the_step_before():
     group, rng = Group(AllReduce(delay=1, learning_rate=0.1), np.arange(5.0), workers=3), np.random.default_rng(0)
     x, late = np.arange(5.0), np.zeros(5)

@@ -243,6 +243,11 @@ def test_who_waits_for_a_task_that_still_builds_its_graph_hears_that_the_machine
     assert str(Watched(started, *ready, late, names=names, rule=rule).error) == "evaluator-0: it says why"
 
 
+def test_a_task_that_has_ended_counts_as_silent_no_more():
+    started = {"event": "started", "pids": {task: os.getpid() for task in TASKS}}
+    assert Watched(started, *ALL_END).watch.detector.quiet(-1).keys() == {supervision.FORK_SERVER}
+
+
 def test_without_a_ps_a_worker_that_was_found_silent_is_named_alone(monkeypatch):
     """The message once named the worker that waited for it, too."""
     workers, found = [("worker", k) for k in range(2)], [{"worker-1": 10.0}]
