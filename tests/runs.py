@@ -172,6 +172,15 @@ def digits_gradient(sizes: Sequence[int], **drawn: int) -> gradients.Gradient:
     return gradients.batch_gradient(gradients.mlp_gradient(x, y, sizes), examples=len(x), **drawn)
 
 
+def averaged(run: RecordedRun, most: float, period: int = 1) -> np.ndarray:
+    """Return the moving average of the replayed means of workers that gossip; rounds have `period` steps."""
+    average = run.start
+    for number, center in enumerate(run.equations.execute(run, run.hyperparameters)):
+        decay = min(most, (1 + number * period) / (10 + number * period))
+        average = decay * average + (1 - decay) * center
+    return average
+
+
 class PlayedRun:
     """A run of a `Group` on the batches of `record`: the same network, the same start."""
 

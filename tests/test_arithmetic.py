@@ -36,9 +36,10 @@ from distsgd.simulator.execution.arithmetic import Arithmetic
 from distsgd.simulator.execution.batched_workers import BatchedWorkers
 from distsgd.simulator.execution.executor import Merging
 from distsgd.simulator.execution.program import Do
-from runs import DIGITS, job_of, network_gradient, record, rule_of
+from runs import DIGITS, averaged, job_of, network_gradient, record, rule_of
 
 TOLERANCE = 1e-5
+MOST_DECAY = 0.8  # of the moving average of workers that gossip
 
 
 def small(scheme, workers=3, *, steps=32, **options):
@@ -81,6 +82,9 @@ def replayed(job, trace, hidden=8):
         servers_apart=job.scheme.servers_apart,
         shapes=[variable.shape for variable in job.recipe.build().get_weights()],
     )
+    if job.options.ema_decay:
+        average = averaged(run, MOST_DECAY, scheme.period)
+        np.testing.assert_allclose(found["average"], average, rtol=2e-5, atol=2e-6)
     return judge(run)
 
 
@@ -89,7 +93,8 @@ def replayed(job, trace, hidden=8):
 def test_an_order_of_virtual_time_replays(name):
     """Every scheme of the catalogue, as it is, against the papers' equations."""
     scheme = CATALOGUE[name]
-    job = small(scheme, workers=3 if scheme.sync.exchanges else 1, backend="simulation")
+    averages = {"ema_decay": MOST_DECAY} if scheme.sync.gossips and not scheme.sync.in_pairs else {}
+    job = small(scheme, workers=3 if scheme.sync.exchanges else 1, backend="simulation", **averages)
     verdict = replayed(job, trace_of(job))
     assert not verdict.differs, verdict
 

@@ -29,7 +29,7 @@ from distsgd.common.tasks.local_state import Keeping
 from distsgd.common.tasks.results import write_graph
 from distsgd.simulator.execution.arithmetic import Arithmetic
 from distsgd.simulator.virtual_time.schedule import EventLoop
-from runs import DIGITS, Harness, job_of, patience, record
+from runs import DIGITS, Harness, averaged, job_of, patience, record
 
 FEW, RATE = {"batch_size": 8, "hidden": (8,)}, 0.25
 
@@ -252,15 +252,6 @@ def test_worker_0_collects_after_each_multiple_and_after_the_last_round():
         Gossip().collect(ps, slot, tf.ones([4]), tf.ones([1]))
         seen.append(len(noted))
     assert seen == [0, 0, 1, 1, 1, 2, 3]
-
-
-def averaged(run, most, period=1):
-    """The moving average of the replayed means of the workers, after the last round; rounds have `period` steps."""
-    average = run.start
-    for number, center in enumerate(run.equations.execute(run, run.hyperparameters)):
-        decay = min(most, (1 + number * period) / (10 + number * period))
-        average = decay * average + (1 - decay) * center
-    return average
 
 
 def saved_average(folder):

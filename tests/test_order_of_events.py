@@ -53,6 +53,16 @@ def test_a_record_follows_its_rule_and_each_forged_number_departs_from_it(scheme
         assert departs(scheme, trace | {column: forged}) != "", column
 
 
+def test_a_message_that_came_too_late_was_not_taken():
+    scheme = SyncSGD(backup_workers=1)
+    trace = trace_of(scheme)
+    late = int(np.flatnonzero(trace["accepted"] == 0)[0])
+    forged = trace["accepted"].copy()
+    forged[late] = 1
+    why = f"row {late}: the message of worker {trace['worker'][late]} came too late to be taken"
+    assert departs(scheme, trace | {"accepted": forged}) == why
+
+
 def test_a_message_of_a_worker_that_had_to_wait_departs_from_the_rule():
     rows = [(0, worker, 0, 1) for worker in (0, 0, 1, 2)]  # version, worker, staleness, accepted
     trace = dict(zip(("version", "worker", "staleness", "accepted"), np.array(rows).T, strict=True))
