@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .arguments import at_least, at_most
+from .contract.checks import check_together
 from .contract.rounds import ENDLESS
 from .contract.scheme import Scheme
 from .errors import UserError
@@ -159,7 +160,9 @@ class Turns:
         if event == "push":
             self._go_on(k)
             return
-        if event == "exchange" and released and self.sync.waits and not self.sequencer.in_sets:
+        if self.sequencer.in_sets:
+            check_together(self.scheme, (self.at[j].kind for j in released))
+        elif event == "exchange" and released and self.sync.waits:
             self.do("send", self.now(k))  # the newest center is the reply
         for j in released:
             if replies_wait(self.scheme):

@@ -12,7 +12,18 @@ from test_optimizer import grouped, trained
 from distsgd import UserError
 from distsgd.algorithms import DESLOC, SSP, AllReduce, AsyncSGD, Downpour, OneBitAdam, SyncSGD, ZeroOneAdam
 from distsgd.common import Group
-from distsgd.common.contract import Async, Barrier, Codec, Kind, Period, Rounds, Scheme, Synchronization, WithMemory
+from distsgd.common.contract import (
+    Async,
+    Barrier,
+    Codec,
+    Kind,
+    Period,
+    Quorum,
+    Rounds,
+    Scheme,
+    Synchronization,
+    WithMemory,
+)
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.contract.rounding import Int8
 from distsgd.common.contract.rounds import USUAL
@@ -175,11 +186,40 @@ def test_a_round_of_a_kind_that_is_not_declared_is_refused_by_name():
         ({"none": Kind(sends=False, answered=False)}, r"sends a message or asks for the center. Received: none"),
         ({"exchange": Kind(codec=WithMemory(Int8()))}, r"keeps no variables: return it from codec.*WithMemory"),
         ({"exchange": Kind(reply_codec=WithMemory(Int8()))}, r"a codec of replies keeps no variables"),
+        ({"pull": Kind(sends=False, codec=Halved())}, r"without a message has no codec for it: leave codec out"),
+        (
+            {"push": Kind(answered=False, reply_codec=Halved())},
+            r"without a reply has no codec .*: leave reply_codec out",
+        ),
     ],
 )
 def test_kinds_that_cannot_be_are_refused(kinds, message):
     with pytest.raises(UserError, match=message):
         check_scheme(AsyncSGD().but(kinds=kinds), 2)
+
+
+class Crossed(Alternating):
+    def rounds(self, steps, done=0, worker=0):
+        names = ["sums", "halves"]
+        return Rounds.even(2, 1, names[worker % 2]) + Rounds.even(steps - 2, 2, "sums")
+
+
+def test_workers_that_make_an_update_together_are_in_rounds_of_one_kind():
+    wanted = "cannot make one update: return rounds of the same kinds.* Received: kinds halves, sums in one round"
+    with pytest.raises(UserError, match=wanted):
+        job_of(Crossed(waits=True), workers=2)
+    group = Group(Crossed(waits=True), np.zeros(2), workers=2)
+    group.step(0, np.ones(2))
+    with pytest.raises(UserError, match=wanted):
+        group.step(1, np.ones(2))
+    job_of(Crossed(), workers=2)  # each message is merged by itself
+
+
+@pytest.mark.parametrize("sync", [Barrier(backup_workers=1), Quorum(1), Quorum(1, late="count")], ids=str)
+def test_no_worker_falls_behind_where_kinds_of_rounds_have_messages_of_their_own(sync):
+    with pytest.raises(UserError, match=r"would send one kind of round where others send another: wait for all"):
+        check_scheme(AsyncSGD().but(sync=sync, kinds=Alternating.kinds), 2)
+    check_scheme(AsyncSGD().but(sync=sync), 2)
 
 
 @pytest.mark.parametrize("base", [SyncSGD, SSP])

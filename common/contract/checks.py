@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any
@@ -84,7 +84,7 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
     scheme.sync.check(workers)
     _check_declared(scheme)
     _check_moved(scheme)
-    _check_kinds(scheme)
+    _check_kinds(scheme, workers)
     _check_messages(scheme)
     numbers = scheme.worker_numbers()
     check_variables(
@@ -130,7 +130,7 @@ def _check_moved(scheme: Scheme) -> None:
             )
 
 
-def _check_kinds(scheme: Scheme) -> None:
+def _check_kinds(scheme: Scheme, workers: int) -> None:
     """Refuse what follows from the kinds of rounds in place of them, kinds that are none, and codecs with memory."""
     for name in OF_KINDS:
         if getattr(type(scheme), name, None) is not getattr(Scheme, name, None):
@@ -159,10 +159,32 @@ def _check_kinds(scheme: Scheme) -> None:
                 f"all kinds. Received: {name}: codec={type(kind.codec).__name__}"
             )
 
+        unused = [way for way, is_used in (("codec", kind.sends), ("reply_codec", kind.answered)) if not is_used]
+        if given := [way for way in unused if getattr(kind, way) is not None]:
+            what = "message" if given == ["codec"] else "reply"
+            raise UserError(
+                f"{scheme.name}: a round without a {what} has no codec for it: leave {given[0]} out. Received: "
+                f"{name}: {kind}"
+            )
     if scheme.events != {"exchange"} and type(scheme.sync).push is Synchronization.push:
         raise UserError(
             f"{scheme.name}: only an asynchronous rule has rounds without a message or a reply: use sync = Async(). "
             f"Received: sync = {type(scheme.sync).__name__}(), events {', '.join(sorted(scheme.events))}"
+        )
+    if scheme.sends_in_turn and scheme.sync.set_size(workers) is not None and not scheme.sync.meets(workers):
+        raise UserError(
+            f"{scheme.name}: a worker that is left out of a set falls behind, and would send one kind of round where "
+            f"others send another: wait for all workers, as in sync = Barrier(). Received: sync={scheme.sync}, kinds "
+            f"{', '.join(scheme.kinds)}"
+        )
+
+
+def check_together(scheme: Scheme, kinds: Iterable[str]) -> None:
+    """Raise `UserError` if messages of rounds of these kinds cannot make one update together."""
+    if len(several := sorted({*kinds})) > 1:
+        raise UserError(
+            f"{scheme.name}: messages of different kinds of rounds cannot make one update: return rounds of the same "
+            f"kinds, in the same order, for all workers. Received: kinds {', '.join(several)} in one round"
         )
 
 

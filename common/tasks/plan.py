@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..contract.checks import check_together
 from ..contract.rounds import ENDLESS, Rounds
 from ..contract.scheme import Scheme
 from ..data.dataset import batches, client_batches, drawn_clients, leaves, num_examples, number_of_clients, shard_rows
@@ -28,6 +29,9 @@ POINTS = 20  # least number of points of a curve
 
 # Most bytes of the snapshots that the ps takes, without and with `evaluate_every`, and their largest number.
 SNAPSHOT_BYTES, WANTED_BYTES, MOST_SNAPSHOTS = 1 << 24, 1 << 28, 1000
+
+
+MEETINGS = 100_000  # most rounds of which the kinds are compared between workers, for a run may have 10^12
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,10 @@ class Plan:
                 f"{name}: no round may be longer than the period of the scheme. Received: a round of {longest} steps, "
                 f"period={self.scheme.period}"
             )
+        if self.scheme.sends_in_turn and sync.set_size(self.workers) is not None:
+            apart = [*{id(own): own for own in rounds}.values()]  # of few workers, as most share theirs
+            for meeting in itertools.islice(zip(*apart, strict=False), MEETINGS if len(apart) > 1 else 0):
+                check_together(self.scheme, (kind for _, kind in meeting))
         if not sync.uses_ps and not self.options.schedule and min(numbers) < max(numbers):
             raise UserError(
                 f"{name}: without a ps all workers meet in each round, so all must have as many. Received: "
