@@ -1,24 +1,25 @@
 """AEAMSGD: asynchronous elastic averaging with Nesterov's momentum on the workers.
 
-    every period, before its first step     push x;   server   e = α (x − θ),  θ ← θ + e,  reply e
-    first step                              v ← δ v − η g_k(x + δ v),  x ← x − e + v     g at x before the exchange
-    other steps                             v ← δ v − η g_k(x + δ v),  x ← x + v
+    worker, each step         s ← x,  v ← δ v − η g_k(x + δ v),  x ← x + v
+    first step, and then      push s;   server   e = α (s − θ),  θ ← θ + e,  reply e
+    the last of each period   x ← x − e
 
-with α = β / W. Workers are never reset to the center, and neither are their velocities.
+with α = β / W. So the step and the elastic force have the same point, as in the paper. Workers are never reset to the
+center, and neither are their velocities.
 
 Use: like `aeasgd`, faster where momentum helps; not with a rate chosen without it.
 Reference: Zhang, Choromanska, LeCun, *Deep learning with Elastic Averaging SGD*, NIPS 2015, arXiv:1412.6651,
 algorithm 2 (EAMSGD).
 Departures: δ is 0.9 by default, 0.99 in the paper's experiments. The exchange is one atomic event on the
-server. The local steps after a worker's last exchange do not reach the center. (The look-ahead of dist-keras is against
-the motion; here the look-ahead x + δv is in its direction.)
+server. Steps after the last exchange would not reach the center: they are left out. (The look-ahead of dist-keras is
+against the motion; here the look-ahead x + δv is in its direction.)
 Limits: with δ = 0 it is `aeasgd`. An exchange leaves Σ x_k + θ unchanged. In the long run a gradient moves x by
 η/(1 − δ) times itself, so η must be lower than that of `aeasgd`.
 """
 
 from dataclasses import dataclass
 
-from ..common.contract import Fraction, NotNegative, Period, Rate, Scheme, unstable_above
+from ..common.contract import Fraction, NotNegative, Period, Rate, Rounds, Scheme, unstable_above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,6 @@ class AEAMSGD(Scheme):
     """Elastic averaging with Nesterov's momentum on the workers."""
 
     paper = "Zhang et al. 2015"
-    exchange_first = True
     elementwise = True
     sends_params = True
 
@@ -42,18 +42,22 @@ class AEAMSGD(Scheme):
     def warnings(self, workers):
         return unstable_above(workers, workers, beta=self.beta)
 
+    def rounds(self, steps, done=0, worker=0):
+        return Rounds.ending_at(self.communication_period, steps, done)
+
     def local_variables(self, params):
-        return {"velocity": 0 * params}
+        return {"sent": params, "velocity": 0 * params}
 
     def gradient_point(self, worker):
         return worker.params + self.momentum * worker.velocity
 
     def local_step(self, worker, gradient):
+        worker.sent.assign(worker.params)
         worker.velocity.assign(self.momentum * worker.velocity - self.learning_rate * gradient)
         worker.params.assign_add(worker.velocity)
 
     def message(self, worker):
-        return worker.params
+        return worker.sent
 
     def server_update(self, server, message, staleness):
         force = self.beta / server.num_workers * (message - server.center)

@@ -1,16 +1,17 @@
 """AEASGD: asynchronous elastic averaging SGD. Workers explore, tied to the center by springs.
 
-    every period, before its first step     push x;   server   e = α (x − θ),  θ ← θ + e,  reply e
-    first step                              x ← x − e − η g_k(x)            gradient at x before the exchange
-    other steps                             x ← x − η g_k(x)
+    worker, each step         s ← x,  x ← x − η g_k(x)
+    first step, and then      push s;   server   e = α (s − θ),  θ ← θ + e,  reply e
+    the last of each period   x ← x − e
 
-with α = β / W. Workers are never reset to the center.
+with α = β / W. So the step and the elastic force have the same point, as in the paper. Workers are never reset to the
+center.
 
 Use: for rare exchanges of workers that should explore; not where the center must be good after few exchanges.
 Reference: Zhang, Choromanska, LeCun, *Deep learning with Elastic Averaging SGD*, NIPS 2015, arXiv:1412.6651,
 algorithm 1.
-Departures: the exchange is one atomic event on the server. The local steps after a worker's last exchange do not reach
-the center.
+Departures: the exchange is one atomic event on the server. Steps after the last exchange would not reach the center:
+they are left out.
 Limits: an exchange leaves Σ x_k + θ unchanged. β = 0 is W independent runs and a center that never moves. With workers
 in turn and period one on ½x² it is stable for 0 ≤ η ≤ 2 and 0 ≤ α ≤ (4 − 2η)/(4 − η). Above α = 1 each exchange alone
 drives worker and center apart, in any order.
@@ -18,7 +19,7 @@ drives worker and center apart, in any order.
 
 from dataclasses import dataclass
 
-from ..common.contract import NotNegative, Period, Rate, Scheme, sgd, unstable_above
+from ..common.contract import NotNegative, Period, Rate, Rounds, Scheme, sgd, unstable_above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,6 @@ class AEASGD(Scheme):
 
     paper = "Zhang et al. 2015"
     equals = "aeamsgd --momentum 0"
-    exchange_first = True
     elementwise = True
     sends_params = True
 
@@ -41,11 +41,18 @@ class AEASGD(Scheme):
     def warnings(self, workers):
         return unstable_above(workers, workers, beta=self.beta)
 
+    def rounds(self, steps, done=0, worker=0):
+        return Rounds.ending_at(self.communication_period, steps, done)
+
+    def local_variables(self, params):
+        return {"sent": params}
+
     def local_step(self, worker, gradient):
+        worker.sent.assign(worker.params)
         sgd(worker.params, gradient, self.learning_rate)
 
     def message(self, worker):
-        return worker.params
+        return worker.sent
 
     def server_update(self, server, message, staleness):
         force = self.beta / server.num_workers * (message - server.center)

@@ -1,15 +1,16 @@
 """EASGD: synchronous elastic averaging SGD. Workers explore, tied to the center by springs, and exchange together.
 
-    every period, before its first step     push x;   server   reply θ,  then  θ ← (1 − β) θ + β (1/W) Σ x_k
-    first step                              x ← x − α (x − θ) − η g_k(x)   right-hand sides before the exchange
-    other steps                             x ← x − η g_k(x)
+    worker, each step         s ← x,  x ← x − η g_k(x)
+    first step, and then      push s;   server   reply θ,  then  θ ← (1 − β) θ + β (1/W) Σ s_k
+    the last of each period   x ← x − α (s − θ)
 
-with α = β / W. Workers are never reset to the center.
+with α = β / W. So the step and the elastic force have the same point, as in the paper. Workers are never reset to the
+center.
 
 Use: for rare exchanges of equal workers that should explore; not with workers of different speed: take `aeasgd`.
 Reference: Zhang, Choromanska, LeCun, *Deep learning with Elastic Averaging SGD*, NIPS 2015, arXiv:1412.6651,
 its synchronous form.
-Departures: none. The local steps after a worker's last exchange do not reach the center.
+Departures: none. Steps after the last exchange would not reach the center: they are left out.
 Limits: an exchange leaves Σ x_k + θ unchanged. β = 0 is W independent runs and a center that never moves; β = 1 makes
 the center the mean of the workers. With period one on ½x² it is stable for α ≤ (4 − 2η)/(2 + W(2 − η)). Above
 β = 2W/(W + 1) each exchange alone drives workers and center apart.
@@ -17,7 +18,7 @@ the center the mean of the workers. With period one on ½x² it is stable for α
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, NotNegative, Period, Rate, Scheme, sgd, unstable_above
+from ..common.contract import Barrier, NotNegative, Period, Rate, Rounds, Scheme, sgd, unstable_above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,6 @@ class EASGD(Scheme):
 
     paper = "Zhang et al. 2015"
     sync = Barrier()
-    exchange_first = True
     elementwise = True
     sends_params = True
 
@@ -40,11 +40,18 @@ class EASGD(Scheme):
     def warnings(self, workers):
         return unstable_above(2 * workers / (workers + 1), workers, beta=self.beta)
 
+    def rounds(self, steps, done=0, worker=0):
+        return Rounds.ending_at(self.communication_period, steps, done)
+
+    def local_variables(self, params):
+        return {"sent": params}
+
     def local_step(self, worker, gradient):
+        worker.sent.assign(worker.params)
         sgd(worker.params, gradient, self.learning_rate)
 
     def message(self, worker):
-        return worker.params
+        return worker.sent
 
     def server_update(self, server, message, staleness):
         before = server.center.read_value()
@@ -52,4 +59,4 @@ class EASGD(Scheme):
         return before
 
     def on_reply(self, worker, reply):
-        worker.params.assign_sub(self.beta / worker.num_workers * (worker.params - reply))
+        worker.params.assign_sub(self.beta / worker.num_workers * (worker.sent - reply))

@@ -72,7 +72,6 @@ def tracks_of(scheme: Scheme, schedule: EventSchedule) -> Tracks:
         ps=int(scheme.sync.uses_ps),
         updates=None,
         about="worker 3 is 2.5 times slower",
-        exchanges_first=scheme.exchange_first,
     )
     return within(tracks, 0.0, _shown(scheme))
 

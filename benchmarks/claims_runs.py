@@ -201,8 +201,6 @@ def _curve(
     }
     lengths = np.array([length for length, _ in scheme.rounds(steps)])
     number = _number(messages["worker"])
-    if scheme.exchange_first:  # a message is of the rounds before it
-        lengths = np.append(0, lengths[:-1])
     done = np.cumsum(lengths[number])
     if len(path) == len(messages["version"]):
         at = np.arange(len(path))

@@ -23,7 +23,6 @@ every step, the others at the end of a round.
     barrier, gossip        local_step; join_set; with the last message of the set, merge_set, use_reply of each worker
     overlap                local_step; join_set, merge_set before the last steps of a round, use_reply after them; with
                            a quorum, whose center may change in between, keep_reply with merge_set
-    exchange first         postpone; the exchange as above, postponed_step; local_step for the other steps of the round
 
 `Turns` (`turns.py`) has this order. It counts the rounds, steps and versions of the workers, and knows which of them
 wait: whole numbers, which each operation receives as a `Now`. So `Optimizer` can plan many steps ahead, and then take
@@ -149,14 +148,6 @@ class Operations:
         if not self.sync.exchanges:
             check_finite(now, Message(self.given[0]))
         self.local.local_step(self.scheme_at(now.step), now, *self.given)
-
-    def postpone(self, now: Now) -> None:
-        """Keep the given gradient for a step after the exchange."""
-        self.local.row("_postponed", now.worker).assign(self.given[0])
-
-    def postponed_step(self, now: Now) -> None:
-        """Make the local step with the gradient that was kept."""
-        self.local.local_step(self.scheme_at(now.step), now, tf.gather(self.local.kept["_postponed"], now.worker), None)
 
     def use_reply(self, now: Now) -> None:
         """Let a worker pull: it uses the last reply, or the one that it keeps."""

@@ -40,8 +40,8 @@ class LocalVariables:
         self.scheme, self.known, self.sizes = scheme, known, sizes
         self.all = rows({"params": center, **scheme.local_variables(center)})
         self.codecs = [rows(scheme.codec.local_variables(tf.zeros([n]))) for n in sizes]
-        vectors = {"gradient_sum": scheme.uses_gradient_sum, "_postponed": scheme.exchange_first}
-        vectors["gradient"] = scheme.period == 1 and not scheme.exchange_first and not scheme.overlap
+        vectors = {"gradient_sum": scheme.uses_gradient_sum}
+        vectors["gradient"] = scheme.period == 1 and not scheme.overlap
         self.kept = rows({name: tf.zeros_like(center) for name, needed in vectors.items() if needed})
         self.kept |= rows({"loss": tf.constant(0.0)})
         self.brings_loss = False  # True if the last step had a loss
@@ -80,7 +80,7 @@ class LocalVariables:
         """Build the message of a round: a vector [P], and the scalars that the scheme sends with it."""
         names = {"gradient", "gradient_sum"} & self.kept.keys()
         known = {name: self.row(name, now.worker).read_value() for name in names}
-        if self.brings_loss and not scheme.exchange_first and not scheme.overlap:
+        if self.brings_loss and not scheme.overlap:
             known["loss"] = self.row("loss", now.worker).read_value() / tf.cast(now.length, tf.float32)
         mean = declared_means(scheme.name, scheme.message_sizes(self.known["shapes"]), mean)
         return as_message(scheme.name, scheme.scalars, scheme.message(self.view(now, mean=mean, **known)))

@@ -68,7 +68,6 @@ class Position:
     length: int = 0  # local steps of this round
     left: int = 0  # those of them that are left
     kind: str = ""  # its kind, see `Scheme.kinds`
-    postponed: bool = False  # True if the gradient of a step waits for the exchange before it
 
 
 class Turns:
@@ -110,17 +109,13 @@ class Turns:
     def step(self, k: int) -> None:
         """Make one local step of worker k, which is ready, and with the last step of its round the event."""
         at = self.at[k]
-        if self.scheme.exchange_first and self.sync.exchanges and at.left == at.length:
-            self.do("postpone", self.now(k))
-            at.postponed = True
-            self._end_round(k)
-        elif self.scheme.overlap:
+        if self.scheme.overlap:
             self._overlapped_step(k)
         else:
-            self._local_step(k, "local_step")
+            self._local_step(k)
             if not self.sync.exchanges:  # a single worker, whose parameters are the center
                 self.sequencer.step_alone()
-            if at.left <= 0 and self.sync.exchanges and not self.scheme.exchange_first:
+            if at.left <= 0 and self.sync.exchanges:
                 self._end_round(k)
                 if self.sync.cancel_late:
                     self._cancel_late()
@@ -143,14 +138,14 @@ class Turns:
         overlap = min(self.scheme.overlap, at.length)
         if at.left == at.length == overlap:
             self._end_round(k)
-        self._local_step(k, "local_step")
+        self._local_step(k)
         if at.left == overlap:
             self._end_round(k)
         elif at.left == 0 and k not in self.sequencer.waiting.arrived:  # its reply has arrived before
             self._use_reply(k)
 
-    def _local_step(self, k: int, operation: str) -> None:
-        self.do(operation, self.now(k))
+    def _local_step(self, k: int) -> None:
+        self.do("local_step", self.now(k))
         self.at[k].step, self.at[k].left = self.at[k].step + 1, self.at[k].left - 1
 
     def _end_round(self, k: int) -> None:
@@ -181,12 +176,8 @@ class Turns:
         self._go_on(k)
 
     def _go_on(self, k: int) -> None:
-        """Continue after an event: with the postponed step if there is one, and after the last with the next round."""
-        at = self.at[k]
-        if at.postponed:
-            at.postponed = False
-            self._local_step(k, "postponed_step")
-        if at.left <= 0:
+        """Begin the next round after the last step of one."""
+        if (at := self.at[k]).left <= 0:
             self._begin_round(at)
 
     def _begin_round(self, at: Position) -> None:
@@ -202,14 +193,12 @@ def replies_wait(scheme: Scheme) -> bool:
 
 def operations_of(scheme: Scheme) -> list[str]:
     """Return the names of the operations that `Turns` may call for a scheme."""
-    sync, first = scheme.sync, scheme.exchange_first
+    sync = scheme.sync
     if not sync.exchanges:
         return ["local_step"]
     in_sets = sync.set_size(2) is not None
     needed = {
         "local_step": True,
-        "postpone": first,
-        "postponed_step": first,
         "use_reply": True,
         "start": sync.warm_start > 0,
         "merge": not in_sets or "push" in scheme.events,

@@ -70,7 +70,7 @@ CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
 
 # A smallest set of schemes that has all that `declares` finds in the catalogue. One that cancels is only simulated.
 COVER = (
-    *("serial", "hogwild", "adag", "k_batch_sync", "aeamsgd", "downpour with periods of its own"),
+    *("serial", "hogwild", "adag", "k_batch_sync", "downpour with periods of its own"),
     *("downpour with a warm start", "halos", "ssp", "demo", "sparseloco", "zero_one_adam", "streaming_diloco"),
     *("k_sync that cancels", "decoupled_diloco", "all_reduce", "dsgd_tracking", "ad_psgd", "trimmed_mean"),
 )
@@ -82,7 +82,7 @@ ON_PROCESSES = "async_sgd", "ssp", "ef_sgd", "k_async", "all_reduce", "ad_psgd",
 # of operation, each kind of plan, and each method of a codec.
 COVER_OF_OPTIMIZER = (
     *("zero_one_adam", "demo", "sparseloco", "ad_psgd", "k_batch_sync that cancels", "async_diloco with a delay"),
-    *("aeamsgd", "downpour with periods of its own", "downpour with a warm start"),
+    *("downpour with periods of its own", "downpour with a warm start"),
 )
 
 # What concerns no executor: names, checks and advice, and what follows from other declarations.

@@ -213,7 +213,7 @@ class PlayedRun:
     def until_event(self, k: int) -> None:
         """Make the steps of worker k before the one that ends with its next event."""
         length, _ = next(self.rounds[k])
-        later = length - 1 if self.scheme.exchange_first else min(length, self.scheme.overlap)
+        later = min(length, self.scheme.overlap)
         steps, self.left[k] = self.left[k] + length - later, later
         for _ in range(steps - 1):
             self.step(k)

@@ -10,7 +10,6 @@ from scheduled import happens
 
 from covering import CATALOGUE, in_rotation
 from distsgd.algorithms import (
-    AEASGD,
     AGN,
     SCHEMES,
     DownpourEasy,
@@ -169,15 +168,6 @@ def test_running_statistics_dropout_and_every_option_are_as_on_threads(tmp_path)
 @pytest.mark.rotating
 def test_a_convolution_of_each_worker_is_none_that_is_vectorised(tmp_path):
     agree(SyncSGD(), ModelRecipe.named("cnn:filters=2", (64,), 10, 0), tmp_path)
-
-
-@pytest.mark.rotating
-def test_running_statistics_where_workers_exchange_first(tmp_path):
-    layers = keras.layers
-    model = keras.Sequential([keras.Input((64,)), layers.Dense(6), layers.BatchNormalization(), layers.Dense(10)])
-    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    job, real, trace = of_a_run(AEASGD(communication_period=2), recipe_of(model), tmp_path)
-    np.testing.assert_allclose(executed(job, trace)[0]["center"], real["center"], rtol=2e-4, atol=2e-5)
 
 
 def by_hand(*rows):

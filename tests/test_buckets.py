@@ -93,7 +93,7 @@ def centers(scheme, ps, **options):
     [
         (Downpour(push_period=2, pull_period=3, learning_rate=lambda step: 0.1 / (1 + step)), 2),
         (ADAG(), 1),  # sends the sum of its gradients
-        (AEAMSGD(), 1),  # exchanges first, and takes gradients elsewhere
+        (AEAMSGD(), 1),  # takes gradients elsewhere
         (LocalSGD(inner_optimizer="adam", learning_rate=0.01), 1),  # counts the steps of each piece
         (CoCoDSGD(communication_period=3), 2),  # steps while its message travels
     ],

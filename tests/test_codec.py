@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from own_codec import Rounded, RoundedSGD
 
-from distsgd.algorithms import AEASGD, EFSGD, AllReduce, OneBitAdam, SignSGDMV
+from distsgd.algorithms import EFSGD, AllReduce, OneBitAdam, SignSGDMV
 from distsgd.common import Cluster, UserError, train
 from distsgd.common.contract import Codec, Coordinates, ScaledSigns, Signs, Span
 from distsgd.common.contract.checks import check_scheme
@@ -162,8 +162,3 @@ def test_a_reply_codec_with_memory_and_a_codec_without_a_ps_are_refused():
         check_scheme(Replies(), 2)
     with pytest.raises(UserError, match=r"without a ps vectors travel as they are.*Signs"):
         check_scheme(WithoutPS(), 2)
-
-
-def test_a_sum_of_gradients_in_a_message_before_its_steps_is_refused():
-    with pytest.raises(UserError, match=r"has no sum of their gradients.*exchange_first=True"):
-        check_scheme(AEASGD().but(uses_gradient_sum=True), 2)

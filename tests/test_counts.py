@@ -42,7 +42,6 @@ class Telling(Scheme):
     name = "telling"
     communication_period: Period = 1
     sync: Synchronization = field(default_factory=Async)
-    exchange_first: bool = False
     delay: Delay = 0
 
     def local_variables(self, params):
@@ -95,11 +94,11 @@ def told(scheme, trace, lengths):
             last[k] = 0, 0
             continue
         r, before = rounds[k], sum(lengths[: rounds[k]])
-        step = before if scheme.exchange_first else before + lengths[r] - min(scheme.delay, lengths[r])
+        step = before + lengths[r] - min(scheme.delay, lengths[r])
         drawn = draw(k, r, step)
         stepped, adopted = last[k]
         now, replied = before + lengths[r] - 1, 1000 * r + step + min(scheme.delay, lengths[r]) + draw(k, r)[1]
-        if not scheme.exchange_first and step:
+        if step:
             stepped = step - 1 + draw(k, step - 1)[1]
         mine = [1, r, step, drawn[0] + drawn[-1], stepped, adopted]
         rounds[k], last[k] = r + 1, (now + draw(k, now)[1], replied)
@@ -130,7 +129,7 @@ def agree(center, expected):
 
 
 CASES = {
-    "exchange_first": (Telling(exchange_first=True, communication_period=3), 10),
+    "asynchronous": (Telling(communication_period=3), 10),
     "overlap": (Telling(sync=Barrier(), communication_period=5, delay=2), 16),
     "overlap_of_whole_rounds": (Telling(sync=Barrier(), communication_period=3, delay=3), 10),
     "without_a_ps": (Telling(sync=Collective(), communication_period=3), 10),
@@ -141,16 +140,15 @@ CASES = {
 }
 
 
-# In each gate: an exchange before the steps, overlap with and without a ps, sets of some messages, dropped ones.
+# In each gate: exchanges that no worker waits for, overlap with and without a ps, sets of some messages, dropped ones.
 ALWAYS = {
     *(
-        ("exchange_first", "threads"),
         ("overlap", "threads"),
         ("without_a_ps", "threads"),
         ("dropped_messages", "threads"),
     ),
     *(
-        ("exchange_first", "simulation"),
+        ("asynchronous", "simulation"),
         ("overlap_with_a_quorum", "simulation"),
         ("overlap_without_a_ps", "simulation"),
     ),
@@ -163,7 +161,7 @@ ALWAYS = {
         pytest.param(case, backend, marks=() if (case, backend) in ALWAYS else pytest.mark.rotating)
         for backend in ("threads", "simulation")
         for case in CASES
-        if backend == "threads" or case == "exchange_first" or "overlap" in case
+        if backend == "threads" or case == "asynchronous" or "overlap" in case
     ],
 )
 @pytest.mark.rotating

@@ -1,5 +1,6 @@
 """Kinds of rounds: what a worker sends, in which codec, and whether it is answered may differ from round to round."""
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
@@ -158,6 +159,25 @@ class Turns(AsyncSGD):
 def test_what_follows_from_the_kinds_is_refused_with_what_to_declare(kind):
     with pytest.raises(UserError, match=r"follows from the kinds of its rounds: declare these instead, as in kinds = "):
         check_scheme(kind(), 2)
+
+
+class First(AsyncSGD):
+    exchange_first = True
+
+
+def test_an_exchange_before_the_steps_of_a_round_is_refused_with_what_to_declare():
+    with pytest.raises(
+        UserError, match=r"exchange_first is no longer there: .*Rounds.ending_at\(period, steps, done\)"
+    ):
+        check_scheme(First(), 2)
+
+
+def test_rounds_end_at_each_multiple_of_a_period_and_steps_after_the_last_are_left_out():
+    for period, end in itertools.product((1, 3, 4), range(14)):
+        exchanged = [step for step in range(end) if step % period == 0]
+        for done in range(end + 1):  # also in a run that was resumed there
+            rounds = [*Rounds.ending_at(period, done), *Rounds.ending_at(period, end - done, done)]
+            assert (np.cumsum([length for length, _ in rounds]) - 1).tolist() == exchanged
 
 
 class Unnamed(AsyncSGD):

@@ -58,7 +58,7 @@ def recorded(run_dir, scheme, workers=4, steps=300, cpu=None, **machines):
 
 def test_the_first_two_rounds_of_each_worker_are_left_out_as_they_warm_up():
     scheme = AsyncSGD()
-    times = {n: RoundTimes.of(happens(scheme, 2, n).rounds, scheme.rounds(n), exchange_first=False) for n in (11, 12)}
+    times = {n: RoundTimes.of(happens(scheme, 2, n).rounds, scheme.rounds(n)) for n in (11, 12)}
     assert {int(times[12].rows[times[12].rows[:, 0] == k, 1].min()) for k in range(2)} == {2}
     times[12].need(2)  # ten are left
     with pytest.raises(UserError, match="needs 10 complete rounds"):

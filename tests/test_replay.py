@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -51,8 +52,10 @@ from distsgd.algorithms import (
 from distsgd.common.cluster.platform import Platform
 from distsgd.common.record_format import RECORD
 from distsgd.common.replay.comparison import References, Verdict, _disturbed, judge
+from distsgd.common.replay.elastic import exchanged_at_once
 from distsgd.common.replay.recorded import Execution, Hyperparameters, RecordedRun, Transcription
 from distsgd.common.replay.reference import gradients
+from distsgd.common.replay.reference.asynchronous_rules import aeasgd
 from distsgd.common.server.trace import ROW
 from distsgd.common.tasks.evaluator import Evaluator
 from distsgd.common.tasks.graph import TaskGraph
@@ -138,9 +141,9 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "sync_sgd with a backup worker": SyncSGD(backup_workers=1),
     "all_reduce with a delay": AllReduce(delay=1, learning_rate=0.1),
 }
-# One of each way through the code between processes: no wait, a bound, a barrier, a quorum, no ps, pairs, exchanges
-# before the steps, messages that are no vectors, steps between message and reply, pushes and pulls apart. What the
-# others add is their rule: see test_group.py.
+# One of each way through the code between processes: no wait, a bound, a barrier, a quorum, no ps, pairs, messages that
+# are no vectors, steps between message and reply, pushes and pulls apart. What the others add is their rule: see
+# test_group.py.
 WAYS = (
     "async_sgd",
     "ssp",
@@ -150,7 +153,6 @@ WAYS = (
     "all_reduce with a delay",
     "decoupled_diloco with a delay",
     "ad_psgd",
-    "aeasgd",
     "ef_sgd",
     "streaming_diloco",
     "downpour with periods of its own",
@@ -344,6 +346,19 @@ def test_the_barrier_replays_on_threads_where_everything_is_fast(tmp_path):
     run = record(SyncSGD(), tmp_path / "run", workers=4, backend="threads", steps=300, hidden=(8,))
     assert run.error() < TOLERANCE
     assert run.result["dropped"] == 0
+
+
+def test_an_elastic_worker_that_starts_anew_makes_a_period_of_steps_before_its_exchange_but_none_in_old_records():
+    """By hand: θ = 0, then the exchange before step 2 has x = −3, and the third one x = −5.5, or θ itself."""
+    for at_once, last in ((False, -3.5), (True, -1.5)):
+        path = aeasgd(
+            *(np.zeros(1), lambda x, k, t: np.full(1, t + 1.0), [0, 0, ~0, 0], 1),
+            **{"eta": 1.0, "alpha": 0.5, "period": 2, "steps": 10, "at_once": at_once},
+        )
+        assert np.ravel(path).tolist() == [0, -1.5, last]
+    for steps, old in ((3 * 46, False), (3 * 48, True)):  # the last exchange is before step 45
+        run = SimpleNamespace(result={"steps": steps}, workers=3, steps=48)
+        assert exchanged_at_once(run, SimpleNamespace(communication_period=5)) is old
 
 
 CRASHES = Platform(failures="crashes:every=300ms,down=50ms")

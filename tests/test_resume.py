@@ -13,7 +13,7 @@ import tensorflow as tf
 from going import Going
 from resting import RestingEFSGD, RestingHeavyAllReduce
 
-from distsgd.algorithms import EFSGD, SCHEMES, SSP, AsyncDiLoCo, AsyncSGD, DeMo, Serial, SyncSGD
+from distsgd.algorithms import AEASGD, EFSGD, SCHEMES, SSP, AsyncDiLoCo, AsyncSGD, DeMo, Serial, SyncSGD
 from distsgd.common import Cluster, Recovery, UserError, train
 from distsgd.common.errors import TaskLost
 from distsgd.common.record import checkpoint
@@ -131,8 +131,8 @@ def scheme_of(name):
     return SCHEMES[name](**period)
 
 
-# One of each kind of state: of workers, with early exchanges, or none; of the ps, with pulled centers; without a ps.
-FAST, OTHERS = ("ef_sgd", "aeamsgd", "easgd"), ("downpour", "async_diloco", "bmuf", "adag", "all_reduce", "serial")
+# One of each kind of state: of workers, or none; of the ps, with pulled centers; without a ps.
+FAST, OTHERS = ("ef_sgd", "aeamsgd"), ("downpour", "async_diloco", "bmuf", "adag", "all_reduce", "serial")
 OTHERS += ("gasloc", "trimmed_mean", "demo over its senders")
 ROTATING = pytest.mark.rotating
 
@@ -167,6 +167,22 @@ def test_an_interrupted_run_that_is_resumed_is_the_uninterrupted_one(name, halfw
 
 
 SMALL = {"workers": 2, "backend": "threads", "batch_size": 4, "hidden": (4,)}
+
+
+@pytest.mark.rotating
+def test_an_elastic_run_that_is_resumed_within_a_period_replays_and_more_steps_without_an_exchange_are_refused(
+    tmp_path,
+):
+    scheme, keep = AEASGD(communication_period=4), {"recovery": Recovery(checkpoint_steps=1000), **SMALL}
+    first = record(scheme, tmp_path / "run", steps=7, **keep)  # exchanges before the steps 0 and 4
+    assert first.result["updates"] == 4
+    with pytest.raises(UserError, match=r"has done all that is asked for: .*Received: 8 steps"):
+        record(scheme, tmp_path / "run", steps=8, **keep)
+    again = record(scheme, tmp_path / "run", steps=14, **keep)
+    assert again.result["updates"] == 8
+    assert again.error() < 1e-4
+
+
 OFTEN = {"recovery": Recovery(checkpoint_steps=1000, keep_checkpoints=9), "steps": STEPS, **SMALL}
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distsgd.algorithms import ADPSGD, AEASGD, DPSGD, EASGD, SSP, AllReduce, AsyncSGD, SyncSGD
+from distsgd.algorithms import ADPSGD, AEASGD, DPSGD, SSP, AllReduce, AsyncSGD, SyncSGD
 from distsgd.common.errors import UserError
 from distsgd.common.record.round_log import (
     ARRIVED,
@@ -88,8 +88,6 @@ def test_what_lies_between_a_reply_and_the_next_round_is_a_part_of_its_own():
         spent.add(block)
     assert spent.shares == Shares(3, pytest.approx(0.01), *map(pytest.approx, (0.1, 0.05, 0.15, 0.7)))
     assert spent.seconds == pytest.approx(0.023)
-    elastic = TimeTotals(rounds[3:], exchange_first=True).shares  # local steps lie after the reply
-    assert elastic == Shares(3, pytest.approx(0.01), *map(pytest.approx, (0.8, 0.05, 0.15)), between=None)
 
 
 def test_on_several_machines_the_training_lasts_as_long_as_a_worker_on_its_own_clock():
@@ -244,15 +242,6 @@ def test_a_restored_state_has_its_releases_and_no_later_replies():
         assert harness.observer.ends()[0].min() > ends[0, 0] > 0
         harness.state_calls.restore(saved, restoration=2, events=1)
         assert harness.observer.ends().tolist() == [[ends[0, 0], -1, -1]]
-
-
-@pytest.mark.rotating
-def test_elastic_workers_compute_from_one_reply_to_the_next_message(tmp_path):
-    record(EASGD(communication_period=2), tmp_path, workers=2, steps=12, hidden=(4,), batch_size=8, backend="threads")
-    rows = load_rounds(tmp_path)
-    assert (rows != -1).all()
-    for mine in (rows[rows[:, 0] == k] for k in range(2)):
-        assert (mine[1:, BEGUN] == mine[:-1, REPLIED]).all()
 
 
 def patient(context):

@@ -175,7 +175,7 @@ def test_a_run_does_what_the_equations_with_its_codec_say(codec, scheme, options
 
 SENDING = [name for name, equations in TRANSCRIPTIONS.items() if equations.sends]
 FAST = {"agn", "diloco"}
-# One of each way to a message: before the steps, beside them, in fragments, with scalars, of parameters.
+# One of each way to a message: after the steps, beside them, in fragments, with scalars, of parameters.
 KINDS = {"aeasgd", "cocod_sgd", "co2", "eager_diloco", "fednova", "slowmo", "streaming_diloco"}
 
 

@@ -14,7 +14,6 @@ from distsgd.common.cli.main import dispatch
 from distsgd.common.errors import UserError
 from distsgd.common.record_format import EVENTS, RECORD, read_result
 from distsgd.common.server.trace import ROUND
-from distsgd.common.timeline import lanes
 from distsgd.common.timeline.lanes import COLUMNS, PARTS, TIMES, read_lanes
 from distsgd.common.timeline.picture import SCALE, last_of_scale
 from distsgd.common.timeline.trace_export import write_trace
@@ -101,34 +100,6 @@ def test_rounds_without_an_event_and_events_without_a_round_are_told(tmp_path):
         "Rounds of which only the arrival of the message is known: 1 of 3.",
         "Rounds that are not in the trace, as their messages were refused or undone: 1.",
     )
-
-
-def test_an_elastic_round_begins_with_the_reply_before_it(tmp_path):
-    later = [(1, 1, 0, 1, 9_000, 0), (1, 0, 0, 1, 9_500, 0)]
-    rounds = [
-        *ROUNDS[:2],
-        (1, 1, 8_000, 8_500, 8_500, 9_000, 9_000, 9_100),
-        (0, 1, 7_000, 9_000, 9_000, 9_500, 9_500, 9_600),
-    ]
-    folder = save(tmp_path / "run", TRACE[:2] + later, rounds, algorithm="easgd")
-    assert read_lanes(folder).columns["begun"].tolist() == [0, 7_000, 0, 8_000]
-    run = read_lanes(folder, exchange_first={"easgd"})
-    assert run.columns["begun"].tolist() == [0, 2_400, 0, 2_000]
-    assert read_lanes(folder, exchange_first={"aeasgd"}).columns["begun"].tolist() == [0, 7_000, 0, 8_000]
-
-
-@pytest.mark.parametrize(
-    ("rounds", "begun"),
-    [
-        ([(0, 0, 0, 10, 20, 20, 30), (0, 2, 60, 70, 80, 80, 90)], [0, 60]),  # round 1 is not on record
-        ([(0, 0, 0, 10, 20, 20, -1), (0, 1, 60, 70, 80, 80, 90)], [0, 60]),  # its reply was lost
-        ([(0, 0, 0, 10, 20, 20, 30), (1, 1, 60, 70, 80, 80, 90)], [0, 60]),  # of another worker
-        ([(1, 1, 60, 70, 80, 80, 90), (0, 1, 50, 60, 70, 70, 80), (1, 0, 5, 10, 20, 20, 30)], [50, 5, 30]),
-    ],
-)
-def test_a_round_begins_with_no_reply_but_that_of_the_round_before(rounds, begun):
-    rows = lanes._since_reply(np.array(rounds, np.int64))
-    assert rows[:, ROUND.index("begun")].tolist() == begun
 
 
 # What is wrong is one line.

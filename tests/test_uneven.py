@@ -12,6 +12,7 @@ from uneven import Clipped, FedNova
 from distsgd.algorithms import AsyncSGD
 from distsgd.common import Group, Platform, UserError
 from distsgd.common.contract import Async, Barrier, Collective, Rounds, Scheme
+from distsgd.common.contract.rounds import ENDLESS
 from distsgd.common.data.recipes import Dataset
 from distsgd.common.messages.message import as_message, sent_by
 from distsgd.common.record.checkpoint import Checkpoint
@@ -126,6 +127,9 @@ def test_a_server_s_falling_rate_counts_steps_of_the_average_worker():
 def test_the_config_has_the_steps_of_each_worker_if_not_those_asked_for():
     assert describe(uneven_job(FedNova(), steps=40), "", "")["steps_of_workers"] == [10, 20, 40]
     assert "steps_of_workers" not in describe(uneven_job(Clipped(), steps=40), "", "")
+    of_script = uneven_job(FedNova(), steps=40)
+    of_script.steps = ENDLESS
+    assert "steps_of_workers" not in describe(of_script, "", "")  # whose steps are not known yet
 
 
 class WithoutPS(Clipped):

@@ -84,7 +84,7 @@ def test_without_a_ps_the_running_statistics_of_a_dropped_round_are_dropped(fini
 def test_a_round_has_the_mean_loss_of_its_steps_and_the_number_of_those_that_were_not_dropped(exchanges, finite, found):
     """Of four steps with a sum of 8. A worker alone drops two, whose losses are not in the sum."""
     sync = SimpleNamespace(exchanges=exchanges, in_pairs=False, uses_ps=False)
-    scheme = SimpleNamespace(sync=sync, exchange_first=False, most_hostile=lambda workers: 0)
+    scheme = SimpleNamespace(sync=sync, most_hostile=lambda workers: 0)
 
     def build(state):
         replica = SimpleNamespace(state=state, model=SimpleNamespace(state_size=0))
@@ -127,26 +127,20 @@ def test_a_pair_averages_no_parameters_after_a_loss_or_an_element_that_is_not_fi
     assert run(build) == [np.isfinite(loss) and np.isfinite(element)]
 
 
-@pytest.mark.parametrize(("exchange_first", "replied", "begun"), [(False, 70, None), (True, 70, 70), (True, -1, None)])
-def test_rounds_in_one_call_are_numbered_and_so_are_their_steps(exchange_first, replied, begun):
-    """With `exchange_first` they begin with the reply of the round before."""
-    numbers, timers = [], []
+def test_rounds_in_one_call_are_numbered_and_so_are_their_steps():
+    numbers = []
 
     def one(rows, event, timer, number, first):
         numbers.append([number, first])
-        timers.append(timer.begun)
         return tf.zeros([2])
 
     def build():
-        scheme = SimpleNamespace(exchange_first=exchange_first)
-        worker = SimpleNamespace(device="/device:CPU:0", scheme=scheme, round=one)
-        before = tf.constant([5, 20, 60, replied], tf.int64)
+        worker = SimpleNamespace(device="/device:CPU:0", round=one)
+        before = tf.constant([5, 20, 60, 70], tf.int64)
         DenseWorker.rounds(worker, tf.zeros([3, 4, 8], tf.int32), "exchange", before)
-        return numbers, timers[0]
+        return numbers
 
-    found, first = run(build)
-    assert np.array(found).tolist() == [[5, 20], [6, 24], [7, 28]]
-    assert first == begun or (begun is None and first > 1e15)
+    assert np.array(run(build)).tolist() == [[5, 20], [6, 24], [7, 28]]
 
 
 def test_rounds_without_a_copy_are_numbered_too():
@@ -173,12 +167,11 @@ def fed_worker(**own):
     return worker
 
 
-@pytest.mark.parametrize("exchange_first", [False, True])
-def test_a_round_that_a_script_ends_early_has_the_steps_that_were_made(exchange_first):
-    worker = fed_worker(scheme=SimpleNamespace(exchange_first=exchange_first))
+def test_a_round_that_a_script_ends_early_has_the_steps_that_were_made():
+    worker = fed_worker()
     worker.views[0].steps = 10.0
     worker._end_steps(20, tf.constant(3))
-    assert (int(worker.views[0].step), float(worker.views[0].steps)) == (23, 10.0 if exchange_first else 3.0)
+    assert (int(worker.views[0].step), float(worker.views[0].steps)) == (23, 3.0)
 
 
 def test_a_step_of_a_script_s_own_optimizer_counts_for_schedules():
@@ -191,7 +184,7 @@ def test_a_step_of_a_script_s_own_optimizer_counts_for_schedules():
 
 @pytest.mark.parametrize("more", [False, True])
 def test_the_loop_of_a_script_that_has_left_ends_without_a_step(more):
-    worker = fed_worker(scheme=SimpleNamespace(exchange_first=False))
+    worker = fed_worker()
     worker.replica.more, steps = tf.constant(more), []
     worker._gradient = lambda rows: (tf.constant(0.5), [tf.ones([2])])
     worker._step = steps.append

@@ -218,8 +218,7 @@ def timeline(arguments: list[str]) -> int:
         check_format("--picture", options.picture)
 
     folders = [named(folder) for folder in options.run_dir]
-    first = {name for name, scheme in SCHEMES.items() if scheme.exchange_first}
-    runs = [read_lanes(folder, options.begin, options.end, exchange_first=first) for folder in folders]
+    runs = [read_lanes(folder, options.begin, options.end) for folder in folders]
     output = options.output or folders[0] / "trace.json"
     small = output.name.endswith(".json.gz")
     with replacing(output) as file, gzip.open(file, "wb") if small else nullcontext(file) as target:

@@ -31,8 +31,16 @@ MOVED = {
 }
 
 
-# Members that follow from the kinds of rounds, which a scheme declares.
-OF_KINDS = "events", "sent_as_floats", "sends_in_turn"
+# Members that a scheme had, and what replaces them: an old class would train by another rule without a word.
+OF_KINDS = (
+    'follows from the kinds of its rounds: declare these instead, as in kinds = {"push": Kind(answered=False), "pull": '
+    "Kind(sends=False)}"
+)
+REMOVED = {
+    **dict.fromkeys(("events", "sent_as_floats", "sends_in_turn"), OF_KINDS),
+    "exchange_first": "is no longer there: keep the point of the last step in a local variable, return it from message,"
+    " and Rounds.ending_at(period, steps, done) from rounds, as easgd does",
+}
 
 
 def check_kind(scheme: Any, usage: str) -> None:
@@ -119,7 +127,10 @@ def _check_declared(scheme: Scheme) -> None:
 
 
 def _check_moved(scheme: Scheme) -> None:
-    """Refuse what a scheme says of its messages and its synchronization rule does not: the engine reads the rule."""
+    """Refuse members that a scheme had: what is removed, and what the engine now reads of the synchronization rule."""
+    for name, instead in REMOVED.items():
+        if getattr(type(scheme), name, None) is not getattr(Scheme, name, None):
+            raise UserError(f"{scheme.name}: {name} {instead}")
     for name, now in MOVED.items():
         own = getattr(scheme, name, None)
         if own is not None and own != getattr(scheme.sync, now, None):
@@ -131,13 +142,7 @@ def _check_moved(scheme: Scheme) -> None:
 
 
 def _check_kinds(scheme: Scheme, workers: int) -> None:
-    """Refuse what follows from the kinds of rounds in place of them, kinds that are none, and codecs with memory."""
-    for name in OF_KINDS:
-        if getattr(type(scheme), name, None) is not getattr(Scheme, name, None):
-            raise UserError(
-                f"{scheme.name}: {name} follows from the kinds of its rounds: declare these instead, as in "
-                'kinds = {"push": Kind(answered=False), "pull": Kind(sends=False)}'
-            )
+    """Refuse kinds of rounds that are none, and codecs with memory."""
     kinds = scheme.kinds.values() if isinstance(scheme.kinds, Mapping) else ()
     if not kinds or not all(isinstance(kind, Kind) for kind in kinds):
         raise UserError(
@@ -207,11 +212,6 @@ def _check_messages(scheme: Scheme) -> None:
             "numbers beside the vector (scalars), or use sync = Collective(). Received: elementwise="
             f"{scheme.elementwise}, sync = {type(sync).__name__}()"
         )
-    if scheme.uses_gradient_sum and scheme.exchange_first:
-        raise UserError(
-            f"{name}: a message sent before the steps of its round has no sum of their gradients. Received: "
-            "uses_gradient_sum=True, exchange_first=True"
-        )
     _check_overlap(scheme)
     _check_cancel(scheme)
     own = {
@@ -247,12 +247,11 @@ def _check_overlap(scheme: Scheme) -> None:
             f"Received: delay={overlap}, period={period}"
         )
     plain = scheme.events == {"exchange"} and not (scheme.regions or scheme.sparse)
-    if not (scheme.sync.overlaps and plain) or scheme.exchange_first or scheme.uses_gradient_sum:
+    if not (scheme.sync.overlaps and plain) or scheme.uses_gradient_sum:
         raise UserError(
             f"{name}: a delay needs a message of parameters or local variables, and a barrier without backup workers, "
             "a quorum whose late messages count, no ps, or asynchronous exchanges with one server. Received: "
-            f"delay={overlap}, sync={scheme.sync}, exchange_first={scheme.exchange_first}, "
-            f"uses_gradient_sum={scheme.uses_gradient_sum}"
+            f"delay={overlap}, sync={scheme.sync}, uses_gradient_sum={scheme.uses_gradient_sum}"
         )
     if scheme.takes_means or scheme.sync.buckets > 1:
         raise UserError(
@@ -264,12 +263,12 @@ def _check_overlap(scheme: Scheme) -> None:
 
 def _check_cancel(scheme: Scheme) -> None:
     """Check that a scheme which stops late computations drops late messages, each of one local step."""
-    sync, first = scheme.sync, scheme.exchange_first
-    plain = scheme.period == 1 and scheme.events == {"exchange"} and not first and not sync.warm_start
+    sync = scheme.sync
+    plain = scheme.period == 1 and scheme.events == {"exchange"} and not sync.warm_start
     if sync.cancel_late and not (sync.uses_ps and not sync.accepts(sys.maxsize) and plain):
         raise UserError(
             f"{scheme.name}: only workers with a ps that drops late messages, each of one local step, can stop a "
-            f"computation: leave cancel_late out. Received: period={scheme.period}, sync={sync}, exchange_first={first}"
+            f"computation: leave cancel_late out. Received: period={scheme.period}, sync={sync}"
         )
 
 

@@ -68,6 +68,19 @@ class Rounds:
         return cls.even(steps // period * own, own) + cls.even(last if steps % period else 0, last)
 
     @classmethod
+    def ending_at(cls, period: int, steps: int, done: int = 0) -> Rounds:
+        """Build rounds that end with the steps 0, H, 2H, ..., period H; the steps after the last of these are left out.
+
+        Args:
+            period: H.
+            steps: local steps of the run.
+            done: local steps of the run that this one resumes.
+        """
+        before, number = (-(-end // period) for end in (done, done + steps))
+        first = cls.even(min(1, number), 1) if not before else cls()
+        return first + cls.even((number - before - len(first)) * period, period)
+
+    @classmethod
     def repeating(cls, rounds: Callable[[int, bool], Iterable[Round]], steps: int, *periods: int) -> Rounds:
         """Build rounds whose pattern repeats after the least common multiple of the periods.
 

@@ -103,7 +103,7 @@ class Scheme(CheckedCall):
     reply_codec: ClassVar[Codec] = Codec()  # encoding of replies
     scalars: ClassVar[tuple[str, ...]] = ()  # names of the numbers in a message besides its vector, see `message`
     elementwise: ClassVar[bool] = True  # the worker's rules treat each coordinate by itself, see `__init_subclass__`
-    uses_gradient_sum: ClassVar[bool] = False  # `message` reads `worker.gradient_sum`; not with `exchange_first`
+    uses_gradient_sum: ClassVar[bool] = False  # `message` reads `worker.gradient_sum`
     sends_params: ClassVar[bool] = False  # the message is the worker's parameters: few codecs of `--codec` fit them
 
     @property
@@ -194,8 +194,6 @@ class Scheme(CheckedCall):
     whole_center: ClassVar[bool] = False  # the rules of the server are not elementwise: one ps alone
 
     # Rounds and messages of few schemes.
-
-    exchange_first: ClassVar[bool] = False  # a worker exchanges after its first gradient, and then makes its steps
 
     def message_sizes(self, shapes: Sequence[tuple[int, ...]]) -> Sequence[int]:
         """Return the elements of what a worker sends in a round: of each `worker.mean`, then of message and reply.

@@ -22,7 +22,7 @@ from ..sync.store import Tensor
 MESSAGE_ONLY = {
     "gradient": "there, and only if a round is one step",
     "gradient_sum": "there, if the class has uses_gradient_sum = True",
-    "loss": "there, not of schemes that exchange first or overlap, and in a Group if each step brings its loss",
+    "loss": "there, not of schemes that overlap, and in a Group if each step brings its loss",
 }
 
 
@@ -45,7 +45,7 @@ class Worker(SimpleNamespace):
     steps: Tensor
     """Local steps of this round, a float scalar, see `Scheme.rounds`; by default the period, or fewer at the end."""
     loss: Tensor
-    """The mean loss of the steps of this round, a float scalar; for `message`; not with `exchange_first` or overlap."""
+    """The mean loss of the steps of this round, a float scalar; for `message`; not with an overlap."""
     index: Any
     """The worker's index, a whole number or scalar from 0."""
     num_workers: int

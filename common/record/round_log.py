@@ -142,7 +142,6 @@ class TimeTotals:
         rows: the first rounds to count.
         since: the time at which this start of the run began, in microseconds; earlier rounds do not count.
         one_clock: False if workers are on several machines, whose clocks may differ.
-        exchange_first: True if workers compute after the reply, too, until the next round.
 
     Attributes:
         rounds: row 0 sums the rounds whose worker timestamps are known, row 1 those of them whose wait is known, too;
@@ -152,11 +151,9 @@ class TimeTotals:
         is_whole: False if the first rounds are not on record.
     """
 
-    def __init__(
-        self, rows: np.ndarray = NO_ROUNDS, *, since: int = 0, one_clock: bool = True, exchange_first: bool = False
-    ):
+    def __init__(self, rows: np.ndarray = NO_ROUNDS, *, since: int = 0, one_clock: bool = True):
         self.rounds, self.gaps, self.is_whole = np.zeros((2, 4)), np.zeros(2), True
-        self.since, self.one_clock, self.exchange_first = since, one_clock, exchange_first
+        self.since, self.one_clock = since, one_clock
         self.spans: dict[int, tuple[int, int]] = {}
         self._later: dict[int, np.ndarray] = {}  # the first round of each worker among those counted
         self.add(rows)
@@ -210,6 +207,4 @@ class TimeTotals:
             return None
         compute, exchange, waiting = (float(sum_ / number) for sum_ in seconds)
         between = float(self.gaps[1] / max(1, self.gaps[0]))
-        if self.exchange_first:
-            compute, between = compute + between, None
         return Shares.of(int(number), compute, exchange, waiting if met[0] else None, between)

@@ -19,7 +19,7 @@ from ..arguments import at_least
 from ..errors import UserError
 from ..record_format import EVENTS
 from ..spec import parse
-from . import compressors, draws
+from . import compressors, draws, elastic
 from .between import between_servers, of_workers
 from .members import members_of, mixing_of
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
@@ -165,7 +165,9 @@ def _period(run: RecordedRun) -> int:
 
 
 def _check_period(run: RecordedRun) -> None:
-    """Raise `UserError` for a resumed run with a short round in its middle, which only `downpour` covers."""
+    """Raise `UserError` for a resumed run with a short round in its middle, which few equations cover."""
+    if run.algorithm in elastic.NAMES and not elastic.exchanged_at_once(run, run.hyperparameters):
+        return
     if any(target % _period(run) for target in run.earlier_step_targets):
         raise UserError(
             f"the run was resumed from one of {json.dumps(list(run.earlier_step_targets))} steps, whose last round was "
@@ -343,8 +345,8 @@ TRANSCRIPTIONS = {
         size="messages_per_update",
         p="staleness_exponent",
     ),
-    "aeasgd": _in_order(asynchronous_rules.aeasgd, alpha=lambda run, s: s.beta / run.workers),
-    "aeamsgd": _in_order(asynchronous_rules.aeamsgd, alpha=lambda run, s: s.beta / run.workers, delta="momentum"),
+    "aeasgd": _in_order(asynchronous_rules.aeasgd, **elastic.OPTIONS),
+    "aeamsgd": _in_order(asynchronous_rules.aeamsgd, delta="momentum", **elastic.OPTIONS),
     "dc_asgd": _in_order(
         asynchronous_rules.dc_asgd,
         compensation="compensation",

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..arguments import nearest, with_tuples
 from ..contract.checks import check_scheme
+from ..contract.rounds import ENDLESS
 from ..contract.scheme import Scheme
 from ..data import named
 from ..data.models import MODELS
@@ -79,6 +80,11 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
             )
     given = _hyperparameters(run_dir, config, schemes[name]) if name in schemes else None
     if config["record"] == "gradients":
+        if name in schemes and _rounds_differ(_scheme(run_dir, config, schemes[name])[0], config["workers"]):
+            raise UserError(
+                f"replay needs equal rounds of all workers of a script. {name} gives its workers rounds of different "
+                "lengths"
+            )
         known, are_moves = recorded_gradients(run_dir, config)
         if given is not None and are_moves:
             given["inner_optimizer"] = "own"
@@ -107,6 +113,11 @@ def _unnamed(run_dir: Path, error: UserError) -> UserError:
     return UserError(
         f"the run in {run_dir} has a model or data of its own, which only its script or file knows ({error})"
     )
+
+
+def _rounds_differ(scheme: Scheme, workers: int) -> bool:
+    """Return True if workers have rounds of different lengths."""
+    return any(scheme.rounds(ENDLESS, 0, worker) != scheme.rounds(ENDLESS) for worker in range(workers))
 
 
 def _hyperparameters(run_dir: Path, config: Mapping[str, Any], kind: type[Scheme]) -> dict[str, Any]:

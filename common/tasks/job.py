@@ -407,7 +407,7 @@ def _earlier_step_targets(earlier: dict[str, Any], steps: int) -> list[int]:
 def _check_left(job: Job, before: Path, earlier: dict[str, Any]) -> None:
     """Raise `UserError` if the resumed run has already done all the requested steps."""
     wanted, had = job.steps, earlier.get("steps_per_worker", 0)
-    if wanted > had or (wanted == had and not is_complete(before)):
+    if not had or (wanted == had and not is_complete(before)):
         return
     try:
         last = checkpoint.read(checkpoint.found(before)[-1], ["version", "rounds_applied", "joins"])
@@ -427,7 +427,8 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
     plain = numbers.Real | str | list | tuple | None  # types that JSON has; values of other types become text
     uneven = {"label_distance": skew.distance(skew.labels_of(job.train), job.plan.shards())} if options.skew else {}
     steps = [rounds.steps() for rounds in job.plan.all_rounds]  # a scheme may change the number of steps of a worker
-    uneven_steps = {} if options.schedule or set(steps) == {job.steps} else {"steps_of_workers": steps}
+    is_plain = options.schedule or job.plan.is_endless or set(steps) == {job.steps}
+    uneven_steps = {} if is_plain else {"steps_of_workers": steps}
     return {
         "algorithm": job.scheme.name,
         "hyperparameters": {

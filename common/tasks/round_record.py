@@ -35,7 +35,7 @@ class RoundRecord:
     def __init__(self, job: Job):
         self.folder, self.every_round, self.sync = job.run_dir, job.options.every_round, job.scheme.sync
         self.in_process, self.one_clock = job.cluster.placement.in_process, job.cluster.task is None
-        self.spent = TimeTotals(since=job.began, one_clock=self.one_clock, exchange_first=job.scheme.exchange_first)
+        self.spent = TimeTotals(since=job.began, one_clock=self.one_clock)
 
     def write(self, log: EventLog, rounds: np.ndarray, ends: np.ndarray) -> None:
         """Write rounds.npz, unless the record is off, and count them in `spent`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -53,16 +53,13 @@ class Tracks:
     notes: tuple[str, ...] = ()
 
 
-def read_lanes(
-    run_dir: Path, begin: float = 0.0, end: float | None = None, *, exchange_first: Collection[str] = ()
-) -> Tracks:
+def read_lanes(run_dir: Path, begin: float = 0.0, end: float | None = None) -> Tracks:
     """Read the rounds of a run that has ended, real or simulated.
 
     Args:
         run_dir: run directory.
         begin: seconds; rounds that ended before are left out.
         end: seconds; rounds that began later are left out.
-        exchange_first: algorithms whose workers continue to compute after the reply, before the round ends.
 
     Raises:
         UserError: the trace is missing or damaged, or has no event in that time.
@@ -80,7 +77,6 @@ def read_lanes(
         updates=read_result(run_dir)["updates"],
         name=str(run_dir),
         about=_about(config),
-        exchanges_first=config["algorithm"] in exchange_first,
     )
     return within(found, begin, end)
 
@@ -95,7 +91,6 @@ def lanes_of(
     updates: int | None,
     name: str = "",
     about: str = "",
-    exchanges_first: bool = False,
 ) -> Tracks:
     """Join the rounds of a run with its events on the ps.
 
@@ -108,12 +103,11 @@ def lanes_of(
         updates: version of the center at the end; None if it is unknown.
         name: folder of the run.
         about: size of the run, in words.
-        exchanges_first: True if workers continue to compute after the reply, before the round ends.
 
     Raises:
         UserError: the trace has no event.
     """
-    rows, notes = _joined(trace, _since_reply(rounds) if exchanges_first else rounds, updates)
+    rows, notes = _joined(trace, rounds, updates)
     times = rows[:, -len(TIMES) :]
     known = times != UNKNOWN
     if not known.any():
@@ -153,15 +147,6 @@ def _rounds(run_dir: Path, workers: int) -> np.ndarray:
     rows = load_rounds(run_dir)
     if not ((rows[:, 0] >= 0) & (rows[:, 0] < workers)).all():
         raise UserError(f"{FILE} is damaged: worker must be at least 0 and less than {workers}")
-    return rows
-
-
-def _since_reply(rows: np.ndarray) -> np.ndarray:
-    """Let each round begin with the reply of the round before: the next message holds all steps computed since then."""
-    rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
-    worker, number, replied = rows[:, 0], rows[:, 1], rows[:, -1]
-    follows = (worker[1:] == worker[:-1]) & (number[1:] == number[:-1] + 1) & (replied[:-1] != UNKNOWN)
-    rows[1:, ROUND.index("begun")][follows] = replied[:-1][follows]
     return rows
 
 

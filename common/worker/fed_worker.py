@@ -64,7 +64,7 @@ class FedWorker(DenseWorker):
 
     def _local_step(self, rows: Any, t: Any) -> tuple[Any, list[Any], list[Any]]:
         """Make the local step `t`, unless the script has left its loop: the round then has the steps made so far."""
-        self.replica.may_end = tf.constant(self.scheme.exchange_first) | (t > 0)
+        self.replica.may_end = t > 0
         loss, gradients = self._gradient(rows)
         more = self.replica.more
         stepped = when(more, lambda: self._step(gradients))
@@ -81,8 +81,7 @@ class FedWorker(DenseWorker):
     def _end_steps(self, first: Any, made: Any) -> None:
         super()._end_steps(first, made)
         self.replica.may_end = tf.constant(False)
-        if not self.scheme.exchange_first:
-            show(self.views, steps=tf.cast(made, tf.float32))
+        show(self.views, steps=tf.cast(made, tf.float32))
 
     def _step(self, gradients: Sequence[Any]) -> None:
         """Make a local step, unless the optimizer of the script has made it: then adopt its point."""

@@ -61,10 +61,6 @@ class DenseWorker(WorkerRules):
         """
         with tf.device(self.device):
             results, now, end = [], moment(), before[2:]
-            if self.scheme.exchange_first:
-                # The steps after a reply belong to the next message, so a round begins with the reply of the round
-                # before. The first round has none, and begins now.
-                now = tf.where(end[1] < 0, now, end[1])
             for r in range(rows.shape[0]):
                 timer = RoundTimer(now, end)
                 done = before[0] + r, before[1] + tf.shape(rows, tf.int64)[1] * r
@@ -74,9 +70,6 @@ class DenseWorker(WorkerRules):
 
     def round(self, rows: Any, kind: str, timer: RoundTimer, number: Any, first: Any) -> Any:
         """Build one round; it calls a method for each form that a round may have.
-
-        A scheme with `exchange_first` exchanges after the first gradient, so the steps between a reply and the next
-        message belong to two rounds.
 
         Args:
             rows: the batches, [steps, batch size].
@@ -95,12 +88,6 @@ class DenseWorker(WorkerRules):
         show(self.views, kind=kind, steps=steps, round=number, step=first)
         if not scheme.sync.exchanges:
             total, kept = self._steps_alone(rows, timer, first)
-        elif scheme.exchange_first:
-            total, gradients = self._gradient(rows[0], timer.begun)  # at the parameters before the exchange
-            self._meet_server(scheme, kind, timer, after=_parts(gradients))
-            self._step(gradients)
-            if self.period > 1:
-                total += self.local_steps(rows[1:], timer.replied, first + 1)
         elif scheme.sync.in_pairs:
             total = self._round_in_pairs(scheme, rows, timer, first)
         elif not scheme.sync.uses_ps:
@@ -118,13 +105,8 @@ class DenseWorker(WorkerRules):
         # A worker alone drops single steps, whose losses are not in `total`; others drop the round after its last step.
         return tf.stack([total / (steps if scheme.sync.exchanges else kept), kept])
 
-    def _meet_server(
-        self, scheme: Scheme, kind: str, timer: RoundTimer, total: Any = None, after: Sequence[Any] = ()
-    ) -> None:
-        """Build the pull, push or exchange of a round.
-
-        `total` is the sum of its losses, if its steps are done; a message leaves `after` these tensors.
-        """
+    def _meet_server(self, scheme: Scheme, kind: str, timer: RoundTimer, total: Any) -> None:
+        """Build the pull, push or exchange of a round; `total` is the sum of its losses."""
         ends_with = scheme.kinds[kind]
         if not ends_with.sends:
             with tf.control_dependencies([timer.send(total)]):
@@ -132,7 +114,8 @@ class DenseWorker(WorkerRules):
             with timer.reply():
                 self.on_reply(scheme, center)
             return
-        message = timer.send(self.message(scheme, timer.begun, total), after=after)
+        gradient, message = self._last_gradient(), self.message(scheme, timer.begun, total)
+        message = timer.send(message, after=gradient)
         slot = replace(self._slot_of(kind), times=timer.times)
         if not ends_with.answered:
             with timer.reply():  # a push has no reply; the next round waits for its acknowledgement
@@ -298,7 +281,7 @@ class DenseWorker(WorkerRules):
         """Return True if the parameters are a center after each round, perhaps an older one: the reply, as it came."""
         scheme = self.scheme
         has_reply = "push" not in scheme.events and not scheme.sync.gossips
-        keeps_it = type(scheme).on_reply is Scheme.on_reply and not scheme.exchange_first
+        keeps_it = type(scheme).on_reply is Scheme.on_reply
         return has_reply and keeps_it and self.ps.center.replies_center and not self.ps.center.encodes_replies
 
 

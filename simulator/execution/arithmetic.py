@@ -65,20 +65,19 @@ class TraceRounds:
         self.epoch = np.full(len(self.shards), -1)  # present epoch of each client, [clients]
         self.examples = np.empty(self.shards.shape, np.int32)  # each client's shard in the order of that epoch
 
-    def take(self, rows: np.ndarray, first: int, last: int) -> np.ndarray:
-        """Return the batches of some steps of these rounds, as rows of the whole data, [last - first, n, batch size].
+    def take(self, rows: np.ndarray, steps: int) -> np.ndarray:
+        """Return the batches of these rounds, as rows of the whole data, [steps, n, batch size].
 
         A batch is a function of the client and its clock. Only a change of a client's epoch, also backwards, shuffles
         its shard.
 
         Args:
-            rows: rows of the trace, [n]; their rounds have at least `last` steps.
-            first: index in the round of the first step, from 0.
-            last: index after the last step.
+            rows: rows of the trace, [n].
+            steps: number of steps of each of their rounds.
         """
         clients, span = self.client[rows], np.arange(self.batch_size)
-        taken = np.empty((last - first, len(rows), self.batch_size), np.int32)
-        for t, batch in zip(range(first, last), taken, strict=True):
+        taken = np.empty((steps, len(rows), self.batch_size), np.int32)
+        for t, batch in enumerate(taken):
             epochs, within = np.divmod(self.done[rows] + t, self.batches_of_epoch)
             for i in np.flatnonzero(self.epoch[clients] != epochs).tolist():
                 self._shuffle(int(clients[i]), int(epochs[i]))
@@ -125,7 +124,6 @@ class Arithmetic:
         self.position = 0  # the next action of the program
         self.computed = np.zeros(len(self.trace["worker"]), bool)
         self.finite = np.ones(len(self.computed), bool)
-        self.sums = np.zeros(len(self.computed))
         self.losses = np.full(len(self.computed), np.nan)
         self.place_of = np.zeros(len(self.computed), np.int32)
         self.free = list(range(self.window))
@@ -218,18 +216,15 @@ class Arithmetic:
         self._compute_rows(rows)
 
     def _keys(self, rows: np.ndarray) -> np.ndarray:
-        """Return the keys of rounds, [n, 6]; rounds with equal keys can be computed together.
+        """Return the keys of rounds, [n, 5]; rounds with equal keys can be computed together.
 
-        A key is the number of steps, the steps left of the previous round, whether the round has a message, whether its
-        worker has to adopt a reply first, and the kinds of both rounds.
+        A key is the number of steps, whether the round has a message, whether its worker has to adopt a reply first,
+        the kind of the round, and that of the round of this reply.
         """
-        workers, none = self.trace["worker"][rows], 0 * rows
-        last = self.last[workers]
-        rest = np.where(last < 0, 0, self.lengths[last])
-        steps = (none, rest) if self.scheme.exchange_first else (self.lengths[rows], none)
-        kinds, pending = self.rounds.kinds, self.pending[workers]
-        earlier = np.where((last >= 0) & (pending | self.scheme.exchange_first), kinds[last], 0)
-        return np.stack([*steps, self.program.takes[rows], pending, kinds[rows], earlier], 1)
+        workers, kinds = self.trace["worker"][rows], self.rounds.kinds
+        last, pending = self.last[workers], self.pending[workers]
+        earlier = np.where((last >= 0) & pending, kinds[last], 0)
+        return np.stack([self.lengths[rows], self.program.takes[rows], pending, kinds[rows], earlier], 1)
 
     def _compute_rows(self, rows: np.ndarray) -> None:
         executor, workers = self.executor, self.trace["worker"][rows]
@@ -237,27 +232,20 @@ class Arithmetic:
         self.place_of[rows] = places
         counts = self.trace["accepted"][rows] == 1
         before, adopts = self.last[workers], bool(self.pending[workers[0]])
-        drawn = self.rounds.take(rows, 0, 1 if self.scheme.exchange_first else int(self.lengths[rows[0]]))
+        drawn = self.rounds.take(rows, int(self.lengths[rows[0]]))
         values = [workers, self._when(rows), places, counts, drawn]
-        rest = self.scheme.exchange_first and before[0] >= 0
-        if rest or adopts:
+        if adopts:
             values.append(self._when(before))
-        if rest:
-            values.append(self.rounds.take(before, 1, int(self.lengths[before[0]])))
         if self.scheme.sync.exchanges:
             how = {"takes": bool(self.program.takes[rows[0]]), "adopts": adopts, "number": self._number(workers)}
             kind, earlier = self.rounds.kinds[[rows[0], before[0]]].tolist()
-            how |= {"kind": kind, "earlier": earlier if rest or adopts else 0}
-            sums, late, finite = executor.call(executor.compute, *values, **how)
+            how |= {"kind": kind, "earlier": earlier if adopts else 0}
+            sums, finite = executor.call(executor.compute, *values, **how)
         else:
-            (sums, finite), late = executor.call(executor.train_alone, values[1], drawn), 0.0
+            sums, finite = executor.call(executor.train_alone, values[1], drawn)
         self.computed[rows], self.finite[rows] = True, finite
         self.last[workers], self.pending[workers] = rows, False
-        self.sums[rows] = sums
-        if not self.scheme.exchange_first:
-            self.losses[rows] = sums / self.lengths[rows]
-        elif rest:  # the loss of a round is complete with its remaining steps
-            self.losses[before] = (self.sums[before] + late) / self.lengths[before]
+        self.losses[rows] = sums / self.lengths[rows]
 
     def _number(self, workers: np.ndarray) -> int | None:
         """Return the number of workers if a graph is built for that number, else None."""

@@ -92,7 +92,6 @@ class BatchedWorkers:
     Attributes:
         tables: a variable [W, ...] for each local variable, nested as `Values`.
         shared: the workers' states as the evaluator sees them, [W, S].
-        gradients: for schemes that exchange first, the gradients to apply after the reply, [W, P]; else None.
         replaces_params: True if a worker's parameters are not read between its message and the reply, which replaces
             them: then they need not be stored.
     """
@@ -117,7 +116,6 @@ class BatchedWorkers:
         start["seeds"] = [seeds(seed) for seed in self.model.initial_seeds]
         self.tables = tf.nest.map_structure(lambda value: tf.Variable(value, name="table"), start)
         self.shared = tf.Variable(all_rows(state), name="shared")
-        self.gradients = tf.Variable(all_rows(0 * center), name="gradients") if scheme.exchange_first else None
         self.sums_gradients = scheme.period > 1 and scheme.uses_gradient_sum
         replaces = (self._replaces_params(initial[0], kind) for kind in range(len(self.kinds)))
         self.replaces_params = scheme.events == {"exchange"} and all(replaces)
@@ -132,11 +130,11 @@ class BatchedWorkers:
             index: index of the worker.
             when: local steps that it has done, steps of its round, and number of the round, [3].
             kind: number of the kind of the round, in the order of `Scheme.kinds`.
-            done: True from the message on: then the steps of the round are done, unless the scheme exchanges first.
+            done: True from the message on: then the steps of the round are done.
             known: further attributes of the view.
         """
         step, steps, number = when[0], when[1], when[2]
-        if done and not self.scheme.exchange_first:
+        if done:
             step += steps
         return Worker(
             params=variables["params"],
@@ -227,22 +225,6 @@ class BatchedWorkers:
         pairs = zip(moved, tf.nest.flatten(values), tf.nest.flatten(after), strict=True)
         return tf.nest.pack_sequence_as(values, [new if has else old for has, old, new in pairs]), losses, sums
 
-    def first_gradients(self, values: Values, workers: Any, when: Any, kind: int, batch: Any) -> tuple[Values, Any]:
-        """Compute losses and gradients before an exchange, for schemes that exchange first."""
-
-        def act(variables: Values, index: Any, now: Any, batch: Any) -> Any:
-            return self.gradient(variables, self.view(variables, index, now, kind), batch)
-
-        return self.on_each(act, values, workers, when, batch)
-
-    def first_steps(self, values: Values, workers: Any, when: Any, kind: int, gradients: Any) -> Values:
-        """Take the local steps with these gradients, after the exchange."""
-
-        def act(variables: Values, index: Any, now: Any, gradient: Any) -> None:
-            self.scheme_at(now[0]).local_step(self.view(variables, index, now, kind), gradient)
-
-        return self.on_each(act, values, workers, when, gradients)[0]
-
     def messages(
         self, values: Values, workers: Any, when: Any, kind: int, losses: Any, gradients: Any
     ) -> tuple[Values, Any]:
@@ -254,10 +236,10 @@ class BatchedWorkers:
         means: list[Any] = []
         names = ["gradient"] if self.scheme.period == 1 else []
         names += ["gradient_sum"] if self.scheme.uses_gradient_sum else []
-        names = [] if self.scheme.exchange_first or self.scheme.overlap else names
+        names = [] if self.scheme.overlap else names
 
         def act(variables: Values, index: Any, now: Any, loss: Any, *gradient: Any) -> Any:
-            known = {} if self.scheme.exchange_first or self.scheme.overlap else {"loss": loss / now[1]}
+            known = {} if self.scheme.overlap else {"loss": loss / now[1]}
             begun, now = now[0], now - tf.stack([tf.minimum(float(self.scheme.overlap), now[1]), 0.0, 0.0])
             known |= {"mean": declared_means(self.scheme.name, sizes, known_means(means))}
             view = self.view(variables, index, now, kind, done=True, **known, **dict.fromkeys(names, *gradient))

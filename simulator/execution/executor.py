@@ -291,7 +291,6 @@ class Executor:
         accepted: Any,
         rows: Any,
         before: Any = None,
-        rest: Any = None,
         *,
         takes: bool,
         adopts: bool,
@@ -308,8 +307,6 @@ class Executor:
             accepted: False for a message that will be dropped, [B].
             rows: the batches, [steps, B, batch size].
             before: `when` of the previous rounds.
-            rest: batches of the previous rounds after the first, [steps - 1, B, batch size], for schemes that exchange
-                first.
             takes: True if the rounds have messages.
             adopts: True if the workers have not yet adopted the reply to their last set.
             number: B, to build a graph for that number: known shapes save copies; None for any number.
@@ -317,31 +314,22 @@ class Executor:
             earlier: that of the previous rounds.
 
         Returns:
-            sums of the losses [B] of the rounds and of the rest of the previous ones; whether each message is finite.
+            sums of the losses [B] of the rounds; whether each message is finite.
         """
         batched, scheme = self.workers, self.scheme
         workers, when = tf.ensure_shape(workers, [number]), tf.ensure_shape(when, [number, 3])
         rows = tf.ensure_shape(rows, [None, number, None])
-        single = scheme.period == 1 and not scheme.exchange_first and not scheme.overlap
+        single = scheme.period == 1 and not scheme.overlap
         start = values = batched.load(workers)
         before_message = tf.maximum(tf.shape(rows)[0] - scheme.overlap, 0)
-        late, adopting = tf.zeros_like(when[:, 0]), []
+        adopting: list[Any] = []
         if before is not None:
             before = tf.ensure_shape(before, [number, 3])
         if adopts:
             adopting = [before, earlier, self.merging.reply.read_value()]
             values = values if single else batched.adopted(values, workers, *adopting)
-        if rest is not None:
-            rest = tf.ensure_shape(rest, [None, number, None])
-            values = batched.first_steps(values, workers, before, earlier, Row(batched.gradients, workers).read_value())
-            now = before + tf.constant([1.0, 0.0, 0.0])
-            values, late, _ = batched.steps(values, workers, now, earlier, self._batches(rest), tf.shape(rest)[0])
-        if scheme.exchange_first:
-            values, (losses, gradients) = batched.first_gradients(values, workers, when, kind, self._batches(rows)(0))
-            Row(batched.gradients, workers).assign(gradients)
-        else:
-            how = [None, *adopting] if single else [before_message]
-            values, losses, gradients = batched.steps(values, workers, when, kind, self._batches(rows), *how)
+        how = [None, *adopting] if single else [before_message]
+        values, losses, gradients = batched.steps(values, workers, when, kind, self._batches(rows), *how)
         finite = tf.fill(tf.shape(workers), True)
         if takes:
             values, messages = batched.messages(values, workers, when, kind, losses, gradients)
@@ -353,7 +341,7 @@ class Executor:
             values, more, _ = batched.steps(values, workers, now, kind, self._batches(rest), tf.shape(rest)[0])
             losses += more
         batched.store(workers, start, values | {"params": start["params"]} if batched.replaces_params else values)
-        return losses, late, finite
+        return losses, finite
 
     def _batches(self, rows: Any) -> Callable[[Any], list[Any]]:
         return lambda t: self.data.batch(rows[t])

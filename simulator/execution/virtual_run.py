@@ -176,7 +176,7 @@ class SimulatedRun:
         check_finite(snapshot["center"], snapshot["at"])
         arrays = _vectors(snapshot)
         rounds = schedule.rounds[schedule.rounds[:, NUMBER] < seen.rounds[schedule.rounds[:, 0]]]
-        spent = TimeTotals(rounds, exchange_first=job.scheme.exchange_first)
+        spent = TimeTotals(rounds)
         writes = [lambda: write_center(run_dir, arrays), lambda: write_model(run_dir, self.model, arrays)]
         if job.options.every_round:
             writes += [lambda: self.log.save(run_dir / "trace.npz"), lambda: save_rounds(run_dir / ROUNDS, rounds)]

@@ -7,9 +7,6 @@ The parts of a recorded round in the model of a platform:
     arrived ──▶ released  waiting for other workers, which is no property of the machines
     released ──▶ replied  under the lock, and the reply in transit
     replied ──▶ begun     between two rounds of a real run; zero in virtual time
-
-With `exchange_first` a worker computes the rest of a round after the reply, so the time from the reply to the next
-message belongs to as many steps as the previous round had; this holds in virtual time, too.
 """
 
 from __future__ import annotations
@@ -91,7 +88,7 @@ class RoundTimes:
     between: np.ndarray
 
     @classmethod
-    def of(cls, rows: np.ndarray, rounds: Rounds, exchange_first: bool) -> RoundTimes:
+    def of(cls, rows: np.ndarray, rounds: Rounds) -> RoundTimes:
         """Select the rounds with complete timestamps, after a warm-up and before the first worker had finished."""
         rows = rows[np.lexsort((rows[:, NUMBER], rows[:, WORKER]))]
         planned = list(rounds.first(int(rows[:, NUMBER].max(initial=-1)) + 1))
@@ -99,14 +96,13 @@ class RoundTimes:
         before, after = np.roll(rows, 1, 0), np.roll(rows, -1, 0)
         known = (rows >= 0).all(1) & (_since_start(rows, before) >= WARM_UP) & (rows[:, BEGUN] < _first_end(rows))
         consecutive = _follows(rows, after) & (after[:, BEGUN] >= rows[:, REPLIED])
-        if exchange_first:
-            known &= _follows(before, rows) & (rows[:, BEGUN] == before[:, REPLIED])
         number = rows[known, NUMBER]
         steps, events = np.array([n for n, _ in planned]), np.array([event for _, event in planned])
         begun, ready, _, arrived, released, replied = (rows[known, BEGUN:] / 1e6).T
         between = np.where(consecutive, after[:, BEGUN] - rows[:, REPLIED], 0)[known] / 1e6
-        steps = steps[number - exchange_first]
-        return cls(rows[known], steps, events[number], ready - begun, arrived - ready, replied - released, between)
+        return cls(
+            rows[known], steps[number], events[number], ready - begun, arrived - ready, replied - released, between
+        )
 
     def need(self, workers: int) -> None:
         """Raise `UserError` if a worker has too few rounds."""

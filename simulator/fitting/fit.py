@@ -290,7 +290,7 @@ class Recording:
                 "rounds that are the same for all workers, without pairs, steps after the message, buckets or means"
             )
             raise UserError(f"a fit needs {needed}. Received: a run of {scheme.name}")
-        times = RoundTimes.of(rows, rounds, scheme.exchange_first)
+        times = RoundTimes.of(rows, rounds)
         times.need(workers)
         arrays, ps = read_arrays(run_dir, "center.npz"), max(1, config["ps"])
         traffic = Traffic(scheme, scheme.codec, workers, even_sizes(len(arrays["center"]), ps), len(arrays["state"]))
@@ -437,13 +437,13 @@ class Recording:
 
     def _simulated(self, found: FittedMachines) -> tuple[Recording, float]:
         """Simulate the same run on these machines; return it, and the seconds of a step on shared cores with waits."""
-        machines, workers, first = found.machines(), self.workers, self.scheme.exchange_first
+        machines, workers = found.machines(), self.workers
         rounds = rounds_of(self.scheme, self.steps).first(max(LEAST_ROUNDS, MESSAGES // workers))
         how = {"message_bytes": self.sizes[0], "reply_bytes": self.sizes[1], "ps": self.ps}
         schedule = EventLoop(self.scheme, machines, workers=workers, rounds=rounds, seed=0, **how).run()
-        times = RoundTimes.of(schedule.rounds, rounds, first)
-        plan = WorkerPlan(machines, rounds, workers, 0, first)
-        alone = [plan.until_message(*row) for row in times.rows[:, [WORKER, NUMBER]].tolist()]
+        times = RoundTimes.of(schedule.rounds, rounds)
+        plan = WorkerPlan(machines, rounds, workers, 0)
+        alone = [plan.total(*row) for row in times.rows[:, [WORKER, NUMBER]].tolist()]
         return replace(self, times=times), times.mean((times.compute - np.array(alone) / 1e9) / times.steps)
 
     def _sigma(self, latency: float, simulated: Recording) -> float:

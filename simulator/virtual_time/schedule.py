@@ -130,7 +130,7 @@ class EventLoop:
         self.machines = machines = platform if isinstance(platform, Machines) else Machines(platform)
         check(scheme, machines, workers)
         self.scheme, self.workers, self.seed = scheme, workers, seed
-        self.plans = plans_of(machines, rounds, workers, seed, scheme.exchange_first)
+        self.plans = plans_of(machines, rounds, workers, seed)
         self.events: dict[str, Event] = {name: kind.event for name, kind in scheme.kinds.items()}
         most_rounds = max(len(plan.steps) for plan in self.plans)
         self.sizes = sizes = Sizes(message_bytes, reply_bytes, apart)
@@ -193,7 +193,7 @@ class EventLoop:
             return
         self.timings.begun[worker] = now
         late = plan.after_message(worker, number, self.scheme.overlap) if self.scheme.overlap else 0
-        self.queue.at(until := now + plan.until_message(worker, number) - late, COMPUTED, worker)
+        self.queue.at(until := now + plan.total(worker, number) - late, COMPUTED, worker)
         self.cancelling.begin(worker, now, until)
 
     def _computed(self, worker: int, now: int) -> None:
@@ -296,7 +296,7 @@ class EventLoop:
             self.computing[worker] = now
             return
         if now < self.crash_at[worker]:
-            self.end = max(self.end, now + self.plans[worker].after_reply(worker, self.timings.logged[worker]))
+            self.end = max(self.end, now)
             self.timings.log(worker, now)
             self._begin(worker, now)
 

@@ -211,29 +211,33 @@ def aeasgd(
     alpha: float,
     period: int,
     steps: int,
+    at_once: bool = False,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute Algorithm 1 of the paper, each worker with its own clock t_k.
 
     x ← x_k;  if τ divides t_k: x_k ← x_k − α(x − θ), θ ← θ + α(x − θ);  x_k ← x_k − η g(x);  t_k ← t_k + 1.
-    ~k in `order` is a lost worker k that starts anew: x_k ← θ.
+    A script, which may end at any step, exchanges in its last one, too. ~k in `order` is a lost worker k that starts
+    anew after its last exchange: x_k ← θ; `at_once` if it then exchanges without a step before.
     """
-    theta, x_k, t, path = start.copy(), [start.copy() for _ in range(workers)], [0] * workers, []
+    theta, x_k, path = start.copy(), [start.copy() for _ in range(workers)], []
+    t, due = [0] * workers, [0] * workers
     for k in order:
         if k < 0:
             x_k[~k] = theta.copy()
+            t[~k] = due[~k] if at_once else t[~k]
             continue
-        first = True
-        while t[k] < steps and (first or t[k] % period != 0):
-            x = x_k[k].copy()
-            if t[k] % period == 0:
-                force = alpha * (send(x, k) - theta)
-                x_k[k] = x_k[k] - force
-                theta = theta + force
-                path.append(theta.copy())
-            x_k[k] = x_k[k] - eta * gradient(x, k, t[k])
+        if t[k] >= steps:
+            continue
+        while t[k] < min(due[k], steps - 1):
+            x_k[k] = x_k[k] - eta * gradient(x_k[k], k, t[k])
             t[k] += 1
-            first = False
+        x = x_k[k].copy()
+        force = alpha * (send(x, k) - theta)
+        theta = theta + force
+        path.append(theta.copy())
+        x_k[k] = x - force - eta * gradient(x, k, t[k])
+        t[k], due[k] = t[k] + 1, due[k] + period
     return path
 
 
@@ -248,6 +252,7 @@ def aeamsgd(
     delta: float,
     period: int,
     steps: int,
+    at_once: bool = False,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute Algorithm 2 of the paper: as `aeasgd`, with the last line v ← δ v − η g(x + δ v), x_k ← x_k + v.
@@ -255,21 +260,24 @@ def aeamsgd(
     ~k in `order` is a lost worker k that starts anew: x_k ← θ, v ← 0.
     """
     theta, x_k, v, path = start.copy(), [start.copy() for _ in range(workers)], [0 * start for _ in range(workers)], []
-    t = [0] * workers
+    exchanges, t = [0] * workers, [0] * workers
     for k in order:
         if k < 0:
             x_k[~k], v[~k] = theta.copy(), 0 * start
+            if at_once:
+                t[~k] = period * exchanges[~k]
             continue
-        for h in range(min(period, steps - t[k])):
+        last = min(period * exchanges[k], steps - 1)
+        for s in range(t[k], last + 1):
             x = x_k[k].copy()
-            if h == 0:
+            if s == last:
                 force = alpha * (send(x, k) - theta)
                 x_k[k] = x_k[k] - force
                 theta = theta + force
                 path.append(theta.copy())
-            v[k] = delta * v[k] - eta * gradient(x + delta * v[k], k, t[k])
+            v[k] = delta * v[k] - eta * gradient(x + delta * v[k], k, s)
             x_k[k] = x_k[k] + v[k]
-            t[k] += 1
+        exchanges[k], t[k] = exchanges[k] + 1, last + 1
     return path
 
 

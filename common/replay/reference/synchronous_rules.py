@@ -59,16 +59,16 @@ def easgd(
 ) -> list[np.ndarray]:
     """Execute x_k ← x_k − η g(x_k) − α (x_k − θ); θ ← (1 − β) θ + β mean x_k; elastic if τ | t.
 
-    All right-hand sides are old values.
+    All right-hand sides are old values. A script, which may end at any step, is elastic in its last one, too.
     """
     theta, x, path = start.copy(), [start.copy() for _ in range(workers)], []
     for t in range(steps):
         old, center = [x_k.copy() for x_k in x], theta.copy()
         for k in range(workers):
             x[k] = old[k] - eta * gradient(old[k], k, t)
-            if t % period == 0:
+            if t % period == 0 or t == steps - 1:
                 x[k] = x[k] - beta / workers * (old[k] - center)
-        if t % period == 0:
+        if t % period == 0 or t == steps - 1:
             theta = (1 - beta) * center + beta * np.mean([send(x_k, k) for k, x_k in enumerate(old)], axis=0)
             path.append(theta.copy())
     return path
