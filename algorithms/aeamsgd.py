@@ -1,11 +1,11 @@
 """AEAMSGD: asynchronous elastic averaging with Nesterov's momentum on the workers.
 
-    worker, each step         s ← x,  v ← δ v − η g_k(x + δ v),  x ← x + v
-    first step, and then      push s;   server   e = α (s − θ),  θ ← θ + e,  reply e
-    the last of each period   x ← x − e
+    worker, each step             s ← x,  v ← δ v − η g_k(x + δ v),  x ← x + v
+    after the steps 0, H, 2H, ... push s;   server   e = α (s − θ),  θ ← θ + e,  reply e
+                                  x ← x − e
 
-with α = β / W. So the step and the elastic force have the same point, as in the paper. Workers are never reset to the
-center, and neither are their velocities.
+with α = β / W, steps counted from 0, and the period H. So the step and the elastic force have the same point, as in the
+paper. Workers are never reset to the center, and neither are their velocities.
 
 Use: like `aeasgd`, faster where momentum helps; not with a rate chosen without it.
 Reference: Zhang, Choromanska, LeCun, *Deep learning with Elastic Averaging SGD*, NIPS 2015, arXiv:1412.6651,
@@ -31,7 +31,7 @@ class AEAMSGD(Scheme):
     sends_params = True
 
     communication_period: Period = 10
-    """Local steps between two exchanges."""
+    """Local steps H between two exchanges."""
     learning_rate: Rate = 0.04
     """The worker's step size η."""
     momentum: Fraction = 0.9

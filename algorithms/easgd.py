@@ -1,11 +1,11 @@
 """EASGD: synchronous elastic averaging SGD. Workers explore, tied to the center by springs, and exchange together.
 
-    worker, each step         s ← x,  x ← x − η g_k(x)
-    first step, and then      push s;   server   reply θ,  then  θ ← (1 − β) θ + β (1/W) Σ s_k
-    the last of each period   x ← x − α (s − θ)
+    worker, each step             s ← x,  x ← x − η g_k(x)
+    after the steps 0, H, 2H, ... push s;   server   reply θ,  then  θ ← (1 − β) θ + β (1/W) Σ s_k
+                                  x ← x − α (s − θ)
 
-with α = β / W. So the step and the elastic force have the same point, as in the paper. Workers are never reset to the
-center.
+with α = β / W, steps counted from 0, and the period H. So the step and the elastic force have the same point, as in the
+paper. Workers are never reset to the center.
 
 Use: for rare exchanges of equal workers that should explore; not with workers of different speed: take `aeasgd`.
 Reference: Zhang, Choromanska, LeCun, *Deep learning with Elastic Averaging SGD*, NIPS 2015, arXiv:1412.6651,
@@ -31,7 +31,7 @@ class EASGD(Scheme):
     sends_params = True
 
     communication_period: Period = 10
-    """Local steps between two exchanges."""
+    """Local steps H between two exchanges."""
     learning_rate: Rate = 0.2
     """The worker's step size η."""
     beta: NotNegative = 0.9

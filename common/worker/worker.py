@@ -223,8 +223,9 @@ class DenseWorker(WorkerRules):
         return total, adopted
 
     def _last_gradient(self) -> list[Any]:
-        """Return the parts of the gradient of a single step, after which a message leaves that holds nothing of it."""
-        return _parts([view.gradient for view in self.views]) if self.period == 1 else []
+        """Return the parts of the gradient of a single step, after which a message without it leaves."""
+        holds_it = type(self.scheme).message is Scheme.message
+        return [] if self.period > 1 or holds_it else _parts([view.gradient for view in self.views])
 
     def _collected(self) -> list[Any]:
         """Read what worker 0 collects: the parameters with their average, if there is one, and the state."""
