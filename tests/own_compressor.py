@@ -1,4 +1,7 @@
-"""A file of a user, for `--import`: a codec for `--codec`, and its equations for a replay."""
+"""A file of a user, for `--import`: a codec for `--codec`, and its equations for a replay.
+
+What `decode` returns of a vector that is not finite must not be finite: the ps refuses such messages.
+"""
 
 from dataclasses import dataclass
 

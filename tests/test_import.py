@@ -18,7 +18,7 @@ from distsgd.common.cli import sweep
 from distsgd.common.cli.catalogue import explain, hyperparameters
 from distsgd.common.cli.flag_groups import parse_flags
 from distsgd.common.cli.flags import taken_out
-from distsgd.common.cli.imports import import_file, import_schemes
+from distsgd.common.cli.imports import import_codecs, import_file, import_schemes
 from distsgd.common.cli.main import dispatch
 from distsgd.common.cli.sweep_report import Trial
 from distsgd.common.cluster.fingerprint import class_digest
@@ -96,6 +96,21 @@ def test_the_only_algorithm_without_a_name_has_that_of_its_file(tmp_path):
         "my_own": "Mine",
         "other": "Other",
     }
+
+
+OWN_CODEC = "from distsgd.common.contract import Compressor\nclass Mine(Compressor):\n    "
+
+
+def test_the_only_codec_of_a_file_without_a_name_has_that_of_its_file_and_one_that_is_no_dataclass_is_refused(tmp_path):
+    (tmp_path / "my-own.py").write_text(f"{OWN_CODEC}pass")
+    assert import_schemes(tmp_path / "my-own.py", SCHEMES) == {}
+    assert [*import_codecs(tmp_path / "my-own.py")] == ["my_own"]
+    (tmp_path / "wrong.py").write_text(f"{OWN_CODEC}block: int = 4")
+    import_schemes(tmp_path / "wrong.py", SCHEMES)
+    with pytest.raises(
+        UserError, match=r"needs @dataclass\(frozen=True, kw_only=True\) above it, or its options are none"
+    ):
+        import_codecs(tmp_path / "wrong.py")
 
 
 @pytest.mark.parametrize(

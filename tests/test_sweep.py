@@ -18,7 +18,7 @@ from distsgd.common.cli.flag_groups import parse_flags
 from distsgd.common.cli.flags import words
 from distsgd.common.cli.sweep_report import Trial, best_of, picture, report
 from distsgd.common.errors import DistsgdError, Interrupted, UserError
-from distsgd.common.record.repeats import mean_of
+from distsgd.common.record.repeats import mean_of, sheet
 from distsgd.common.signals import StopSignals, interrupt
 
 DOWNPOUR = SCHEMES["downpour"]
@@ -345,3 +345,9 @@ def test_a_mean_is_of_a_figure_that_each_completed_run_has():
     has, lacks = ({"outcome": "completed", **figures} for figures in ({"reward": 0.5}, {"reward": None}))
     failed = {"outcome": "lost"}
     assert [mean_of(runs, "reward") is None for runs in ([has, failed], [has, lacks], [failed])] == [False, True, True]
+
+
+def test_a_table_has_the_metrics_of_a_model_too():
+    results = [{"outcome": "completed", "test_loss": 0.5, "test_macro_f1": value} for value in (0.25, 0.75)]
+    assert "test macro f1" in (text := sheet(["rate"], [(["0.1"], results)]).in_format("md"))
+    assert "0.5000" in text

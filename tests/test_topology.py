@@ -257,3 +257,9 @@ def test_no_worker_is_ahead_of_a_slow_worker_0_by_more_than_the_lead(topology, w
 
 def test_in_random_pairs_a_worker_may_be_ahead_by_more_rounds_than_there_are_workers():
     assert Topology("random-matching").lead(3) > 5
+
+
+def test_a_graph_whose_equal_weights_are_not_doubly_stochastic_is_refused(monkeypatch):
+    monkeypatch.setitem(GRAPHS, "star", lambda workers, round: np.eye(workers, dtype=bool) | (np.arange(workers) == 0))
+    with pytest.raises(UserError, match=r"graph star some workers are heard by more .*: write its matrix into a file"):
+        Topology("star").weights(4)

@@ -55,29 +55,44 @@ def import_schemes(path: Path, known: Mapping[str, type[Scheme]]) -> dict[str, t
     module = execute(path, "--import")
     schemes: dict[str, type[Scheme]] = {}
     found = _classes(module, Scheme)
-    unnamed = [scheme for scheme in found if not isinstance(vars(scheme).get("name"), str)]
-    if len(unnamed) == 1:  # as an algorithm of the catalogue, it has the name of its file
-        unnamed[0].name = re.sub(r"\W", "_", path.stem)
+    _name_the_only([scheme for scheme in found if not _is_named(scheme)], path)
     for scheme in found:
         _check(scheme, path, {**known, **schemes})
         schemes[scheme.name] = scheme
     if not schemes and not _classes(module, Compressor) and not hasattr(module, "TRANSCRIPTIONS"):
-        raise UserError(f"{path} defines no scheme or codec: it needs a subclass of distsgd.Scheme with a `name`")
+        raise UserError(
+            f"{path} defines no scheme or codec: it needs a subclass of distsgd.Scheme, or of "
+            "distsgd.common.contract.Compressor"
+        )
     return schemes
 
 
 def import_codecs(path: Path) -> dict[str, type[Compressor]]:
-    """Return the codecs for `--codec` in an imported file, by the `name` of each class; a class without is a base.
+    """Return the codecs for `--codec` in an imported file, by the `name` of each class.
+
+    A single class without a name gets that of its file; one of several is a base.
 
     Raises:
-        UserError: a codec has the name of another.
+        UserError: a codec has the name of another, or is no dataclass.
     """
     classes = _classes(sys.modules[_module_name(path)], Compressor)
+    _name_the_only(classes, path)
     found = {name: kind for kind in classes if isinstance(name := vars(kind).get("name"), str)}
     for name, kind in found.items():
+        _check_fields(kind, path, "options")
         if name == "float32" or CODECS.get(name, kind) is not kind:
             raise UserError(f"{path}: codec {name!r} has the name of another: choose another one")
     return found
+
+
+def _is_named(kind: type) -> bool:
+    return isinstance(vars(kind).get("name"), str)
+
+
+def _name_the_only(kinds: list[Any], path: Path) -> None:
+    """Name a single class after its file, as the algorithms of the catalogue are, unless it has a name."""
+    if len(kinds) == 1 and not _is_named(kinds[0]):
+        kinds[0].name = re.sub(r"\W", "_", path.stem)
 
 
 def _classes(module: ModuleType, base: type) -> list[Any]:
@@ -164,15 +179,21 @@ def where(path: Path, error: BaseException) -> str:
 def _check(scheme: type[Scheme], path: Path, known: Mapping[str, type[Scheme]]) -> None:
     """Check that a scheme has a unique name and defaults for all hyperparameters; set its idea and paper if missing."""
     here = f"class {scheme.__name__} in {path}"
-    if not isinstance(vars(scheme).get("name"), str):
+    if not _is_named(scheme):
         raise UserError(f'{here} has no name: give it one, as in name = "{path.stem}"')
     if scheme.name in known:
         raise UserError(f"{here} has the name {scheme.name!r}, which another algorithm has already: choose another")
-    if "__dataclass_fields__" not in vars(scheme) and inspect.get_annotations(scheme):
-        raise UserError(f"{here} needs @dataclass(frozen=True, kw_only=True) above it, or its hyperparameters are none")
-    for field in dataclasses.fields(scheme):
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise UserError(f"{here}: hyperparameter {field.name} needs a default")
+    _check_fields(scheme, path, "hyperparameters")
     if "idea" not in vars(scheme):
         scheme.idea = "an algorithm of your own"
     scheme.paper = vars(scheme).get("paper") or path.name
+
+
+def _check_fields(kind: Any, path: Path, what: str) -> None:
+    """Check that an imported class is a dataclass, if it has fields, and that each of them has a default."""
+    here = f"class {kind.__name__} in {path}"
+    if "__dataclass_fields__" not in vars(kind) and inspect.get_annotations(kind):
+        raise UserError(f"{here} needs @dataclass(frozen=True, kw_only=True) above it, or its {what} are none")
+    for field in dataclasses.fields(kind):
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise UserError(f"{here}: {what.removesuffix('s')} {field.name} needs a default")

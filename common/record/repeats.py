@@ -73,8 +73,11 @@ def sheet(names: Sequence[str], rows: Sequence[tuple[Sequence[str], Sequence[Res
         rows: for each setting, its cells, and the results of its runs.
         caption: the heading of the table.
     """
-    logged = dict.fromkeys(name for _, results in rows for result in results for name in result.get("figures") or {})
-    wanted = {**COLUMNS, **{name: (name, ",.4f", None) for name in logged if name not in COLUMNS}}
+    known, ran = {name for name, *_ in COLUMNS.values()}, [result for _, results in rows for result in results]
+    measured = {name.replace("_", " "): name for result in ran for name in result if name.startswith("test_")}
+    logged = {name: name for result in ran for name in result.get("figures") or {}}
+    more = {title: name for title, name in (measured | logged).items() if title not in COLUMNS and name not in known}
+    wanted = {**COLUMNS, **{title: (name, ",.4f", None) for title, name in more.items()}}
     cells: list[dict[str, Cell]] = []
     for own, results in rows:
         ends = sorted({result.get("outcome", "unfinished") for result in results} - {COMPLETED})

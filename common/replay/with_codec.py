@@ -38,7 +38,10 @@ def compressed(name: str, equations: Transcription, codec: str, seed: int) -> Tr
     """
     if codec == equations.codec:
         return equations
-    kind, options = parse("codec", codec, CODECS)
+    try:
+        kind, options = parse("codec", codec, CODECS)
+    except UserError as error:
+        raise UserError(f"{error}. For a codec of your own, import its file: --import FILE replay RUN") from None
     if name not in PUSH_GRADIENTS and not equations.sends:
         raise UserError(f"the equations of {name} have no codec: replay a run without. Received: codec={codec}")
     of_run = CODECS[kind](**options)

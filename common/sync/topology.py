@@ -237,6 +237,8 @@ def _complete(workers: int, round: int) -> np.ndarray:
     return np.ones((workers, workers), bool)
 
 
+# Each worker must hear, and be heard by, as many: then equal weights are doubly stochastic. All but matchings must look
+# the same from each worker of a circle, grid or cube, see `Topology.eigenvalues`. Other graphs are a matrix in a file.
 GRAPHS: dict[str, Callable[[int, int], np.ndarray]] = {
     "ring": _ring,
     "torus": _torus,
@@ -255,6 +257,11 @@ def _weights(text: str, workers: int, round: int, written: int | None) -> np.nda
     else:
         heard = GRAPHS[text](workers, round) | np.eye(workers, dtype=bool)
         weights = heard / heard.sum(1, keepdims=True)
+        if not np.allclose(weights.sum(0), 1):
+            raise UserError(
+                f"in the graph {text} some workers are heard by more than others, so that equal weights are not doubly "
+                f"stochastic: write its matrix into a file, and give {FILE}PATH"
+            )
     weights.setflags(write=False)
     return weights
 
