@@ -27,7 +27,7 @@ class Going:
     """A recorded run that has made so many updates."""
 
     def __init__(self, scheme, run_dir: Path, updates: int = 60, **options):
-        self.run_dir, self.outcome = run_dir, None
+        self.scheme, self.run_dir, self.outcome = scheme, run_dir, None
         self.thread = threading.Thread(target=self._run, args=(scheme, SMALL | options), daemon=True)
         self.thread.start()
         wait_until(lambda: self.trains(updates) or not self.thread.is_alive())
@@ -61,7 +61,7 @@ class Going:
         run = self.end()
         assert not isinstance(run, Exception), run
         assert run.error() < TOLERANCE
-        assert run.result["steps"] == run.steps * run.workers
+        assert run.result["steps"] == sum(self.scheme.rounds(run.steps, 0, k).steps() for k in range(run.workers))
         return run.result["recovery"]
 
 

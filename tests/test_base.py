@@ -158,7 +158,10 @@ def test_the_catalogue_adds_its_equations_alone(folder, tmp_path):
         [
             *BASE,
             *EQUATIONS,
-            *(f"common/replay/{name}.py" for name in ("adapters", "between", "compressors", "draws", "members")),
+            *(
+                f"common/replay/{name}.py"
+                for name in ("adapters", "between", "compressors", "draws", "elastic", "members")
+            ),
             "common/arguments.py",
         ]
     )
