@@ -11,7 +11,18 @@ import keras
 import numpy as np
 import pytest
 
-from distsgd.algorithms import SCHEMES, AllReduce, AsyncSGD, Downpour, LocalSGD, Scaffold, Serial, SyncSGD, SyncSGDLR
+from distsgd.algorithms import (
+    EASGD,
+    SCHEMES,
+    AllReduce,
+    AsyncSGD,
+    Downpour,
+    LocalSGD,
+    Scaffold,
+    Serial,
+    SyncSGD,
+    SyncSGDLR,
+)
 from distsgd.common import Cluster, Platform, Recovery, Scheme, UserError, train
 from distsgd.common.arguments import close_to
 from distsgd.common.contract.schedules import shaped
@@ -86,6 +97,14 @@ def test_workers_train_on_the_clients_that_are_drawn_in_each_round(backend, tmp_
         center = np.mean(ends, axis=0)
     assert max(done) > 2
     np.testing.assert_allclose(run.center, center, **CLOSE)
+    assert read(tmp_path / "run", SCHEMES).error() < 1e-5
+
+
+@pytest.mark.rotating
+def test_clients_whose_first_round_is_a_step_replay(tmp_path):
+    """The reference once gave each round a whole period of a client's batches."""
+    run = threads(EASGD(communication_period=3), tmp_path, participation=0.42, schedule=(), steps=12)
+    assert np.linalg.norm(run.center - run.start) > 0.01
     assert read(tmp_path / "run", SCHEMES).error() < 1e-5
 
 

@@ -52,7 +52,7 @@ from distsgd.algorithms import (
 from distsgd.common.cluster.platform import Platform
 from distsgd.common.record_format import RECORD
 from distsgd.common.replay.comparison import References, Verdict, _disturbed, judge
-from distsgd.common.replay.elastic import exchanged_at_once
+from distsgd.common.replay.elastic import exchanged_at_once, lengths_of_rounds
 from distsgd.common.replay.recorded import Execution, Hyperparameters, RecordedRun, Transcription
 from distsgd.common.replay.reference import gradients
 from distsgd.common.replay.reference.asynchronous_rules import aeasgd
@@ -359,6 +359,10 @@ def test_an_elastic_worker_that_starts_anew_makes_a_period_of_steps_before_its_e
     for steps, old in ((3 * 46, False), (3 * 48, True)):  # the last exchange is before step 45
         run = SimpleNamespace(result={"steps": steps}, workers=3, steps=48)
         assert exchanged_at_once(run, SimpleNamespace(communication_period=5)) is old
+        config = {"algorithm": "easgd", "steps_per_worker": 48, "hyperparameters": {"communication_period": 5}}
+        config |= {} if old else {"steps_of_workers": [46] * 3}
+        assert lengths_of_rounds(config) == (5, 5 if old else 1)
+        assert lengths_of_rounds(config | {"algorithm": "local_sgd"}) == (5, 5)
 
 
 CRASHES = Platform(failures="crashes:every=300ms,down=50ms")

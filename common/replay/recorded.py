@@ -319,9 +319,9 @@ def on_batches(config: Mapping[str, Any], labels: np.ndarray, on_rows: gradients
     skew = (labels, ALPHAS[rule](**options)) if rule else None
     gradient = gradients.batch_gradient(on_rows, examples=n, workers=clients, seed=seed, batch_size=size, skew=skew)
     if share is not None:
-        from .reference.federated_rules import by_turns  # not at the top: an equation beside the base
+        from .elastic import of_clients  # not at the top: equations beside the base
 
-        gradient = by_turns(gradient, clients, workers, seed, of.get("communication_period", 1))
+        gradient = of_clients(config, gradient, clients)
     hostile, factor = hostile_workers(config.get("hostile"))
     return gradient if not hostile else lambda x, k, t: gradient(x, k, t) * (1 if k < workers - hostile else factor)
 

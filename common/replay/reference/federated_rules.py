@@ -13,21 +13,26 @@ from .sending import Send, as_it_is
 from .synchronous_rules import after_steps, no_states
 
 
-def by_turns(gradient: Gradient, clients: int, workers: int, seed: int, period: int) -> Gradient:
+def by_turns(
+    gradient: Gradient, clients: int, workers: int, seed: int, period: int, first: int | None = None
+) -> Gradient:
     """Return the gradient of the client that worker k plays in the round of its step t, on that client's next batch.
 
-    McMahan et al. 2017: a random set of the clients takes part in each round, here the first W of a permutation.
+    McMahan et al. 2017: a random set of the clients takes part in each round, here the first W of a permutation. The
+    first round has `first` steps if that is given, the others have a period.
     """
+    first = period if first is None else first
     turns, done = list[list[tuple[int, int]]](), defaultdict[int, int](int)
 
     def of_client(x: np.ndarray, k: int, t: int) -> np.ndarray:
-        while len(turns) <= t // period:
+        number = (t + period - first) // period
+        while len(turns) <= number:
             order = np.random.default_rng([seed, 0, 1 + len(turns)]).permutation(clients)
             turns.append([(client, done[client]) for client in order[:workers].tolist()])
             for client, _ in turns[-1]:
-                done[client] += period
-        client, before = turns[t // period][k]
-        return gradient(x, client, before + t % period)
+                done[client] += period if len(turns) > 1 else first
+        client, before = turns[number][k]
+        return gradient(x, client, before + ((t - first) % period if number else t))
 
     return of_client
 
