@@ -105,6 +105,9 @@ def test_the_only_codec_of_a_file_without_a_name_has_that_of_its_file_and_one_th
     (tmp_path / "my-own.py").write_text(f"{OWN_CODEC}pass")
     assert import_schemes(tmp_path / "my-own.py", SCHEMES) == {}
     assert [*import_codecs(tmp_path / "my-own.py")] == ["my_own"]
+    (tmp_path / "topk.py").write_text(f"{HEAD}{OWN_CODEC}pass\nclass Topk(AsyncSGD):\n    name = 'with_its_own'")
+    assert [*import_schemes(tmp_path / "topk.py", SCHEMES)] == ["with_its_own"]
+    assert import_codecs(tmp_path / "topk.py") == {}  # the scheme's own
     (tmp_path / "wrong.py").write_text(f"{OWN_CODEC}block: int = 4")
     import_schemes(tmp_path / "wrong.py", SCHEMES)
     with pytest.raises(

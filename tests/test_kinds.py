@@ -155,21 +155,18 @@ class Turns(AsyncSGD):
     sends_in_turn = True
 
 
-@pytest.mark.parametrize("kind", [Pushes, Floats, Turns])
-def test_what_follows_from_the_kinds_is_refused_with_what_to_declare(kind):
-    with pytest.raises(UserError, match=r"follows from the kinds of its rounds: declare these instead, as in kinds = "):
-        check_scheme(kind(), 2)
-
-
 class First(AsyncSGD):
     exchange_first = True
 
 
-def test_an_exchange_before_the_steps_of_a_round_is_refused_with_what_to_declare():
-    with pytest.raises(
-        UserError, match=r"exchange_first is no longer there: .*Rounds.ending_at\(period, steps, done\)"
-    ):
-        check_scheme(First(), 2)
+FOLLOWS = r"follows from the kinds of its rounds: declare these instead, as in kinds = "
+GONE = r"exchange_first is no longer there: .*Rounds.ending_at\(period, steps, done\)"
+
+
+@pytest.mark.parametrize(("kind", "message"), [(Pushes, FOLLOWS), (Floats, FOLLOWS), (Turns, FOLLOWS), (First, GONE)])
+def test_a_member_that_is_gone_is_refused_with_what_to_declare(kind, message):
+    with pytest.raises(UserError, match=message):
+        check_scheme(kind(), 2)
 
 
 def test_rounds_end_at_each_multiple_of_a_period_and_steps_after_the_last_are_left_out():

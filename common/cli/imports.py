@@ -70,14 +70,17 @@ def import_schemes(path: Path, known: Mapping[str, type[Scheme]]) -> dict[str, t
 def import_codecs(path: Path) -> dict[str, type[Compressor]]:
     """Return the codecs for `--codec` in an imported file, by the `name` of each class.
 
-    A single class without a name gets that of its file; one of several is a base.
+    In a file of codecs alone a single class without a name gets that of its file. Else a class without a name is no
+    codec for `--codec`, but a base, or the own codec of a scheme.
 
     Raises:
         UserError: a codec has the name of another, or is no dataclass.
     """
-    classes = _classes(sys.modules[_module_name(path)], Compressor)
-    _name_the_only(classes, path)
-    found = {name: kind for kind in classes if isinstance(name := vars(kind).get("name"), str)}
+    module = sys.modules[_module_name(path)]
+    classes = _classes(module, Compressor)
+    if not _classes(module, Scheme):
+        _name_the_only(classes, path)
+    found = {kind.name: kind for kind in classes if _is_named(kind)}
     for name, kind in found.items():
         _check_fields(kind, path, "options")
         if name == "float32" or CODECS.get(name, kind) is not kind:

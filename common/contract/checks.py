@@ -163,14 +163,13 @@ def _check_kinds(scheme: Scheme, workers: int) -> None:
                 f"{scheme.name}: the codec of a kind of rounds keeps no variables: return it from codec, for "
                 f"all kinds. Received: {name}: codec={type(kind.codec).__name__}"
             )
+        for what, codec, travels in (("message", "codec", kind.sends), ("reply", "reply_codec", kind.answered)):
+            if not travels and getattr(kind, codec) is not None:
+                raise UserError(
+                    f"{scheme.name}: a round without a {what} has no codec for it: leave {codec} out. Received: "
+                    f"{name}: {kind}"
+                )
 
-        unused = [way for way, is_used in (("codec", kind.sends), ("reply_codec", kind.answered)) if not is_used]
-        if given := [way for way in unused if getattr(kind, way) is not None]:
-            what = "message" if given == ["codec"] else "reply"
-            raise UserError(
-                f"{scheme.name}: a round without a {what} has no codec for it: leave {given[0]} out. Received: "
-                f"{name}: {kind}"
-            )
     if scheme.events != {"exchange"} and type(scheme.sync).push is Synchronization.push:
         raise UserError(
             f"{scheme.name}: only an asynchronous rule has rounds without a message or a reply: use sync = Async(). "
@@ -191,6 +190,12 @@ def check_together(scheme: Scheme, kinds: Iterable[str]) -> None:
             f"{scheme.name}: messages of different kinds of rounds cannot make one update: return rounds of the same "
             f"kinds, in the same order, for all workers. Received: kinds {', '.join(several)} in one round"
         )
+
+
+def rounds_differ(scheme: Scheme, workers: int, steps: int) -> bool:
+    """Return True if the workers of a run of so many steps have rounds of different lengths or kinds."""
+    first = scheme.rounds(steps)
+    return any(scheme.rounds(steps, 0, worker) != first for worker in range(1, workers))
 
 
 def _check_messages(scheme: Scheme) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..arguments import nearest, with_tuples
-from ..contract.checks import check_scheme
+from ..contract.checks import check_scheme, rounds_differ
 from ..contract.rounds import ENDLESS
 from ..contract.scheme import Scheme
 from ..data import named
@@ -78,9 +78,10 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
             raise UserError(
                 f"{name} has no reference in NumPy: --import a file with its equations. Its order alone: {order}"
             )
-    given = _hyperparameters(run_dir, config, schemes[name]) if name in schemes else None
+    own = _scheme(run_dir, config, schemes[name]) if name in schemes else None
+    given = _hyperparameters(*own) if own else None
     if config["record"] == "gradients":
-        if name in schemes and _rounds_differ(_scheme(run_dir, config, schemes[name])[0], config["workers"]):
+        if own and rounds_differ(own[0], config["workers"], ENDLESS):
             raise UserError(
                 f"replay needs equal rounds of all workers of a script. {name} gives its workers rounds of different "
                 "lengths"
@@ -115,15 +116,9 @@ def _unnamed(run_dir: Path, error: UserError) -> UserError:
     )
 
 
-def _rounds_differ(scheme: Scheme, workers: int) -> bool:
-    """Return True if workers have rounds of different lengths."""
-    return any(scheme.rounds(ENDLESS, 0, worker) != scheme.rounds(ENDLESS) for worker in range(workers))
-
-
-def _hyperparameters(run_dir: Path, config: Mapping[str, Any], kind: type[Scheme]) -> dict[str, Any]:
+def _hyperparameters(scheme: Scheme, texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the hyperparameters of a run, with the defaults of the algorithm, and schedules in words."""
-    scheme, texts = _scheme(run_dir, config, kind)
-    return {own.name: getattr(scheme, own.name) for own in fields(kind)} | texts
+    return {own.name: getattr(scheme, own.name) for own in fields(scheme)} | dict(texts)
 
 
 def _scheme(run_dir: Path, config: Mapping[str, Any], kind: type[Scheme]) -> tuple[Scheme, dict[str, str]]:

@@ -109,9 +109,9 @@ class Plan:
                 f"{name}: no round may be longer than the period of the scheme. Received: a round of {longest} steps, "
                 f"period={self.scheme.period}"
             )
-        if self.scheme.sends_in_turn and sync.set_size(self.workers) is not None:
-            apart = [*{id(own): own for own in rounds}.values()]  # of few workers, as most share theirs
-            for meeting in itertools.islice(zip(*apart, strict=False), MEETINGS if len(apart) > 1 else 0):
+        apart = {id(own): own for own in rounds}.values()  # of few workers, as most share theirs
+        if len(apart) > 1 and self.scheme.sends_in_turn and sync.set_size(self.workers) is not None:
+            for meeting in itertools.islice(zip(*apart, strict=False), MEETINGS):
                 check_together(self.scheme, (kind for _, kind in meeting))
         if not sync.uses_ps and not self.options.schedule and min(numbers) < max(numbers):
             raise UserError(

@@ -20,6 +20,7 @@ from rich.filesize import decimal
 from ...common.arguments import nearest, with_tuples
 from ...common.cluster.distributions import RecordedSteps
 from ...common.cluster.platform import Machines, Platform
+from ...common.contract.checks import rounds_differ
 from ...common.contract.rounding import rounded
 from ...common.contract.scheme import Scheme
 from ...common.errors import UserError
@@ -285,7 +286,7 @@ class Recording:
         scheme, workers, steps = scheme_of(config, schemes), config["workers"], steps_of(run_dir, config)
         rows, rounds = read_rounds(run_dir, workers), rounds_of(scheme, steps)
         apart = scheme.overlap or scheme.sync.buckets > 1 or scheme.takes_means or scheme.sync.in_pairs
-        if apart or any(scheme.rounds(steps, 0, k) != scheme.rounds(steps) for k in range(workers)):
+        if apart or rounds_differ(scheme, workers, steps):
             needed = (
                 "rounds that are the same for all workers, without pairs, steps after the message, buckets or means"
             )

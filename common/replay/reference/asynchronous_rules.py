@@ -221,23 +221,23 @@ def aeasgd(
     anew after its last exchange: x_k ← θ; `at_once` if it then exchanges without a step before.
     """
     theta, x_k, path = start.copy(), [start.copy() for _ in range(workers)], []
-    t, due = [0] * workers, [0] * workers
+    exchanges, t = [0] * workers, [0] * workers
     for k in order:
         if k < 0:
             x_k[~k] = theta.copy()
-            t[~k] = due[~k] if at_once else t[~k]
+            if at_once:
+                t[~k] = period * exchanges[~k]
             continue
-        if t[k] >= steps:
-            continue
-        while t[k] < min(due[k], steps - 1):
-            x_k[k] = x_k[k] - eta * gradient(x_k[k], k, t[k])
-            t[k] += 1
-        x = x_k[k].copy()
-        force = alpha * (send(x, k) - theta)
-        theta = theta + force
-        path.append(theta.copy())
-        x_k[k] = x - force - eta * gradient(x, k, t[k])
-        t[k], due[k] = t[k] + 1, due[k] + period
+        last = min(period * exchanges[k], steps - 1)
+        for s in range(t[k], last + 1):
+            x = x_k[k].copy()
+            if s == last:
+                force = alpha * (send(x, k) - theta)
+                x_k[k] = x_k[k] - force
+                theta = theta + force
+                path.append(theta.copy())
+            x_k[k] = x_k[k] - eta * gradient(x, k, s)
+        exchanges[k], t[k] = exchanges[k] + 1, last + 1
     return path
 
 
