@@ -27,6 +27,8 @@ GOALS = [
     Goal("downpour", "two cores", {"small": 0.6, "medium": 0.9, "large": 0.85}),
     Goal("threads:hogwild", "torch:hogwild", {"small": 1.2, "medium": 0.9, "large": 1.0}),
     Goal("serial", "single", {"large": 0.9, "cnn": 0.9}),
+    Goal("serial", "fit XLA", {"resnet": 0.9}),
+    Goal("serial", "torch", {"small": 1.0, "medium": 1.0, "large": 1.0, "cnn": 1.0}),
     Goal("all_reduce x4", "sync_sgd x4", {"large": 1.2}),
     Goal("all_reduce x4 sockets", "sync_sgd x4 sockets", {"large": 1.2}),
     Goal("downpour x32", "downpour", {"small": 0.8}),

@@ -3,6 +3,7 @@
     python -m distsgd.benchmarks.peers single MODEL SECONDS   one process, all cores, a loop inside the graph
     python -m distsgd.benchmarks.peers apart MODEL SECONDS    two of them, each on a core of its own
     python -m distsgd.benchmarks.peers pss MODEL SECONDS      ParameterServerStrategy, 1 ps + 2 workers
+    python -m distsgd.benchmarks.peers fit MODEL SECONDS      Keras' `fit` of the resnet; fit-xla: compiled with XLA
 
 All print one line of JSON: {"rate": steps per second, "cpu": {task: CPU milliseconds per step}}; `torch_peers.py` has
 others. Variables are per layer and the step is written with plain operations; of Keras, which only adds to the time of
@@ -24,12 +25,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ..common.cluster.failure_detector import cpu_seconds
 from ..common.data.models import ModelRecipe
 from ..common.launch.isolation import network_of
-from ..common.lazy import tf
+from ..common.lazy import keras, tf
 
 WORKERS = 2
 CORES = len(os.sched_getaffinity(0))
@@ -39,16 +41,18 @@ LEARNING_RATE = 0.01  # nothing is learnt here; it only must not diverge
 WARM_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1
 
-# Units of each layer, inputs first; of the cnn, pixels and classes.
+# Units of each layer, inputs first; of the cnn and the resnet, pixels and classes.
 MLPS = {"small": (64, 128, 10), "medium": (784, 1024, 1024, 10), "large": (1000, 4096, 4096, 10)}
-LAYERS = {**MLPS, "cnn": (784, 10)}
+LAYERS = {**MLPS, "cnn": (784, 10), "resnet": (3072, 10)}
+
+BATCHES = {model: 256 if model == "resnet" else BATCH for model in LAYERS}
 
 
 def examples(model: str) -> tuple[Any, ...]:
     """Return X and y."""
     from ..common.data.recipes import synthetic
 
-    return synthetic(examples=EXAMPLES, features=LAYERS[model][0]).train
+    return synthetic(examples=BATCHES[model] // BATCH * EXAMPLES, features=LAYERS[model][0]).train
 
 
 def variables(units: tuple[int, ...]) -> list[Any]:
@@ -123,6 +127,27 @@ def single(model: str, seconds: float) -> dict[str, Any]:
             step(params, tf.gather(x, rows), tf.gather(y, rows), forward)
 
     return timed(lambda steps: run(tf.constant(steps)), seconds, {"process": os.getpid()})
+
+
+def fit(model: str, seconds: float, xla: bool = False) -> dict[str, Any]:
+    """Measure Keras' `fit` of the resnet with its plain SGD, in whole epochs."""
+    from .resnet import build
+
+    x, y = examples(model)
+    built = build(optimizer=keras.optimizers.SGD(LEARNING_RATE), jit_compile=xla)
+    each = len(x) // BATCHES[model]
+    x, y = x[: each * BATCHES[model]], y[: each * BATCHES[model]]  # XLA would compile a shorter batch, too
+
+    def epochs(number: int) -> float:
+        began = time.perf_counter()
+        built.fit(x, y, batch_size=BATCHES[model], epochs=number, verbose=0)
+        return time.perf_counter() - began
+
+    epochs(1)  # traces
+    number = max(2, round(seconds / epochs(1)))
+    used = cpu_seconds(os.getpid()) or 0.0
+    steps, took = number * each, epochs(number)
+    return {"rate": steps / took, "cpu": {"process": 1e3 * ((cpu_seconds(os.getpid()) or 0.0) - used) / steps}}
 
 
 def apart(model: str, seconds: float) -> dict[str, Any]:
@@ -214,7 +239,8 @@ def main() -> None:
     model, seconds, *core = rest
     if core:
         os.sched_setaffinity(0, {int(core[0])})
-    result = {"single": single, "apart": apart, "pss": pss}[role](model, float(seconds))
+    roles = {"single": single, "apart": apart, "pss": pss, "fit": fit, "fit-xla": partial(fit, xla=True)}
+    result = roles[role](model, float(seconds))
     print(json.dumps(result), flush=True)
     os._exit(0)  # the coordinator's threads would wait for servers that have gone
 

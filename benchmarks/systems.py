@@ -15,16 +15,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from ..algorithms import AllReduce, AsyncSGD, Downpour, Hogwild, Scheme, Serial, SyncSGD
+from ..common.cards import gpus
 from ..common.cluster.cluster import BackendName, Cluster
 from ..common.data.models import ModelRecipe
-from ..common.data.recipes import synthetic
 from ..common.errors import DistsgdError
 from ..common.kernels import Choice, Kernels
 from ..common.launch.launcher import launch
@@ -32,9 +32,12 @@ from ..common.launch.script import script_job
 from ..common.record.cpu import CpuRecord
 from ..common.record_format import ALONE_STEPS
 from ..common.tasks.job import Job, Script, make_job
-from ..common.tasks.options import RunOptions, TransportName
-from .peers import BATCH, EXAMPLES, LAYERS, LEARNING_RATE, MLPS, WORKERS
+from ..common.tasks.options import Jit, RunOptions, TransportName
+from . import resnet
+from .peers import BATCH, BATCHES, EXAMPLES, LAYERS, LEARNING_RATE, MLPS, WORKERS, examples
 from .torch_environment import torch_python
+
+Device = Literal["cpu", "gpu"]
 
 PEER_SECONDS = 180  # a peer that takes longer than this beyond its measurement hangs
 MANY = 32  # workers
@@ -42,7 +45,7 @@ STEADY = 0.25, 0.95  # part of a run that counts
 
 # Of each worker. From 500 on, several go into one call, as in any run that is not very short; a large round is long
 # anyway, and so are several medium steps.
-LEAST_ROUNDS = {"small": 600, "medium": 600, "large": 12, "cnn": 600}
+LEAST_ROUNDS = {"small": 600, "medium": 600, "large": 12, "cnn": 600, "resnet": 12}
 
 LEAST_CALLS = 8  # of a worker that is alone, each of which is one event of its trace
 
@@ -64,15 +67,22 @@ class System:
     models: Sequence[str] = tuple(MLPS)
     guess: Mapping[str, float] = field(default_factory=dict)  # steps/s at first, by model; sets the first one's length
     group: str = ""  # of peers that are measured only if that is asked for
+    on_gpus: Mapping[str, float] = field(default_factory=dict)  # models that are measured on GPUs: steps/s at first
 
-    def expected(self, model: str) -> float:
-        """Return the steps per second to expect on two cores at first."""
+    def expected(self, model: str, device: Device) -> float:
+        """Return the steps per second to expect at first, on two cores or on a GPU."""
+        if device == "gpu":
+            return self.on_gpus[model]
         return self.guess.get(model, {"small": 1000.0, "medium": 100.0, "large": 5.0, "cnn": 50.0}[model])
 
 
+@cache
 def recipe_of(model: str) -> ModelRecipe:
     """Return the recipe of a model by its name here."""
     features, *hidden, classes = LAYERS[model]
+    if model == "resnet":
+        x, y = examples(model)
+        return resnet.recipe((x[:BATCH], y[:BATCH]))
     named = f"mlp:hidden={'-'.join(map(str, hidden))}" if model in MLPS else model
     return ModelRecipe.named(named, (features,), classes, seed=0)
 
@@ -87,9 +97,10 @@ def peer(role: str, model: str, seconds: float, expected: float, kernels: Choice
 def torch_peer(kind: str, model: str, seconds: float, expected: float, kernels: Choice) -> Measured:
     """Measure one of `torch_peers.py`, which has kernels of its own."""
     del kernels
-    steps = max(LEAST_ROUNDS["large"], round(expected * seconds / WORKERS))
-    task = {"units": LAYERS[model], "workers": WORKERS, "batch": BATCH, "examples": EXAMPLES}
-    task |= {"learning_rate": LEARNING_RATE, "steps": steps}
+    workers = 1 if kind == "single" else WORKERS
+    steps = max(LEAST_ROUNDS["large"], round(expected * seconds / workers))
+    task = {"model": model, "units": LAYERS[model], "workers": workers, "batch": BATCH, "examples": EXAMPLES}
+    task |= {"learning_rate": LEARNING_RATE, "steps": steps, "device": "cuda" if gpus() else "cpu"}
     script = str(Path(__file__).with_name("torch_peers.py"))
     command = [str(torch_python()), script, kind, json.dumps(task)]
     return Measured(**told_by(command, f"PyTorch's {kind}", seconds))
@@ -137,6 +148,7 @@ class Ours:
     codec: str = "float32"
     transport: TransportName = "memory"
     joined: bool = False
+    jit: Jit = "auto"
 
     @property
     def title(self) -> str:
@@ -145,7 +157,8 @@ class Ours:
         rounded = f", {self.codec}" if self.codec != "float32" else ""
         through = ", sockets" if self.transport == "sockets" else ""
         joined = ", joined by a script" if self.joined else ""
-        return f"{self.scheme.name}, {self.backend}, period {self.scheme.period}{several}{rounded}{through}{joined}"
+        kind = f"{self.scheme.name}, {self.backend}, period {self.scheme.period}"
+        return f"{kind}{several}{rounded}{through}{joined}{', without XLA' * (self.jit == 'off')}"
 
     def __call__(self, model: str, seconds: float, expected: float, kernels: Choice) -> Measured:
         """Run it."""
@@ -168,10 +181,11 @@ class Ours:
     def _job(self, model: str, steps: int, folder: Path, kernels: Choice) -> Job:
         options = RunOptions(
             steps=steps,
-            batch_size=BATCH,
+            batch_size=BATCHES[model],
             run_dir=folder,
             codec=self.codec,
             transport=self.transport,
+            jit=self.jit,
             kernels=cast(Kernels, kernels.name or "auto"),
         )
         cluster = Cluster.local(self.workers, backend=self.backend)
@@ -179,8 +193,7 @@ class Ours:
             script = Script(folder / "script.py", (self.scheme.name, model, str(steps)))
             script.path.write_text(f"import sys\nfrom {__package__}.joined import main\n\nmain(*sys.argv[1:])\n")
             return script_job(script, cluster, options)
-        train = synthetic(examples=EXAMPLES, features=LAYERS[model][0]).train
-        return make_job(self.scheme, recipe_of(model), train, None, cluster, options)
+        return make_job(self.scheme, recipe_of(model), examples(model), None, cluster, options)
 
 
 def steady_rate(microseconds: np.ndarray, worker: np.ndarray, each: int) -> float:
@@ -202,13 +215,16 @@ SYNC, DOWNPOUR = (
     SyncSGD(learning_rate=LEARNING_RATE),
     Downpour(communication_period=10, learning_rate=LEARNING_RATE, server_learning_rate=0.001),
 )
-HOGWILD, ALL_REDUCE = Hogwild(learning_rate=LEARNING_RATE), AllReduce(learning_rate=LEARNING_RATE)
+SERIAL, HOGWILD, ALL_REDUCE = (kind(learning_rate=LEARNING_RATE) for kind in (Serial, Hogwild, AllReduce))
 
 
-def ours(*setup: object, models: Sequence[str] = tuple(MLPS), **guess: float) -> System:
+def ours(
+    *setup: object, models: Sequence[str] = tuple(MLPS), on_gpus: Mapping[str, float] | None = None, jit: Jit = "auto",
+    **guess: float,
+) -> System:  # fmt: skip
     """Return a system of our own."""
-    run = Ours(*setup)  # type: ignore[arg-type]
-    return System(run.title, run, models, guess)
+    run = Ours(*setup, jit=jit)  # type: ignore[arg-type]
+    return System(run.title, run, models, guess, on_gpus=on_gpus or {})
 
 
 def joined(scheme: Scheme, **guess: float) -> System:
@@ -219,20 +235,30 @@ def joined(scheme: Scheme, **guess: float) -> System:
 
 JOINED = {scheme.name: scheme for scheme in (SYNC, DOWNPOUR)}  # by a script
 
-ON_GPUS = ("single", "serial", "async_sgd", "downpour")  # those that are measured there
+# Steps per second on a GPU, about: where the model stays there, and where each tenth or each step sends it to the host.
+THERE = {"small": 3000.0, "medium": 2000.0, "large": 800.0, "cnn": 1000.0}
+FEWER = {"small": 3000.0, "medium": 1000.0, "large": 200.0, "cnn": 2000.0}
+ACROSS = {"small": 1000.0, "medium": 200.0, "large": 30.0, "cnn": 800.0}
 
 SYSTEMS = {
-    "single": System("one process, loop in the graph", partial(peer, "single"), tuple(LAYERS)),
+    "single": System("one process, loop in the graph", partial(peer, "single"), (*MLPS, "cnn"), on_gpus=THERE),
+    "fit": System("Keras' fit, without XLA", partial(peer, "fit"), (), on_gpus={"resnet": 35.0}),
+    "fit XLA": System("Keras' fit", partial(peer, "fit-xla"), (), on_gpus={"resnet": 80.0}),
     "apart": System("two such processes, a core each", partial(peer, "apart")),
     "pss": System("ParameterServerStrategy", partial(peer, "pss")),
-    "ddp": System("PyTorch DDP, gloo", partial(torch_peer, "ddp"), group="torch"),
+    "torch": System("PyTorch, one process", partial(torch_peer, "single"), (), group="torch", on_gpus=THERE),
+    "ddp": System("PyTorch DDP, gloo", partial(torch_peer, "ddp"), group="torch", on_gpus=ACROSS),
     "torch:hogwild": System("PyTorch Hogwild", partial(torch_peer, "hogwild"), group="torch"),
     "hogwild": ours(HOGWILD),
-    "serial": ours(Serial(learning_rate=LEARNING_RATE), "processes", 1, models=["large", "cnn"], large=15.0, cnn=250.0),
-    "async_sgd": ours(AsyncSGD(learning_rate=LEARNING_RATE), models=tuple(LAYERS)),
-    "sync_sgd": ours(SYNC),
+    "serial": ours(
+        SERIAL, "processes", 1, models=["large", "cnn"], on_gpus={**THERE, "resnet": 80.0}, large=15.0, cnn=250.0
+    ),
+    "serial without XLA": ours(SERIAL, "processes", 1, models=[], on_gpus={"large": 800.0, "resnet": 35.0}, jit="off"),
+    "async_sgd": ours(AsyncSGD(learning_rate=LEARNING_RATE), models=(*MLPS, "cnn"), on_gpus=ACROSS),
+    "sync_sgd": ours(SYNC, on_gpus={**ACROSS, "resnet": 50.0}),
+    "sync_sgd x1": ours(SYNC, "processes", 1, models=[], on_gpus={"large": 30.0, "resnet": 50.0}),
     "sync_sgd joined": joined(SYNC),
-    "downpour": ours(DOWNPOUR, models=tuple(LAYERS), small=5000.0, medium=150.0),
+    "downpour": ours(DOWNPOUR, models=(*MLPS, "cnn"), on_gpus=FEWER, small=5000.0, medium=150.0),
     "downpour joined": joined(DOWNPOUR, medium=150.0),
     "threads:hogwild": ours(HOGWILD, "threads", small=6000.0),
     "threads:downpour": ours(DOWNPOUR, "threads", small=9000.0, medium=150.0),

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean, median, pstdev
 from typing import Any
@@ -185,14 +186,14 @@ def validation(results: Path) -> str:
 RATE_AIM, STALENESS_AIM = 0.1, 0.5  # of a prediction: part of updates per second, and staleness
 
 
-def _measured(results: Path) -> dict[str, Any]:
-    path = results / "throughput.json"
+def _measured(results: Path, name: str = "throughput") -> dict[str, Any]:
+    path = results / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else {"columns": {}}
 
 
-def throughput(results: Path) -> str:
+def throughput(results: Path, measured: str = "throughput") -> str:
     """Return a table of steps per second, and CPU milliseconds for one of them: medians."""
-    content = _measured(results)
+    content = _measured(results, measured)
     models = content["columns"]
     titles = {name: row["title"] for model in models.values() for name, row in model["systems"].items()}
     columns = [f"{model}: {what}" for model in models for what in ("steps/s", "CPU ms a step")]
@@ -206,14 +207,19 @@ def throughput(results: Path) -> str:
             else:
                 cells += ["", ""]
         rows.append(f"| {title} | {' | '.join(cells)} |")
-    why = "; ".join(f"{name} ({model['why']})" for name, model in models.items())
-    rows += ["", f"{content.get('cores')} cores, {content.get('cpu')}, TensorFlow {content.get('tensorflow')}: {why}."]
+    machine = f"{content.get('cores')} cores, {content.get('cpu')}, TensorFlow {content.get('tensorflow')}"
+    torch = f", PyTorch {content['torch']}" if content.get("torch") else ""
+    if content.get("gpu"):
+        rows += ["", f"{content['gpu']}, {machine}{torch}."]
+    else:
+        why = "; ".join(f"{name} ({model['why']})" for name, model in models.items())
+        rows += ["", f"{machine}{torch}: {why}."]
     return "\n".join(rows) if models else ""
 
 
-def goals(results: Path) -> str:
+def goals(results: Path, measured: str = "throughput") -> str:
     """Return a table of the ratios that were to be reached, with those measured."""
-    models = _measured(results)["columns"]
+    models = _measured(results, measured)["columns"]
     rows = [f"| | {' | '.join(models)} |", "|---" * (len(models) + 1) + "|"]
     for goal in GOALS:
         cells = []
@@ -302,6 +308,8 @@ TABLES = {
     "validation": validation,
     "throughput": throughput,
     "goals": goals,
+    "throughput_gpu": partial(throughput, measured="throughput-gpu"),
+    "goals_gpu": partial(goals, measured="throughput-gpu"),
     "startup": startup,
     "many_workers": many_workers,
     "large": large,

@@ -16,12 +16,13 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from ..common.arguments import at_least, check_known, positive
+from ..common.cards import keep_off
 from ..common.cli import flags
 from ..common.cli.doctor import gpus_seen
 from ..common.errors import DistsgdError, UserError
@@ -32,15 +33,17 @@ from .goals import GOALS, Goal
 from .outcome_files import write
 from .peers import BATCH, CORES, LAYERS, WORKERS
 from .startup import measure_startup
-from .systems import ON_GPUS, SYSTEMS, Measured, System, recipe_of
+from .systems import SYSTEMS, Device, Measured, System, recipe_of
 from .tables import THROUGHPUT, update_page
-from .torch_environment import torch_python
+from .torch_environment import torch_python, torch_version
 
 RESULTS = Path(__file__).parent / "results"
 
 Measurements = dict[str, list[Measured]]  # by system, one for each repetition
 
 PEERS = ("torch",)  # that are measured if they are asked for
+
+OVER = {"cpu": ("pss", "two cores"), "gpu": ("single", "fit XLA", "torch")}  # to which the others are compared
 
 ONE_OF = {"two cores": ("single", "apart")}  # the arithmetic of all cores, with no communication: the best of these
 
@@ -57,13 +60,15 @@ class Options:
     """Names of systems; all if not given."""
     models: tuple[str, ...] = ()
     """small (64-128-10), medium (784-1024-1024-10), large (1000-4096-4096-10), and cnn (28 x 28 pixels); if not given:
-    small and medium, on GPUs large and cnn."""
+    small and medium, on GPUs all and resnet (32 x 32 pixels, batches of 256)."""
     kernels: tuple[Kernels, ...] = ("auto",)
     """Kernels of TensorFlow, a column each: auto (what a run chooses for the model on this CPU), eigen, onednn."""
-    device: Literal["cpu", "gpu"] = "cpu"
-    """Where all of them compute: gpu compares our workers, worker k on GPU k mod n, with plain TensorFlow on a GPU."""
+    device: Device = "cpu"
+    """Where all of them compute: gpu compares our workers, worker k on GPU k mod n, with plain TensorFlow, Keras and
+    PyTorch on a GPU, without the start-up."""
     peers: tuple[str, ...] = ()
-    """torch: PyTorch's DDP and Hogwild as well, in an environment of their own, .venv-torch, made on first use."""
+    """torch: PyTorch as well, that of this environment (bash run.sh pip install torch), or else of an environment of
+    its own, .venv-torch, made on first use."""
     startup: bool = True
     """Measure start-up times and memory as well."""
     page: bool = False
@@ -77,12 +82,12 @@ class Options:
         check_known("model", *self.models, known=LAYERS)
         check_known("peer", *self.peers, known=PEERS)
         if not self.models:
-            object.__setattr__(self, "models", ("large", "cnn") if self.device == "gpu" else ("small", "medium"))
-        if self.device == "gpu" and (self.page or self.peers or not set(self.only) <= set(ON_GPUS)):
-            raise UserError(
-                f"--device gpu has neither a page nor peers, and measures {', '.join(ON_GPUS)}. "
-                f"Received: page={self.page}, peers={self.peers}, only={self.only}"
-            )
+            object.__setattr__(self, "models", tuple(LAYERS) if self.device == "gpu" else ("small", "medium"))
+        there = [name for name, system in SYSTEMS.items() if system.on_gpus]
+        if self.device == "gpu" and not set(self.only) <= set(there):
+            raise UserError(f"--device gpu measures {', '.join(there)}. Received: only={self.only}")
+        if self.device == "cpu" and "resnet" in self.models:
+            raise UserError("the resnet takes long on CPUs: give device=gpu. Received: models=resnet, device=cpu")
         if self.page and self.only:
             raise UserError(f"the page has all systems: leave one of the two out. Received: page, only={self.only}")
 
@@ -92,16 +97,17 @@ class Options:
         for model in self.models:
             for asked in self.kernels:
                 choice = choose(asked, BATCH * (recipe_of(model).products or 0))
-                found.setdefault(f"{model}, {choice.name or 'auto'}", (model, choice))
+                name = model if self.device == "gpu" else f"{model}, {choice.name or 'auto'}"
+                found.setdefault(name, (model, choice))
         return found
 
     def systems(self, model: str) -> dict[str, System]:
         """Return the systems that are measured with that model."""
-        only = self.only or (ON_GPUS if self.device == "gpu" else ())
         return {
             name: system
             for name, system in SYSTEMS.items()
-            if (name in only if only else system.group in ("", *self.peers)) and model in system.models
+            if (name in self.only if self.only else system.group in ("", *self.peers))
+            and model in (system.on_gpus if self.device == "gpu" else system.models)
         }
 
 
@@ -116,24 +122,24 @@ def main(arguments: list[str]) -> int:
     gpus = use(options.device)
     columns = options.columns()
     console.print(
-        f"{gpus}{CORES} cores, {cpu_name()}, TensorFlow {version('tensorflow')}, batch {BATCH}, "
+        f"{gpus}{', ' * bool(gpus)}{CORES} cores, {cpu_name()}, TensorFlow {version('tensorflow')}, batch {BATCH}, "
         f"{WORKERS} workers + 1 ps, median of {options.repetitions}"
     )
     for name, (_, choice) in columns.items():
         console.print(f"  {name}: {choice.why}")
     measured = measure(options, console)
     for name, (model, _) in columns.items():
-        console.print(rate_table(name, model, measured[name]))
+        console.print(rate_table(name, model, measured[name], OVER[options.device]))
         if reached(model, measured[name]):
             console.print(goal_table(name, model, measured[name]))
-    save(options, measured)
-    if options.startup:
-        save(options, measured, measure_startup(console))
+    save(options, measured, gpus)
+    if options.startup and options.device == "cpu":
+        save(options, measured, gpus, measure_startup(console))
     console.print(f"written to {place(options)}", soft_wrap=True)
     return 0 if all(len(m) == options.repetitions for one in measured.values() for m in one.values()) else 1
 
 
-def use(device: Literal["cpu", "gpu"]) -> str:
+def use(device: Device) -> str:
     """Make all systems compute there; return the GPUs, for a heading.
 
     Raises:
@@ -143,11 +149,10 @@ def use(device: Literal["cpu", "gpu"]) -> str:
         os.environ[VISIBLE] = NONE
         return ""
     seen = gpus_seen()
-    if "GPU" not in seen:
-        raise UserError(
-            f"--device gpu: TensorFlow sees no GPU here ({seen}). It needs a driver and tensorflow[and-cuda]."
-        )
-    return f"{seen}, "
+    if not seen.startswith("GPU "):
+        raise UserError(f"--device gpu: TensorFlow sees no GPU here. Received: {seen}")
+    keep_off()  # this process builds models, and measures nothing
+    return seen
 
 
 def measure(options: Options, console: Console) -> dict[str, Measurements]:
@@ -161,7 +166,7 @@ def measure(options: Options, console: Console) -> dict[str, Measurements]:
             for column, (model, choice) in columns.items():
                 for name, system in options.systems(model).items():
                     before = found[column][name]
-                    expected = before[-1].rate if before else system.expected(model)
+                    expected = before[-1].rate if before else system.expected(model, options.device)
                     heading = f"  {repetition + 1}/{options.repetitions} {column}: {name}:"
                     try:
                         measured = system.measure(model, options.seconds, expected, choice)
@@ -209,10 +214,11 @@ def table(title: str, columns: Sequence[str]) -> Table:
     return made
 
 
-def rate_table(column: str, model: str, measured: Measurements) -> Table:
-    """Return a table of the steps per second of one column."""
-    units = "-".join(map(str, LAYERS[model]))
-    made = table(f"\n{column} ({units})", ["system", "steps/s", "min - max", "CPU ms a step", "/ pss", "/ two cores"])
+def rate_table(column: str, model: str, measured: Measurements, over: Sequence[str]) -> Table:
+    """Return a table of the steps per second of one column, and of their ratios to some systems."""
+    units, found = "-".join(map(str, LAYERS[model])), [name for name in over if rate(measured, name) is not None]
+    ratios = [f"/ {name}" for name in found]
+    made = table(f"\n{column} ({units})", ["system", "steps/s", "min - max", "CPU ms a step", *ratios])
     for name, values in measured.items():
         rates = [one.rate for one in values]
         made.add_row(
@@ -220,8 +226,7 @@ def rate_table(column: str, model: str, measured: Measurements) -> Table:
             _rounded(median(rates)) if rates else "failed",
             f"{_rounded(min(rates))} - {_rounded(max(rates))}" if rates else "-",
             _rounded(median(map(total_cpu, values))) if rates else "-",
-            _shown(ratio(measured, name, "pss")),
-            _shown(ratio(measured, name, "two cores")),
+            *(_shown(ratio(measured, name, one)) for one in found),
         )
     return made
 
@@ -243,10 +248,13 @@ def reached(model: str, measured: Measurements) -> list[tuple[Goal, float]]:
 
 def place(options: Options) -> Path:
     """Return the folder of the results; git ignores `partial`."""
-    return RESULTS / ("throughput.json" if options.page else "partial/throughput.json")
+    name = "throughput-gpu.json" if options.device == "gpu" else "throughput.json"
+    return RESULTS / (name if options.page else f"partial/{name}")
 
 
-def save(options: Options, measured: Mapping[str, Measurements], startup: Mapping[str, Any] | None = None) -> None:
+def save(
+    options: Options, measured: Mapping[str, Measurements], gpus: str = "", startup: Mapping[str, Any] | None = None
+) -> None:
     """Save all results as JSON without the name of this machine; and update the page if that is asked for."""
     path = place(options)
     before = json.loads(path.read_text()) if options.page and path.exists() else {}
@@ -261,16 +269,17 @@ def save(options: Options, measured: Mapping[str, Measurements], startup: Mappin
         }
         for column, (model, choice) in options.columns().items()
     }
-    if before.get("cpu") == cpu_name():  # the ratios of two machines differ
+    machine = {"cores": CORES, "cpu": cpu_name(), "gpu": gpus}
+    if {name: before.get(name, "") for name in machine} == machine:  # the ratios of two machines differ
         rows = before["columns"] | rows
     content = {
-        "cores": CORES,
-        "cpu": cpu_name(),
+        **machine,
         "tensorflow": version("tensorflow"),
+        "torch": torch_version() if options.peers else before.get("torch", ""),
         "batch_size": BATCH,
         "workers": WORKERS,
         "options": asdict(options),
-        "columns": {name: rows[name] for model in LAYERS for name in rows if name.startswith(f"{model}, ")},
+        "columns": {name: rows[name] for model in LAYERS for name in rows if name.partition(",")[0] == model},
         "startup": startup or before.get("startup"),
     }
     write(path, content, indent=2)

@@ -302,20 +302,27 @@ def test_a_column_is_a_model_with_kernels_and_the_own_choice_comes_first(monkeyp
     assert [choice.why for _, choice in columns.values()][1::2] == ["asked for"] * 2
 
 
-def test_on_gpus_our_workers_stand_beside_plain_tensorflow(monkeypatch):
-    options = throughput.Options(device="gpu")
-    assert options.models == ("large", "cnn")
-    assert [*options.systems("cnn")] == [*options.systems("large")] == [*systems.ON_GPUS]
+def test_on_gpus_our_workers_stand_beside_tensorflow_keras_and_pytorch(monkeypatch):
+    options = throughput.Options(device="gpu", peers=("torch",))
+    assert options.models == ("small", "medium", "large", "cnn", "resnet")
+    assert {"single", "torch", "ddp", "serial", "sync_sgd"} <= options.systems("cnn").keys()
+    assert {"fit", "fit XLA", "serial", "serial without XLA", "sync_sgd"} <= options.systems("resnet").keys()
+    assert "pss" not in options.systems("large")
     assert throughput.Options(device="gpu", only=("serial",)).systems("cnn").keys() == {"serial"}
-    for what in ({"page": True}, {"peers": ("torch",)}, {"only": ("sync_sgd",)}):
-        with pytest.raises(UserError, match="--device gpu has neither a page nor peers"):
-            throughput.Options(device="gpu", **what)
-    monkeypatch.setattr(throughput, "gpus_seen", lambda: "none")
-    with pytest.raises(UserError, match=r"^--device gpu: TensorFlow sees no GPU here \(none\)"):
+    assert throughput.Options(device="gpu", models=("cnn",)).columns().keys() == {"cnn"}
+    for what, message in (
+        ({"device": "gpu", "only": ("hogwild",)}, "--device gpu measures single, fit, .* Received: only=.'hogwild'"),
+        ({"models": ("resnet",)}, "the resnet takes long on CPUs"),
+    ):
+        with pytest.raises(UserError, match=message):
+            throughput.Options(**what)
+    monkeypatch.setattr(throughput, "gpus_seen", lambda: "none: an NVIDIA driver is on this machine")
+    with pytest.raises(UserError, match=r"^--device gpu: TensorFlow sees no GPU here. Received: none: an NVIDIA"):
         throughput.use("gpu")
-    monkeypatch.setattr(throughput, "gpus_seen", lambda: "/physical_device:GPU:0")
+    monkeypatch.setattr(throughput, "gpus_seen", lambda: "GPU 0 (a card)")
+    monkeypatch.setattr(throughput, "keep_off", lambda: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert throughput.use("gpu") == "/physical_device:GPU:0, "
+    assert throughput.use("gpu") == "GPU 0 (a card)"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
     throughput.use("cpu")
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "-1"
@@ -359,7 +366,10 @@ def test_a_joined_system_trains_in_a_loop_of_its_own(warm):
     assert {"ps-0", "worker-0", "worker-1"} <= measured.cpu.keys()
 
 
-def test_a_peer_that_cannot_be_installed_is_one_line(tmp_path):
+def test_pytorch_of_this_environment_is_the_peer_or_one_line_says_why_there_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch_environment, "find_spec", {"torch": True}.get)
+    assert torch_environment.torch_python() == Path(sys.executable)
+    monkeypatch.setattr(torch_environment, "find_spec", lambda _: None)
     pins = tmp_path / "pins.txt"
     with pytest.raises(UserError, match="needs a source checkout"):
         torch_environment.torch_python(tmp_path / "venv", pins)
@@ -381,8 +391,16 @@ def test_the_page_on_throughput_is_made_from_its_results(tmp_path, monkeypatch):
         options = throughput.Options(models=(model,), page=True)
         throughput.save(options, dict.fromkeys(options.columns(), measured))
     page = tables.with_tables(text, tmp_path)
+    gpu = throughput.Options(models=("resnet",), device="gpu", page=True)
+    throughput.save(gpu, {"resnet": {"fit XLA": [Measured(8.0)], "serial": [Measured(6.0)]}}, "GPU 0 (a card)")
+    on_gpu = tables.with_tables(
+        "".join(f"<!-- table: {name}_gpu -->\n<!-- end -->\n" for name in ("throughput", "goals")), tmp_path
+    )
+    assert "| Keras' fit | 8 |" in on_gpu
+    assert "\nGPU 0 (a card), 2 cores, a CPU, TensorFlow" in on_gpu
+    assert "| serial / fit XLA | 0.75 (goal 0.9) **!** |" in on_gpu
     monkeypatch.setattr(throughput, "cpu_name", lambda: "another CPU")  # the start-up stays, not the columns
-    throughput.save(options, dict.fromkeys(options.columns(), measured), {"worker_private_mb": 1})
+    throughput.save(options, dict.fromkeys(options.columns(), measured), startup={"worker_private_mb": 1})
     monkeypatch.setattr(throughput, "cpu_name", lambda: "a third CPU")
     throughput.save(options, dict.fromkeys(options.columns(), measured))
     results = json.loads((tmp_path / "throughput.json").read_text())

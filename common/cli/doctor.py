@@ -35,8 +35,6 @@ PRIVATE_NETWORK = f"import runpy, sys; sys.exit(runpy.run_path({ISOLATION!r})['w
 
 SURVEY = "from distsgd.common.launch.gpus import survey; print(survey())"
 
-GPUS = "import tensorflow as tf; print(*(device.name for device in tf.config.list_physical_devices('GPU')))"
-
 
 def main(arguments: list[str]) -> int:
     """Print the facts of `look`, with `--json` as one line; return the exit code."""
@@ -59,7 +57,7 @@ def look() -> dict[str, Any]:
         "kernels": _kernels(),
         "memory": _memory(),
         "descriptors": _descriptors(),
-        "gpu": _ask(SURVEY, empty="none"),
+        "gpu": gpus_seen(),
         "private network": _ask(PRIVATE_NETWORK, empty="possible"),
         "current folder": _folder(Path.cwd()),
         "temporary folder": _folder(Path(tempfile.gettempdir())),
@@ -88,8 +86,8 @@ def _descriptors() -> str:
 
 
 def gpus_seen() -> str:
-    """Return the names of the GPUs that TensorFlow sees, `none`, or the error."""
-    return _ask(GPUS, empty="none")
+    """Return the GPUs that TensorFlow sees, `none` and perhaps why, or the error."""
+    return _ask(SURVEY, empty="none")
 
 
 def _version(package: str) -> str:
