@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ..messages.ops import end_queue, in_program_order, queue
 from ..messages.stand_in import Row
-from ..sync.store import WorkerSlot
+from ..sync.store import TOKENS, WorkerSlot, token_of
 from .transaction import Transactions
 
 
@@ -50,7 +50,7 @@ class Slots:
             self.state_ready, self.start_signal = queue("state_ready"), queue("start_signal")
             self.shutdown_signal = queue("shutdown_signal")
             self.departed, self.chief_departed = queue("departed"), queue("chief_departed")
-            self.tokens = [queue(f"token_{k}") for k in range(number)] if waits else []
+            self.tokens = [queue(token_of(k)) for k in range(number)] if waits else []
         self.ps_shutdown = []
         for index, device in enumerate(devices):
             with tf.device(device):
@@ -64,7 +64,7 @@ class Slots:
     def slot(self, worker: int, index: Any, mail: Any = None) -> WorkerSlot:
         """Return the slot of a worker; `index` is its number in the graph, `mail` its queues to and from the others."""
         with tf.device(self.device):
-            tokens = queue("own_tokens", shared_name=f"token_{worker}")
+            tokens = queue(TOKENS, shared_name=token_of(worker))
         return WorkerSlot(index, self.device, tokens, self.transactions.incarnation, mail=mail)
 
     def write(self, variable: Any, slot: WorkerSlot, value: Any) -> Any:

@@ -93,6 +93,13 @@ Tensor = Any  # a tf.Tensor or tf.Variable; TensorFlow ships no types
 
 Store = Any  # the parameter server; its module is above this one
 
+TOKENS = "own_tokens"  # name in a worker's graph of the queue on which it waits
+
+
+def token_of(worker: int) -> str:
+    """Return the shared name of that queue."""
+    return f"token_{worker}"
+
 
 class Message(NamedTuple):
     """A message of a worker, or a slice of it on one ps task.

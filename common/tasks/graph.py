@@ -21,8 +21,10 @@ from ..files import replacing
 from ..lazy import tf
 from ..settings import is_deterministic
 from ..spec import hostile_workers
+from ..sync.store import TOKENS, token_of
 from ..worker.flat_model import FlatModel
 from ..worker.parameters import Parameters
+from .copied import Copier
 from .job import CHIEF, Job
 from .precision import has_gpu
 from .requests import (
@@ -82,15 +84,18 @@ class TaskGraph:
             self.ps = self._parameter_server(job, workers)
             self.can_lose, first = self.ps.can_lose, self.ps.devices[0]
             with tf.device(first):
-                # A constant would make the graph of each worker different, and workers could not share one.
                 index = tf.compat.v1.placeholder_with_default(-1, [], name="index")
             self.identity = index, self.ps.transactions.incarnation
             lazily = partial(LazyOperations, self.graph, threading.RLock())
             asked = (*OF_PS, GraceRequests) if self.sync.grace else OF_PS
             builds, of_regions = operations_of(asked, self.ps, first, self.sees_waiting), regions_of(self.ps)
             self.operations: Any = lazily(builds, of_regions)
-            gradient = self._gradient(job)
-            self.of_workers: dict[int, Any] = {k: lazily(*self._of_worker(job, k, gradient)) for k in workers}
+            gradient, has_copies, shared = self._gradient(job), _have_copies(job, workers), self.graph.get_operations()
+            # Without a constant the graphs of all workers are equal.
+            numbers = dict.fromkeys(workers, index) if has_copies or job.shared_graph else {k: k for k in workers}
+            built, others = (workers[:1], workers[1:]) if has_copies else (workers, ())
+            self.of_workers: Any = {k: lazily(*self._of_worker(job, k, numbers[k], gradient)) for k in built}
+            self.of_workers |= {k: self.of_workers[built[0]].copied(Copier(shared, k)) for k in others}
             if self.in_process:
                 for own in (self.operations, *self.of_workers.values()):
                     own.build_usual()
@@ -153,15 +158,22 @@ class TaskGraph:
             multiples=self.multiples,
         )
 
-    def _of_worker(self, job: Job, k: int, gradient: Any) -> tuple[Builds, dict[str, Operation]]:
-        """Return functions that build the requests of a worker, and its rounds: errors of a scheme appear here."""
+    def _of_worker(self, job: Job, k: int, number: Any, gradient: Any) -> tuple[Builds, dict[str, Operation]]:
+        """Return functions that build the requests of a worker, and its rounds: errors of a scheme appear here.
+
+        Args:
+            job: the job.
+            k: the worker.
+            number: its number in the graph.
+            gradient: see `_gradient`.
+        """
         from ..worker.fed_worker import FedReplica, FedWorker
         from ..worker.replica import Replica
         from ..worker.without_copy import InPlaceWorker, SparseWorker
         from ..worker.worker import DenseWorker
 
         devices, mail, of_stream = _devices(job, k), self._mail(job, k), {}
-        slot = self.ps.slots.slot(k, k if job.shared_graph is None else self.identity[0], mail)
+        slot = self.ps.slots.slot(k, number, mail)
         name, numbers = f"worker_{k}", (slot.index, job.cluster.workers)
         if isinstance(self.model, Parameters):
             replica: Any = FedReplica(self.model, name, devices[0])
@@ -251,8 +263,8 @@ class TaskGraph:
         definition = tf.compat.v1.GraphDef.FromString(serialized)
         _move(definition, *(job.cluster.placement.worker_device(k) for k in (CHIEF, worker)))
         for node in _nodes(definition):
-            if node.name == "own_tokens":
-                node.attr["shared_name"].s = f"token_{worker}".encode()
+            if node.name == TOKENS:
+                node.attr["shared_name"].s = token_of(worker).encode()
         if not job.compiles(has_gpu()):
             _without_xla(definition)
         self = cls.__new__(cls)
@@ -269,6 +281,12 @@ def _devices(job: Job, worker: int) -> list[str]:
     """Return the names of the devices on which a worker computes."""
     place, number = job.cluster.placement, job.devices_per_worker
     return compute_devices(place.worker_device(worker), number, first=worker * number if place.in_process else 0)
+
+
+def _have_copies(job: Job, workers: Sequence[int]) -> bool:
+    """Return True if the operations of one worker of this process may be copied for the others."""
+    in_process = job.cluster.placement.in_process
+    return in_process and job.alike and len({(*_devices(job, k),) for k in workers}) == 1
 
 
 def _beside(path: Path) -> list[Path]:

@@ -109,9 +109,13 @@ class Job:
 
     @property
     def shared_graph(self) -> Path | None:
-        """File with the workers' graph; None if each builds its own, for a data function, a collective or regions."""
-        own = callable(self.train) or self.scheme.sync.is_collective or self.scheme.sync.in_regions
-        return None if own else self.graph_file
+        """File with the workers' graph; None if each builds its own."""
+        return self.graph_file if self.alike else None
+
+    @property
+    def alike(self) -> bool:
+        """True if the graphs of all workers are equal: not with a data function, a collective or regions."""
+        return not (callable(self.train) or self.scheme.sync.is_collective or self.scheme.sync.in_regions)
 
     @property
     def ps(self) -> int:

@@ -402,6 +402,11 @@ class LazyOperations(Mapping[str, Operation]):
                     self._built[name] = self._builds[name]()
             return self._built[name]
 
+    def copied(self, copy: Callable[[Operation], Operation]) -> LazyOperations:
+        """Return copies of the operations: of those built already now, of the others when they are asked for."""
+        builds = {name: lambda name=name: copy(self[name]) for name in self}
+        return LazyOperations(self._graph, self._lock, builds, {name: copy(own) for name, own in self._built.items()})
+
     def __iter__(self) -> Iterator[str]:
         return iter([*self._builds, *(self._built.keys() - self._builds)])
 
