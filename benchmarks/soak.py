@@ -125,7 +125,8 @@ class SoakRun:
             verdict = replay(self.run_dir, SCHEMES)
             self.error, result = verdict.error, verdict.run.result
             recovery = result["recovery"]
-            right = verdict.agrees and result["steps"] == self.steps * result["workers"]
+            steps = sum(self.scheme.rounds(self.steps, 0, k).steps() for k in range(result["workers"]))
+            right = verdict.agrees and result["steps"] == steps
             dealt = dict(self.counts)
             self.counts["restarts"] = sum(recovery["restarts"].values())
             self.counts["restorations"] = len(recovery["restored"])
