@@ -209,6 +209,18 @@ def test_the_examples_of_torch_run_on_two_workers(example, argument, tmp_path, m
     assert 0 < result["figures"]["loss"] < 5
 
 
+def test_the_pytorch_example_of_the_readme_runs_as_it_is_pasted(tmp_path, monkeypatch, capfd):
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    [code] = [
+        block for block in re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.MULTILINE) if "torch" in block
+    ]
+    (tmp_path / "classify.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    assert dispatch(["launch", "--workers", "2", "classify.py"]) == 0
+    said = capfd.readouterr()
+    assert re.search(r"accuracy 0\.9", said.out + said.err)
+
+
 STATES = """
 import sys, distsgd, numpy as np, torch
 from distsgd import LocalSGD
