@@ -322,8 +322,8 @@ def test_the_center_is_not_read_during_an_update():
     with Harness(HalfWay(push_period=2, pull_period=3), ps=2) as harness:
         with harness.graph.graph.as_default():
             reached, go_on = queue("half_way").size(), queue("go_on").enqueue(True)
-            (params,) = (v for v in tf.compat.v1.global_variables() if v.name.startswith("worker_1_params"))
-            params = params.read_value()
+            handle = harness.graph.graph.get_tensor_by_name("worker_1/worker_0_params:0")
+            params = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
         first, second, start = harness.worker(0), harness.worker(1), harness.run("center")
         pushing = in_thread(lambda: first.round("push"))
         wait_until(lambda: pushing.done() or harness.session.run(reached))

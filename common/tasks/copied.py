@@ -22,7 +22,7 @@ class Copier:
     """
 
     def __init__(self, shared: Iterable[Any], worker: int):
-        self._name, self._tokens = f"copy_{worker}", token_of(worker)
+        self._name, self._tokens = f"worker_{worker}", token_of(worker)
         self._copies: dict[Any, Any] = {op: op for op in shared}
 
     def __call__(self, operation: Operation) -> Operation:
@@ -59,9 +59,11 @@ class Copier:
         """Return the definition of a copy."""
         definition = op.node_def
         definition.attr.pop("_class", None)  # may name an operation that is not copied; devices are known without it
-        if "shared_name" in definition.attr:
-            own = self._tokens if op.name.startswith(TOKENS) else f"{self._name}/{op.name}"
-            definition.attr["shared_name"].s = own.encode()
+        shared = definition.attr["shared_name"].s.decode() if "shared_name" in definition.attr else ""
+        if op.name.startswith(TOKENS):
+            definition.attr["shared_name"].s = self._tokens.encode()
+        elif shared == op.name:  # as of each variable; the author of a scheme may have chosen another name
+            definition.attr["shared_name"].s = f"{self._name}/{shared}".encode()
         return definition
 
 
