@@ -7,7 +7,6 @@ command resumes where it stopped.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,11 +17,9 @@ from . import reproduced, stamps
 from .claims_catalogue import CLAIMS
 from .claims_page import update_page
 from .claims_study import Found
-from .outcome_files import keep
+from .outcome_files import Output, keep
 from .plots import title_of
 from .reproduced import EXPERIMENTS
-
-RESULTS = Path(__file__).resolve().parent / "results"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +43,13 @@ def figure_of(claim: Any, found: Found) -> Any:
 
 def main(arguments: list[str]) -> int:
     """Measure, judge, save and draw; returns the exit code."""
-    options: Options = flags.read(
-        "run.sh claims",
-        "The papers' claims, each where it can show.",
-        arguments,
-        {"options": Options},
-        positional="names",
-    )[0]
+    about, kinds = "The papers' claims, each where it can show.", {"options": Options, "results": Output}
+    options, place = flags.read("run.sh claims", about, arguments, kinds, positional="names")
     if experiments := [name for name in options.names if name in {each.name for each in EXPERIMENTS}]:
-        reproduced.main(experiments)
+        reproduced.main([*experiments, "--output", str(place.output)])
         if len(experiments) == len(options.names):
             return 0
     console = Console(highlight=False)
-    file = RESULTS / "claims.json"
     for claim in CLAIMS:
         if options.names and claim.name not in options.names:
             continue
@@ -66,7 +57,8 @@ def main(arguments: list[str]) -> int:
         verdict = claim.judge(found)
         console.print(f"[bold]{claim.name}[/]: {verdict.word}: {verdict.why}")
         if claim.draw:
-            stamps.save(figure_of(claim, found), RESULTS / f"claims-{claim.name}.png")
-        keep(file, {claim.name: found.as_json()}, [each.name for each in CLAIMS])
-    update_page()
+            stamps.save(figure_of(claim, found), place.output / f"claims-{claim.name}.png")
+        keep(place.output / "claims.json", {claim.name: found.as_json()}, [each.name for each in CLAIMS])
+    if place.is_shown:
+        update_page()
     return 0

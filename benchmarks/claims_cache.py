@@ -7,14 +7,14 @@ import multiprocessing
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from pathlib import Path
 from typing import Any
 
 from rich.progress import track
 
 from ..common.system import usable_cores
+from .outcome_files import CACHE
 
-CACHE = Path(__file__).parent / "cache" / "claims.jsonl"
+FILE = CACHE / "claims.jsonl"
 
 
 def outcomes(runs: Sequence[Any], about: str) -> list[dict[str, list[float]]]:
@@ -25,11 +25,11 @@ def outcomes(runs: Sequence[Any], about: str) -> list[dict[str, list[float]]]:
     cached = _cached()
     missing = list({run.key: run for run in runs if run.key not in cached}.values())
     if missing:
-        CACHE.parent.mkdir(parents=True, exist_ok=True)
+        FILE.parent.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of the processes that are started here
         context = multiprocessing.get_context("spawn")
         missing.sort(key=lambda run: -run.weight)
-        with ProcessPoolExecutor(usable_cores(), mp_context=context) as pool, CACHE.open("a") as file:
+        with ProcessPoolExecutor(usable_cores(), mp_context=context) as pool, FILE.open("a") as file:
             futures = {pool.submit(_execute, run): run.key for run in missing}
             try:
                 for future in track(as_completed(futures), about, total=len(futures), transient=True):
@@ -47,5 +47,5 @@ def _execute(run: Any) -> dict[str, list[float]]:
 
 def _cached() -> dict[str, dict[str, list[float]]]:
     """Return the outcomes that were cached; the last line of the file may have been cut off."""
-    lines = CACHE.read_text().splitlines() if CACHE.exists() else []
+    lines = FILE.read_text().splitlines() if FILE.exists() else []
     return dict(json.loads(line) for line in lines if line.endswith("]}]"))

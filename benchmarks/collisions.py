@@ -7,7 +7,6 @@ loss after the same number of epochs. The learning rate of a problem is the best
 from __future__ import annotations
 
 import itertools
-import json
 import tempfile
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -33,8 +32,8 @@ from ..common.system import usable_cores
 from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import RunOptions
 from . import stamps
+from .outcome_files import Output, write
 
-RESULTS = Path(__file__).resolve().parent / "results" / "hogwild.json"
 PROBLEMS = {
     "rare": "sparse:examples=16384,features=4096,active=4,noise=1",
     "certain": "sparse:examples=16384,features=4096,active=4,noise=1,collisions=1",
@@ -60,9 +59,9 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     """Measure, show, save and plot; returns the exit code."""
-    options: Options = flags.read(
-        "run.sh collisions", "hogwild on sparse data, with and without a lock.", arguments, {"options": Options}
-    )[0]
+    about = "hogwild on sparse data, with and without a lock."
+    options: Options
+    options, place = flags.read("run.sh collisions", about, arguments, {"options": Options, "results": Output})
     import_tensorflow()
     console = Console(highlight=False)
     problems: dict[str, Any] = {}
@@ -89,8 +88,8 @@ def main(arguments: list[str]) -> int:
         "workers": options.workers,
         "problems": problems,
     }
-    RESULTS.write_text(json.dumps(content, indent=2) + "\n")
-    stamps.save(figure_of(content), RESULTS.with_suffix(".png"))
+    write(place.output / "hogwild.json", content, indent=2)
+    stamps.save(figure_of(content), place.output / "hogwild.png")
     console.print(table(content))
     return 0
 

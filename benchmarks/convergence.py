@@ -30,11 +30,8 @@ from ..common.errors import DistsgdError
 from ..common.system import usable_cores
 from .experiments import Experiment
 from .grids import beyond, candidates
-from .outcome_files import merged, write
+from .outcome_files import CACHE, RESULTS, Output, merged, write
 
-RESULTS = Path(__file__).parent / "results"
-CACHE = Path(__file__).parent / "cache"
-PARTIAL = RESULTS / "partial"
 FILE = "convergence.json"
 
 TARGET = 0.7  # a test loss that serial SGD has after some 1200 steps; it begins at 2.2, and gets to 0.5
@@ -70,20 +67,12 @@ class Options:
     """Forget what was measured before."""
     processes: int = 0
     """Runs at a time; one for each core if not given."""
-    output: Path | None = None
-    """Folder of the results, where those of other algorithms stay. Without it: benchmarks/results if all is measured,
-    else its folder `partial`."""
 
     def __post_init__(self):
         at_least(1, seeds=self.seeds)
         at_least(0, processes=self.processes)
         check_known("algorithm", *self.names, known=SCHEMES)
         check_known("part", *self.parts, known=PARTS)
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder of the results: a part of the benchmark does not replace the committed ones."""
-        return self.output or (PARTIAL if self.names or self.parts or self.quick else RESULTS)
 
 
 @dataclass(frozen=True)
@@ -240,7 +229,8 @@ def main(arguments: list[str], cache: Path = CACHE) -> int:
     from .tables import update_page
 
     about = "What every algorithm needs to come to a loss, in virtual time: plots and tables."
-    options: Options = flags.read("run.sh benchmark", about, arguments, {"options": Options}, positional="names")[0]
+    kinds = {"options": Options, "results": Output}
+    options, place = flags.read("run.sh benchmark", about, arguments, kinds, positional="names")
     console = Console(highlight=False)
     if options.fresh:
         shutil.rmtree(cache, ignore_errors=True)
@@ -249,12 +239,10 @@ def main(arguments: list[str], cache: Path = CACHE) -> int:
     except KeyboardInterrupt as interrupt:
         console.print("interrupted; the same command resumes from here")
         return getattr(interrupt, "exit_code", 130)
-    file = options.folder / FILE
-    if options.folder != PARTIAL:
-        outcomes = merged(outcomes, file)
-    write(file, outcomes)
-    for path in draw(outcomes, options.folder):
+    outcomes = merged(outcomes, place.output / FILE)
+    write(place.output / FILE, outcomes)
+    for path in draw(outcomes, place.output):
         console.print(f"written to {path}", soft_wrap=True)
-    if options.folder.resolve() == RESULTS.resolve():
+    if place.is_shown:
         update_page()
     return 1 if failed else 0

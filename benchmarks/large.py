@@ -28,12 +28,10 @@ from ..common.record.callbacks import Callback
 from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import Recovery, RunOptions
 from .endurance import processes
-from .outcome_files import write
+from .outcome_files import Output, write
 from .peers import BATCH, EXAMPLES, WORKERS
 from .systems import LEARNING_RATE
 from .tables import THROUGHPUT, update_page
-
-RESULTS = Path(__file__).parent / "results"
 
 FEATURES, CLASSES = 1000, 10
 HIDDEN = {"21M": (4096, 4096), "100M": (9500, 9500)}
@@ -61,8 +59,6 @@ class Options:
     """async_sgd, sync_sgd or downpour."""
     steps: int = 20
     """Local steps of each worker, and as many again when the run is resumed."""
-    page: bool = False
-    """Keep the results in benchmarks/results, and put them into docs/throughput.md."""
 
     def __post_init__(self):
         at_least(2, steps=self.steps)
@@ -155,18 +151,17 @@ class Passage:
 
 def main(arguments: list[str]) -> int:
     """Run, show, save; returns the exit code."""
-    options: Options = flags.read(
-        "run.sh large", "Large models from their start to their end.", arguments, {"options": Options}
-    )[0]
+    about, kinds = "Large models from their start to their end.", {"options": Options, "results": Output}
+    options, place = flags.read("run.sh large", about, arguments, kinds)
     console = Console(highlight=False)
     passages = []
     for model in options.models:
         for ps in options.ps:
             passages.append(passage(model, ps, options))
             console.print(told(passages[-1]), soft_wrap=True)
-    path = RESULTS / ("large.json" if options.page else "partial/large.json")
+    path = place.output / "large.json"
     write(path, {"workers": WORKERS, "batch_size": BATCH, "passages": [vars(one) for one in passages]}, indent=2)
-    if options.page:
+    if place.is_shown:
         update_page(THROUGHPUT)
     console.print(f"written to {path}", soft_wrap=True)
     return 0

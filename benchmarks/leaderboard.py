@@ -34,6 +34,7 @@ from ..common.system import usable_cores
 from . import tables
 from .grids import settings_of_trials
 from .leaderboard_page import Entry, cells, keep, kept, sheet
+from .outcome_files import Output
 from .virtual import Reached, Task, simulated
 
 PAGE = tables.PAGE.with_name("leaderboard.md")
@@ -185,7 +186,8 @@ def _execute(study: bytes) -> Entry:
 def main(arguments: list[str], results: Path = tables.RESULTS) -> int:
     """Measure, save the rows of the catalogue, and print the table with one's own rows; return the exit code."""
     about = "Virtual time and bytes to a target loss on three platforms, with eight trials for each algorithm."
-    options: Options = flags.read("run.sh leaderboard", about, arguments, {"options": Options}, positional="names")[0]
+    kinds = {"options": Options, "results": Output}
+    options, place = flags.read("run.sh leaderboard", about, arguments, kinds, positional="names")
     if options.table and not options.names:
         print(sheet(kept(results)).in_format(options.table))
         return 0
@@ -197,10 +199,11 @@ def main(arguments: list[str], results: Path = tables.RESULTS) -> int:
     for entry in measured(studies, console):
         found.append(entry)
         if entry.algorithm not in own:
-            keep([entry], results)
-    if results == tables.RESULTS:
+            keep([entry], place.output)
+    if place.is_shown:
         tables.update_page(PAGE)
-    entries = [*kept(results), *(one for one in found if one.algorithm in own)]
+    now = {(one.algorithm, one.workload) for one in found}
+    entries = [*(one for one in kept(results) if (one.algorithm, one.workload) not in now), *found]
     if options.table:
         print(sheet(entries).in_format(options.table))
     else:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +16,13 @@ from ..algorithms import SCHEMES
 from ..common.cluster.fingerprint import class_digest, source_digest
 from ..common.files import write_json
 from ..common.system import lock
+
+HERE = Path(__file__).resolve().parent
+
+RESULTS = HERE / "results"  # those that the docs show
+
+# What has been measured before. An installed package is never written to.
+CACHE = (HERE if (HERE.parent / "pyproject.toml").exists() else Path.home() / ".cache" / "distsgd") / "cache"
 
 PARTS = "main", "workers", "period"
 DECISIVE = (  # on which the course of a simulated run depends
@@ -28,6 +36,20 @@ DECISIVE = (  # on which the course of a simulated run depends
     *("simulator/execution", "simulator/virtual_time"),
     *(f"benchmarks/{module}.py" for module in ("virtual", "copies", "crossing")),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where a measurement leaves its results."""
+
+    output: Path = Path("measured")
+    """Folder of the results and pictures. The folder benchmarks/results of a checkout has those of the docs: the pages
+    that show them are updated, too."""
+
+    @property
+    def is_shown(self) -> bool:
+        """True if the docs show what is in the folder."""
+        return self.output.resolve() == RESULTS
 
 
 @cache

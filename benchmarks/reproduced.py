@@ -30,11 +30,11 @@ from . import (
     reproduced_waiting,
     stamps,
 )
-from .outcome_files import keep, locked
+from .outcome_files import Output, keep, locked
 from .plots import title_of
 from .reproduced_experiment import Numbers
 
-RESULTS = Path(__file__).parent / "results" / "reproduced.json"
+FILE = "reproduced.json"
 PAGE = Path(__file__).parent.parent / "docs" / "claims.md"
 
 EXPERIMENTS = [
@@ -79,25 +79,19 @@ def figure_of(each: Any, numbers: Numbers) -> Any:
 
 def main(arguments: list[str]) -> int:
     """Measure, save and show; return the exit code."""
-    options: Options = flags.read(
-        "run.sh reproduced",
-        "Experiments of papers with their settings; expected numbers beside ours. Names: "
-        + ", ".join(each.name for each in EXPERIMENTS),
-        arguments,
-        {"options": Options},
-        positional="names",
-    )[0]
+    names, kinds = [each.name for each in EXPERIMENTS], {"options": Options, "results": Output}
+    about = f"Experiments of papers with their settings; expected numbers beside ours. Names: {', '.join(names)}"
+    options, place = flags.read("run.sh reproduced", about, arguments, kinds, positional="names")
     console = Console(highlight=False)
-    names = [each.name for each in EXPERIMENTS]
     for each in EXPERIMENTS:
         if not options.names or each.name in options.names:
             numbers = each.measure()
             verdict = "reproduced" if each.agrees(numbers) else "not reproduced"
             console.print(f"[bold]{each.name}[/]: {verdict}: {each.ours.format(**numbers)} (expected: {each.expected})")
             if each.draw:
-                stamps.save(figure_of(each, numbers), RESULTS.parent / f"reproduced-{each.name}.png")
-            keep(RESULTS, {each.name: numbers}, names)
-    if PAGE.exists():
+                stamps.save(figure_of(each, numbers), place.output / f"reproduced-{each.name}.png")
+            keep(place.output / FILE, {each.name: numbers}, names)
+    if place.is_shown and PAGE.exists():
         with locked(PAGE):  # and with what another command has measured meanwhile
-            PAGE.write_text(with_table(PAGE.read_text(), keep(RESULTS, {}, names)))
+            PAGE.write_text(with_table(PAGE.read_text(), keep(place.output / FILE, {}, names)))
     return 0

@@ -41,11 +41,10 @@ from ..simulator.fitting.fit import fit
 from ..simulator.virtual_time.schedule import EventLoop
 from . import stamps
 from .complete import completed
-from .outcome_files import write
+from .outcome_files import Output, write
 from .plots import bare, colour
 from .tables import update_page
 
-RESULTS = Path(__file__).resolve().parent / "results" / "stragglers.json"
 ASYNCHRONOUS = "async_sgd"
 DATASET = "synthetic:examples=4096,features=20,classes=8,noise=1.5"
 MODEL, BATCH = "mlp:hidden=32", 16
@@ -84,12 +83,8 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     """Measure, show, save and plot; returns the exit code."""
-    options: Options = flags.read(
-        "run.sh stragglers",
-        "sync_sgd with backup workers, where some batches come late.",
-        arguments,
-        {"options": Options},
-    )[0]
+    about = "sync_sgd with backup workers, where some batches come late."
+    options, place = flags.read("run.sh stragglers", about, arguments, {"options": Options, "results": Output})
     import_tensorflow()
     console = Console(highlight=False)
     kinds: dict[str, Scheme] = {str(b): SyncSGD(learning_rate=SYNC_RATE, backup_workers=b) for b in options.backups}
@@ -113,9 +108,10 @@ def main(arguments: list[str]) -> int:
     asked = {k: v for k, v in asdict(options).items() if k != "backups"}
     about = {"cores": usable_cores(), "tensorflow": version("tensorflow"), "batch_size": BATCH}
     content = about | {"options": asked, "runs": runs}
-    write(RESULTS, content)
-    stamps.save(figure_of(content), RESULTS.with_suffix(".png"))
-    update_page()
+    write(place.output / "stragglers.json", content)
+    stamps.save(figure_of(content), place.output / "stragglers.png")
+    if place.is_shown:
+        update_page()
     return 0
 
 

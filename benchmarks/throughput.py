@@ -30,14 +30,14 @@ from ..common.kernels import Choice, Kernels, choose, cpu_name
 from ..common.launch.client import keep_warm
 from ..common.launch.gpus import NONE, VISIBLE
 from .goals import GOALS, Goal
-from .outcome_files import write
+from .outcome_files import Output, write
 from .peers import BATCH, CORES, LAYERS, WORKERS
 from .startup import measure_startup
 from .systems import SYSTEMS, Device, Measured, System, recipe_of
 from .tables import THROUGHPUT, update_page
 from .torch_environment import torch_python, torch_version
 
-RESULTS = Path(__file__).parent / "results"
+FILES = {"cpu": "throughput.json", "gpu": "throughput-gpu.json"}
 
 Measurements = dict[str, list[Measured]]  # by system, one for each repetition
 
@@ -71,9 +71,6 @@ class Options:
     its own, .venv-torch, made on first use."""
     startup: bool = True
     """Measure start-up times and memory as well."""
-    page: bool = False
-    """Keep the results in benchmarks/results, and put them into docs/throughput.md; models that are not measured now
-    stay as they are there."""
 
     def __post_init__(self):
         at_least(1, repetitions=self.repetitions)
@@ -88,8 +85,6 @@ class Options:
             raise UserError(f"--device gpu measures {', '.join(there)}. Received: only={self.only}")
         if self.device == "cpu" and "resnet" in self.models:
             raise UserError("the resnet takes long on CPUs: give device=gpu. Received: models=resnet, device=cpu")
-        if self.page and self.only:
-            raise UserError(f"the page has all systems: leave one of the two out. Received: page, only={self.only}")
 
     def columns(self) -> dict[str, tuple[str, Choice]]:
         """Return model and kernels of each column, by its name; raise `UserError` if the environment excludes some."""
@@ -113,9 +108,10 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     """Measure, show and save; returns the exit code."""
-    options: Options = flags.read(
-        "run.sh throughput", "Steps per second, side by side.", arguments, {"options": Options}
-    )[0]
+    about, kinds = "Steps per second, side by side.", {"options": Options, "results": Output}
+    options, place = flags.read("run.sh throughput", about, arguments, kinds)
+    if place.is_shown and options.only:
+        raise UserError(f"the docs show all systems: leave only or output out. Received: only={options.only}")
     if any(system.group for model in options.models for system in options.systems(model).values()):
         torch_python()  # or say at once that it cannot be had
     console = Console(highlight=False)
@@ -132,10 +128,13 @@ def main(arguments: list[str]) -> int:
         console.print(rate_table(name, model, measured[name], OVER[options.device]))
         if reached(model, measured[name]):
             console.print(goal_table(name, model, measured[name]))
-    save(options, measured, gpus)
+    path = place.output / FILES[options.device]
+    save(path, options, measured, gpus)
     if options.startup and options.device == "cpu":
-        save(options, measured, gpus, measure_startup(console))
-    console.print(f"written to {place(options)}", soft_wrap=True)
+        save(path, options, measured, gpus, measure_startup(console))
+    if place.is_shown:
+        update_page(THROUGHPUT)
+    console.print(f"written to {path}", soft_wrap=True)
     return 0 if all(len(m) == options.repetitions for one in measured.values() for m in one.values()) else 1
 
 
@@ -246,18 +245,15 @@ def reached(model: str, measured: Measurements) -> list[tuple[Goal, float]]:
     return [(goal, value) for goal, value in values if value is not None]
 
 
-def place(options: Options) -> Path:
-    """Return the folder of the results; git ignores `partial`."""
-    name = "throughput-gpu.json" if options.device == "gpu" else "throughput.json"
-    return RESULTS / (name if options.page else f"partial/{name}")
-
-
 def save(
-    options: Options, measured: Mapping[str, Measurements], gpus: str = "", startup: Mapping[str, Any] | None = None
+    path: Path,
+    options: Options,
+    measured: Mapping[str, Measurements],
+    gpus: str = "",
+    startup: Mapping[str, Any] | None = None,
 ) -> None:
-    """Save all results as JSON without the name of this machine; and update the page if that is asked for."""
-    path = place(options)
-    before = json.loads(path.read_text()) if options.page and path.exists() else {}
+    """Save all results as JSON without the name of this machine; columns that are not measured now stay there."""
+    before = json.loads(path.read_text()) if path.exists() else {}
     rows = {
         column: {
             "why": choice.why,
@@ -283,8 +279,6 @@ def save(
         "startup": startup or before.get("startup"),
     }
     write(path, content, indent=2)
-    if options.page:
-        update_page(THROUGHPUT)
 
 
 def _row(name: str, values: Sequence[Measured]) -> dict[str, Any]:

@@ -44,12 +44,11 @@ from ..simulator.virtual_time.forecast import figures
 from ..simulator.virtual_time.schedule import EventSchedule
 from .complete import completed
 from .crossing import crossing
-from .outcome_files import sources, write
+from .outcome_files import CACHE, Output, sources, write
 from .stragglers import slow_batches
 from .tables import SIMULATION, update_page
 
-RESULTS = Path(__file__).resolve().parent / "results"
-CACHE = Path(__file__).resolve().parent / "cache" / "validation"
+FOLDER = CACHE / "validation"
 
 DATASET, MODEL, BATCH = "digits", "mlp", 32
 SLOWER = 1.5  # every second worker, by this factor
@@ -116,18 +115,15 @@ def plan(quick: bool) -> list[tuple[ValidationRun, ValidationRun]]:
 
 def main(arguments: list[str]) -> int:
     """Measure, predict, show and save; returns the exit code."""
-    options: Options = flags.read(
-        "run.sh validate-simulation",
-        "Real runs on processes, and what a simulation that is fitted to another run says of each.",
-        arguments,
-        {"options": Options},
-    )[0]
+    about = "Real runs on processes, and what a simulation that is fitted to another run says of each."
+    kinds = {"options": Options, "results": Output}
+    options, place = flags.read("run.sh validate-simulation", about, arguments, kinds)
     import_tensorflow()
     console = Console(highlight=False)
     if options.quick:
         options = replace(options, seconds=options.seconds / 3)
     if options.fresh:
-        shutil.rmtree(CACHE, ignore_errors=True)
+        shutil.rmtree(FOLDER, ignore_errors=True)
     cores, load_before = usable_cores(), os.getloadavg()[0]
     if load_before > IDLE * cores:
         console.print(
@@ -144,12 +140,11 @@ def main(arguments: list[str]) -> int:
     for planned, other in runs:
         rows.append(compared(planned, data, options, folders[planned.name], other, folders[other.name]))
         console.print(line(rows[-1]), soft_wrap=True)
-    about = {"cores": cores, "load_before": round(load_before, 2), "tensorflow": version("tensorflow")}
-    target = RESULTS / "partial" if options.quick else RESULTS
-    write(target / "validation.json", about | {"options": asdict(options), "rows": rows})
-    if not options.quick:
+    facts = {"cores": cores, "load_before": round(load_before, 2), "tensorflow": version("tensorflow")}
+    write(place.output / "validation.json", facts | {"options": asdict(options), "rows": rows})
+    if place.is_shown:
         update_page(SIMULATION)
-    console.print(str(target / "validation.json"), soft_wrap=True)
+    console.print(f"written to {place.output / 'validation.json'}", soft_wrap=True)
     return 0
 
 
@@ -165,7 +160,7 @@ def measured(planned: ValidationRun, data: Dataset, options: Options) -> Path:
         BATCH,
         MODEL,
     ]
-    folder = CACHE / f"{planned.name.replace(' ', '_')}-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]}"
+    folder = FOLDER / f"{planned.name.replace(' ', '_')}-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]}"
     result = folder / "result.json"
     if result.is_file() and json.loads(result.read_text())["outcome"] == "completed":
         return folder

@@ -35,13 +35,14 @@ from ..common.sources import docstring
 from ..common.tasks.job import make_job
 from ..common.tasks.options import RunOptions
 from .complete import completed
+from .outcome_files import CACHE
 
 DATASET, MODEL = "digits", "mlp:hidden=128"  # the defaults of the command line
 WORKERS = tuple(range(1, 9))
 STEPS = 100  # five rounds of the longest period, and longer than each warm-up: a verdict takes no more
 RATES = {"sgd": 0.1, "momentum": 0.02, "adam": 0.002, "adamw": 0.002, "lion": 0.0005, "muon": 0.02}
 NO_ORDER = ("hogwild",)  # takes no lock, so that there is no order to replay
-CACHE = Path(__file__).parent / "cache" / "verdicts.jsonl"
+FILE = CACHE / "verdicts.jsonl"
 
 
 def main(arguments: list[str]) -> int:
@@ -57,14 +58,14 @@ def main(arguments: list[str]) -> int:
         check_known("algorithm", name, known=SCHEMES)
     counts: Counter[str] = Counter()
     source = source_digest()
-    kept = {row["run"]: (row["verdict"], row["told"]) for row in read_rows(CACHE) if row["verdict"] != "failed"}
-    CACHE.parent.mkdir(parents=True, exist_ok=True)
+    kept = {row["run"]: (row["verdict"], row["told"]) for row in read_rows(FILE) if row["verdict"] != "failed"}
+    FILE.parent.mkdir(parents=True, exist_ok=True)
     for scheme in variants(options.names or [name for name in SCHEMES if name not in NO_ORDER]):
         for workers in options.workers:
             run, began = f"{scheme}, {workers}, {options.steps}, {options.seed}, {source}", time.monotonic()
             if run not in kept:
                 kept[run] = verdict, told = judged(scheme, workers, options.steps, options.seed)
-                with CACHE.open("a") as file:
+                with FILE.open("a") as file:
                     print(json.dumps({"run": run, "verdict": verdict, "told": told}), file=file)
             verdict, told = kept[run]
             counts[verdict] += 1

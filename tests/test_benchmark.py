@@ -378,8 +378,7 @@ def test_pytorch_of_this_environment_is_the_peer_or_one_line_says_why_there_is_n
 
 
 def test_the_page_on_throughput_is_made_from_its_results(tmp_path, monkeypatch):
-    monkeypatch.setattr(throughput, "RESULTS", tmp_path)
-    monkeypatch.setattr(throughput, "update_page", lambda page: None)
+    file, of_gpus = (tmp_path / name for name in throughput.FILES.values())
     text = "".join(f"<!-- table: {name} -->\nold\n<!-- end -->\n" for name in ("throughput", "goals", "startup"))
     monkeypatch.setattr(throughput, "cpu_name", lambda: "a CPU")
     monkeypatch.setattr(throughput, "choose", lambda *_: kernels.Choice("eigen", "asked for"))
@@ -388,11 +387,11 @@ def test_the_page_on_throughput_is_made_from_its_results(tmp_path, monkeypatch):
             "pss": [Measured(10.0, {"ps-0": 1.0})],
             "async_sgd": [Measured(rate, {"ps-0": 1.25, "worker-0": 2})],
         }
-        options = throughput.Options(models=(model,), page=True)
-        throughput.save(options, dict.fromkeys(options.columns(), measured))
+        options = throughput.Options(models=(model,))
+        throughput.save(file, options, dict.fromkeys(options.columns(), measured))
     page = tables.with_tables(text, tmp_path)
-    gpu = throughput.Options(models=("resnet",), device="gpu", page=True)
-    throughput.save(gpu, {"resnet": {"fit XLA": [Measured(8.0)], "serial": [Measured(6.0)]}}, "GPU 0 (a card)")
+    gpu = throughput.Options(models=("resnet",), device="gpu")
+    throughput.save(of_gpus, gpu, {"resnet": {"fit XLA": [Measured(8.0)], "serial": [Measured(6.0)]}}, "GPU 0 (a card)")
     on_gpu = tables.with_tables(
         "".join(f"<!-- table: {name}_gpu -->\n<!-- end -->\n" for name in ("throughput", "goals")), tmp_path
     )
@@ -400,9 +399,9 @@ def test_the_page_on_throughput_is_made_from_its_results(tmp_path, monkeypatch):
     assert "\nGPU 0 (a card), 2 cores, a CPU, TensorFlow" in on_gpu
     assert "| serial / fit XLA | 0.75 (goal 0.9) **!** |" in on_gpu
     monkeypatch.setattr(throughput, "cpu_name", lambda: "another CPU")  # the start-up stays, not the columns
-    throughput.save(options, dict.fromkeys(options.columns(), measured), startup={"worker_private_mb": 1})
+    throughput.save(file, options, dict.fromkeys(options.columns(), measured), startup={"worker_private_mb": 1})
     monkeypatch.setattr(throughput, "cpu_name", lambda: "a third CPU")
-    throughput.save(options, dict.fromkeys(options.columns(), measured))
+    throughput.save(file, options, dict.fromkeys(options.columns(), measured))
     results = json.loads((tmp_path / "throughput.json").read_text())
     assert (results["startup"], [*results["columns"]]) == ({"worker_private_mb": 1}, ["medium, eigen"])
     assert page.splitlines() == [
@@ -448,11 +447,9 @@ def test_which_batches_come_late_depends_on_seed_and_worker_alone(monkeypatch):
 
 
 STRAGGLERS = """
-from pathlib import Path
 from distsgd.benchmarks import stragglers
-stragglers.RESULTS = Path("stragglers.json").resolve()
 command = "--workers 3 --backups 0 1 --updates 30 --milliseconds 1 --slow-milliseconds 40 --slow-share 0.1"
-raise SystemExit(stragglers.main([*command.split(), "--repetitions", "1"]))
+raise SystemExit(stragglers.main([*command.split(), "--repetitions", "1", "--output", "."]))
 """
 
 
@@ -479,7 +476,7 @@ def test_as_many_backup_workers_as_workers_are_refused():
 @pytest.mark.rotating
 def test_verdicts_of_honest_runs_are_counted_and_an_accusation_fails(monkeypatch, capsys, tmp_path):
     """The default optimizers come first; a verdict is kept, so that the same command continues an interrupted one."""
-    monkeypatch.setattr(verdicts, "CACHE", tmp_path / "cache" / "verdicts.jsonl")
+    monkeypatch.setattr(verdicts, "FILE", tmp_path / "cache" / "verdicts.jsonl")
     order = list(verdicts.variants(["diloco", "serial"]))
     assert order[:2] == [SCHEMES["diloco"](), SCHEMES["serial"]()]
     assert {scheme.inner_optimizer for scheme in order if scheme.name == "diloco"} == set(INNER_STEPS) - {"own"}

@@ -424,7 +424,7 @@ def test_a_run_is_the_same_twice_and_a_wild_one_has_diverged():
 
 @pytest.mark.rotating
 def test_a_run_on_text_learns_and_is_kept(monkeypatch, tmp_path):
-    monkeypatch.setattr(claims_cache, "CACHE", tmp_path / "claims.jsonl")
+    monkeypatch.setattr(claims_cache, "FILE", tmp_path / "claims.jsonl")
     settings = {"learning_rate": 0.5, "communication_period": 1}
     run = claims_runs.ClaimRun(scheme="local_sgd", settings=settings, workers=2, steps=8, seed=3, task="text")
     (curve,) = claims_cache.outcomes([run], "in a process of its own, on one core")

@@ -83,20 +83,21 @@ def test_a_new_entry_replaces_that_of_its_workload(tmp_path):
 
 
 def test_an_own_row_is_printed_with_the_others_and_not_kept(tmp_path, monkeypatch, capsys):
+    out = ["--output", str(tmp_path)]
     keep([entry("async_sgd", [10, 10, 10])], tmp_path)
     monkeypatch.setitem(SCHEMES, "own", Own)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(
         leaderboard, "measured", lambda studies, console: [entry(s.kind.name, [5] * 3) for s in studies]
     )
-    assert leaderboard.main([], tmp_path) == 0
+    assert leaderboard.main(out, tmp_path) == 0
     printed = capsys.readouterr().out
     assert printed.index("own") < printed.index("async_sgd")
     assert [one.algorithm for one in kept(tmp_path)] == ["async_sgd"]
-    assert leaderboard.main(["diloco"], tmp_path) == 0
+    assert leaderboard.main(["diloco", *out], tmp_path) == 0
     assert {one.algorithm for one in kept(tmp_path)} == {"async_sgd", "diloco"}
     with pytest.raises(UserError, match=r"unknown algorithm 'dilocco'.*diloco"):
-        leaderboard.main(["dilocco"], tmp_path)
+        leaderboard.main(["dilocco", *out], tmp_path)
 
 
 @pytest.mark.rotating

@@ -7,6 +7,7 @@ import pytest
 
 from distsgd.algorithms import SCHEMES
 from distsgd.benchmarks import reproduced
+from distsgd.benchmarks.outcome_files import RESULTS
 from distsgd.common.cli.main import dispatch
 from distsgd.common.cluster.platform import Machines, Platform
 from distsgd.common.data import named
@@ -186,7 +187,7 @@ def test_steps_may_take_as_long_as_those_of_ringmasters_authors():
 
 
 def test_the_table_of_reproduced_experiments_shows_what_was_measured():
-    page, results = reproduced.PAGE.read_text(), json.loads(reproduced.RESULTS.read_text())
+    page, results = reproduced.PAGE.read_text(), json.loads((RESULTS / reproduced.FILE).read_text())
     assert reproduced.with_table(page, results) == page
     assert set(results) == {each.name for each in reproduced.EXPERIMENTS}
     assert "**not reproduced**" in reproduced.EXPERIMENTS[0].row(results["ringmaster"] | {"ringmaster": [9.9] * 200})

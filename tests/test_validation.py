@@ -61,7 +61,7 @@ def test_a_measured_run_is_not_repeated_but_an_interrupted_one_is(monkeypatch, t
         runs.append(job.run_dir)
         return Record(), None
 
-    monkeypatch.setattr(validation, "CACHE", tmp_path)
+    monkeypatch.setattr(validation, "FOLDER", tmp_path)
     monkeypatch.setattr(complete, "run", run)
     folders = [validation.measured(planned, data, options) for _ in range(3)]
     assert runs == folders[:2]
@@ -105,14 +105,13 @@ def test_the_committed_page_shows_the_committed_validation():
 @pytest.mark.rotating
 def test_a_real_run_is_compared_with_its_prediction(monkeypatch, tmp_path):
     """How near it is depends on the machine; that all figures are there does not."""
-    monkeypatch.setattr(validation, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(validation, "RESULTS", tmp_path)
+    monkeypatch.setattr(validation, "FOLDER", tmp_path / "cache")
     monkeypatch.setattr(
         validation, "plan", lambda quick: [(ValidationRun(AsyncSGD(), 2), ValidationRun(AsyncSGD(), 2))]
     )
     monkeypatch.setattr(validation, "Console", lambda **_: Console(quiet=True))
-    assert validation.main(["--quick", "--seconds", "3", "--milliseconds", "10"]) == 0
-    (row,) = json.loads((tmp_path / "partial" / "validation.json").read_text())["rows"]
+    assert validation.main(["--quick", "--seconds", "3", "--milliseconds", "10", "--output", str(tmp_path)]) == 0
+    (row,) = json.loads((tmp_path / "validation.json").read_text())["rows"]
     assert set(row["real"]) == set(row["predicted"]) == {"updates", "staleness", "waiting", "slow", "seconds_to"}
     for told in (row["real"], row["predicted"]):
         assert 0 < told["updates"] < 2 / 0.005  # a batch takes half of its 10 ms at least
