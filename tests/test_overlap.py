@@ -62,24 +62,29 @@ class Meeting(Scheme):
     folder: str = ""
 
     def local_step(self, worker, gradient):
-        if worker.index == 0:
-            made = tf.numpy_function(lambda step: self._file(step).touch() or np.float32(0), [worker.step], tf.float32)
-            worker.params.assign_add(0 * gradient + made)
+        made = tf.numpy_function(self._make, [worker.step, worker.index], tf.float32)
+        worker.params.assign_add(0 * gradient + made)
 
     def message(self, worker):
-        if worker.index == 0:
-            return worker.params
         last = worker.step + self.delay - 1
-        return worker.params + tf.numpy_function(lambda step: np.float32(not self._comes(step)), [last], tf.float32)
+        return worker.params + tf.numpy_function(self._await, [last, worker.index], tf.float32)
 
     def _file(self, step):
         return Path(self.folder) / str(step)
 
-    def _comes(self, step):
-        """Return True once the step of worker 0 is made; False after a minute."""
+    def _make(self, step, worker):
+        """Say that worker 0 has made the step; return 0."""
+        if worker == 0:
+            self._file(step).touch()
+        return np.float32(0)
+
+    def _await(self, step, worker):
+        """Return 0 for worker 0, and for worker 1 once the step of worker 0 is made; 1 after a minute."""
+        if worker == 0:
+            return np.float32(0)
         with contextlib.suppress(WaitTimeout):
             wait_until(self._file(step).exists, 60, str)
-        return self._file(step).exists()
+        return np.float32(not self._file(step).exists())
 
     def server_update(self, server, message, staleness):
         if self.sync.uses_ps:

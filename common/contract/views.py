@@ -47,7 +47,7 @@ class Worker(SimpleNamespace):
     loss: Tensor
     """The mean loss of the steps of this round, a float scalar; for `message`; not with an overlap."""
     index: Any
-    """The worker's index, a whole number or scalar from 0."""
+    """The worker's index from 0: a whole number, or a scalar tensor in a graph that serves several workers."""
     num_workers: int
     """Number W of workers of the run."""
     shapes: Sequence[tuple[int, ...]]
