@@ -220,25 +220,8 @@ def aeasgd(
     A script, which may end at any step, exchanges in its last one, too. ~k in `order` is a lost worker k that starts
     anew after its last exchange: x_k ← θ; `at_once` if it then exchanges without a step before.
     """
-    theta, x_k, path = start.copy(), [start.copy() for _ in range(workers)], []
-    exchanges, t = [0] * workers, [0] * workers
-    for k in order:
-        if k < 0:
-            x_k[~k] = theta.copy()
-            if at_once:
-                t[~k] = period * exchanges[~k]
-            continue
-        last = min(period * exchanges[k], steps - 1)
-        for s in range(t[k], last + 1):
-            x = x_k[k].copy()
-            if s == last:
-                force = alpha * (send(x, k) - theta)
-                x_k[k] = x_k[k] - force
-                theta = theta + force
-                path.append(theta.copy())
-            x_k[k] = x_k[k] - eta * gradient(x, k, s)
-        exchanges[k], t[k] = exchanges[k] + 1, last + 1
-    return path
+    elastic = {"eta": eta, "alpha": alpha, "period": period, "steps": steps, "at_once": at_once, "send": send}
+    return aeamsgd(start, gradient, order, workers, delta=0.0, **elastic)  # v is then the step −η g(x)
 
 
 def aeamsgd(
