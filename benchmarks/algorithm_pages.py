@@ -23,10 +23,10 @@ from .algorithm_pictures import WORKERS, curve, for_the_picture, timeline
 from .claims_catalogue import CLAIMS
 from .claims_study import Found
 from .equations import MATHS, markdown, rows_of
+from .outcome_files import RESULTS
 from .plots import of_part
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-RESULTS = CHECKOUT / "benchmarks" / "results"
 SECTION = re.compile(r"^(Reference|Departures|Limits|Defaults|Memory|Use): ", re.MULTILINE)
 
 

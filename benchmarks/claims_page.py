@@ -11,9 +11,10 @@ from pathlib import Path
 from .claims_catalogue import CLAIMS
 from .claims_study import Found, Row
 from .claims_verdict import Claim
+from .outcome_files import RESULTS as FOLDER
 from .outcome_files import locked
 
-RESULTS = Path(__file__).parent / "results" / "claims.json"
+RESULTS = FOLDER / "claims.json"
 PAGE = Path(__file__).parent.parent / "docs" / "claims.md"
 
 

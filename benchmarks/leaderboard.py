@@ -33,7 +33,7 @@ from ..common.record.sheet import TableFormat
 from ..common.system import usable_cores
 from . import tables
 from .grids import settings_of_trials
-from .leaderboard_page import Entry, cells, keep, kept, sheet
+from .leaderboard_page import Entry, cells, keep, kept, renewed, sheet
 from .outcome_files import Output
 from .virtual import Reached, Task, simulated
 
@@ -202,8 +202,7 @@ def main(arguments: list[str], results: Path = tables.RESULTS) -> int:
             keep([entry], place.output)
     if place.is_shown:
         tables.update_page(PAGE)
-    now = {(one.algorithm, one.workload) for one in found}
-    entries = [*(one for one in kept(results) if (one.algorithm, one.workload) not in now), *found]
+    entries = renewed(kept(results), found)
     if options.table:
         print(sheet(entries).in_format(options.table))
     else:

@@ -45,8 +45,13 @@ def kept(results: Path) -> list[Entry]:
 
 def keep(entries: Sequence[Entry], results: Path) -> None:
     """Write entries beside those in the file, in place of those of the same algorithm and workload."""
-    found = {(one.algorithm, one.workload): asdict(one) for one in [*kept(results), *entries]}
-    write(results / FILE, [found[place] for place in sorted(found)])
+    write(results / FILE, [asdict(one) for one in renewed(kept(results), entries)])
+
+
+def renewed(before: Sequence[Entry], entries: Sequence[Entry]) -> list[Entry]:
+    """Return entries in place of those of the same algorithm and workload, beside the others, in a fixed order."""
+    found = {(one.algorithm, one.workload): one for one in [*before, *entries]}
+    return [found[place] for place in sorted(found)]
 
 
 def cells(entries: Sequence[Entry]) -> list[list[str]]:

@@ -22,8 +22,7 @@ from ..common.cli import flags
 from ..common.errors import UserError
 from . import choosing, claims, collisions, convergence, plots, reproduced, shown_runs, stamps, stragglers
 from .claims_study import Found
-
-RESULTS = Path(__file__).resolve().parent / "results"
+from .outcome_files import RESULTS
 
 DPI = {**dict.fromkeys(plots.PICTURES, 100), "downpour": 120, "timeline": 130}
 

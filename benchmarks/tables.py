@@ -13,9 +13,9 @@ from typing import Any
 
 from .goals import GOALS
 from .leaderboard_page import leaderboard
+from .outcome_files import RESULTS
 from .plots import needed, of_part, reached
 
-RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parent.parent / "docs" / "benchmark.md"
 SIMULATION, THROUGHPUT = PAGE.with_name("simulation.md"), PAGE.with_name("throughput.md")
 

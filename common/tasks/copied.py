@@ -60,7 +60,7 @@ class Copier:
         definition = op.node_def
         definition.attr.pop("_class", None)  # may name an operation that is not copied; devices are known without it
         shared = definition.attr["shared_name"].s.decode() if "shared_name" in definition.attr else ""
-        if op.name.startswith(TOKENS):
+        if op.name == TOKENS:
             definition.attr["shared_name"].s = self._tokens.encode()
         elif shared == op.name:  # as of each variable; the author of a scheme may have chosen another name
             definition.attr["shared_name"].s = f"{self._name}/{shared}".encode()
