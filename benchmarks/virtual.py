@@ -214,7 +214,7 @@ class _Run:
         self.job.scheme = with_values(schemes, model.size)
         self.model = Copies(model, len(schemes))
         self.test = _data(task.dataset.format(examples=TEST_OF)).test  # the same, however many examples there are
-        self.arithmetic = Arithmetic(self.job, self.schedule.trace, self.model)  # pyright: ignore[reportArgumentType]
+        self.arithmetic = Arithmetic(self.job, self.schedule.trace, self.schedule.actions, self.model)  # pyright: ignore[reportArgumentType]
 
     def _order(self, job: Job, platform: Platform) -> EventSchedule:
         traffic = self.figures.traffic

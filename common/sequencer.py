@@ -11,7 +11,7 @@ from typing import Literal
 from .contract.scheme import Scheme
 from .sync.release import SetOfMessages, waiting_at
 
-Effect = Literal["merge", "drop", "add", "close", "read", "start"]
+Effect = Literal["merge", "drop", "add", "close", "read", "reply", "start"]
 
 
 class Sequencer:
@@ -22,7 +22,8 @@ class Sequencer:
         workers: number of workers, W.
         do: function of an effect, its worker, and 1 if a merged message completes an update, else 0. The sequencer
             calls this function before the version counts the effect. A message is merged, dropped, or added to a set;
-            a worker closes a set, reads the center, or starts from the center after the warm start.
+            a worker closes a set, reads the center, gets its reply (the newest center), or starts from the center after
+            the warm start.
 
     Attributes:
         version: number of updates of the center.
@@ -71,8 +72,12 @@ class Sequencer:
         return self.reply((worker,))
 
     def leave(self, worker: int) -> Sequence[int]:
-        """Remove a worker that has done all its rounds: the others no longer wait for it."""
+        """Remove a worker that has done all its rounds, or is lost: the others no longer wait for it."""
         return self._release(self.waiting.leave(self.recorded[worker]), worker)
+
+    def enter(self, worker: int) -> None:
+        """Wait again for a worker that had left."""
+        self.waiting.enter(self.recorded[worker])
 
     def end_grace(self) -> Sequence[int]:
         """Close the set that has waited for more messages than it needs."""
@@ -90,7 +95,12 @@ class Sequencer:
         """Note that these workers get the newest center, and return them."""
         for worker in workers:
             self.pulled[worker] = self.version
+            self.do("reply", worker, 0)
         return workers
+
+    def join(self, worker: int) -> None:
+        """Let a worker start anew from the newest center."""
+        self.pulled[worker] = self.version
 
     def count(self, updates: int) -> None:
         """Count updates of the center; the last of the warm start starts the other workers."""
@@ -101,7 +111,8 @@ class Sequencer:
     def start_others(self) -> None:
         """Let the workers that have waited for the warm start begin at the newest center."""
         others, self.held_back = self.held_back, range(0)
-        for worker in self.reply(others):
+        for worker in others:
+            self.join(worker)
             self.do("start", worker, 0)
 
     def _record(self, effect: Effect, worker: int, completes: int = 0) -> None:

@@ -166,7 +166,12 @@ class Turns:
                 self._use_reply(j)
 
     def _effect(self, effect: Effect, k: int, completes: int) -> None:
-        """Do the operation of an effect; a member of a set that is dropped has its operation, too."""
+        """Do the operation of an effect; a member of a set that is dropped has its operation, too.
+
+        When a worker uses a reply depends on its steps, see `_end_round`.
+        """
+        if effect == "reply":
+            return
         in_set = effect == "add" or (effect == "drop" and self.sequencer.in_sets)
         name = "join_set" if in_set else "merge_set" if effect == "close" else effect
         self.do(name, self.now(k, completes))

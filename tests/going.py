@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 from conftest import children
+from distsgd.common.replay.order import departure_of
 from runs import LASTING, record, updates_logged, wait_until
 
 TOLERANCE = 1e-5
@@ -61,6 +62,8 @@ class Going:
         run = self.end()
         assert not isinstance(run, Exception), run
         assert run.error() < TOLERANCE
+        departure = departure_of(self.scheme, run.workers, run.trace, run.result, run.sparse)
+        assert departure == (None if run.result["recovery"]["restored"] else "")
         assert run.result["steps"] == sum(self.scheme.rounds(run.steps, 0, k).steps() for k in range(run.workers))
         return run.result["recovery"]
 

@@ -34,7 +34,7 @@ from distsgd.common.tasks.options import Recovery
 from distsgd.simulator.execution.arithmetic import Arithmetic
 from distsgd.simulator.execution.batched_workers import BatchedWorkers
 from distsgd.simulator.execution.executor import Merging
-from distsgd.simulator.execution.program import Do
+from distsgd.simulator.virtual_time.program import Do
 from runs import DIGITS, averaged, job_of, network_gradient, record, rule_of
 
 TOLERANCE = 1e-5

@@ -19,7 +19,7 @@ from distsgd.common.contract import Async, Scheme
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.contract.rounds import Rounds
 from distsgd.common.record_format import EVENTS
-from distsgd.simulator.execution.program import program_of
+from distsgd.simulator.execution.record_actions import actions_of
 from distsgd.simulator.virtual_time.cancelling import Cancelling
 from distsgd.simulator.virtual_time.durations import WorkerPlan
 from runs import record
@@ -275,7 +275,7 @@ def test_a_simulated_run_is_replayed_and_computes_no_stopped_gradient(scheme, tm
     run = record(scheme, tmp_path, **CANCELLING)
     stopped = np.flatnonzero(run.trace["event"] == PULL)
     assert len(stopped) > 10
-    assert not np.isin(stopped, program_of(run.trace, scheme, 6, False).row).any()
+    assert not np.isin(stopped, actions_of(run.trace, scheme, [40] * 6).program().row).any()
     assert run.error() < 1e-5
     assert run.result["dropped"] == 0
     assert run.result["examples"] == 8 * len(run.trace["event"])  # a stopped round has taken its batch

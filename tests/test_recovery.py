@@ -21,6 +21,7 @@ from distsgd.common.record import checkpoint
 from distsgd.common.record.array_files import sliced, whole, write_array
 from distsgd.common.record.faults import Faults
 from distsgd.common.record_format import read_config
+from distsgd.common.replay.order import departure_of
 from distsgd.common.server.answers import NONE
 from distsgd.common.tasks.options import Recovery
 from distsgd.common.tasks.worker_calls import WorkerCalls
@@ -186,6 +187,7 @@ def test_a_synchronous_run_continues_without_a_lost_worker(going):
     assert not isinstance(outcome, Exception), outcome
     assert outcome.result["updates"] == 300
     assert outcome.result["recovery"]["evicted"] == [2]
+    assert departure_of(run.scheme, 3, outcome.trace, outcome.result, sparse=False) == ""
     assert outcome.error() < TOLERANCE
 
 

@@ -35,6 +35,9 @@ class Waiting:
         """Remove a worker with that many recorded rounds; return the workers that this releases."""
         return ()
 
+    def enter(self, rounds: int) -> None:
+        """Wait again for a worker that had left, with that many recorded rounds."""
+
 
 class SetOfMessages(Waiting):
     """The rule of barriers: a worker waits until the set of messages is complete (`Synchronization.set_size`).
@@ -59,6 +62,10 @@ class SetOfMessages(Waiting):
         """Return all workers of the set if it is complete without the worker that leaves."""
         self._needs(self.active - 1)
         return self._closed()
+
+    def enter(self, rounds: int) -> None:
+        """Wait again for a worker that had left: sets need its message."""
+        self._needs(self.active + 1)
 
     @property
     def enough(self) -> bool:
@@ -107,6 +114,11 @@ class Lead(Waiting):
         """Remove a worker that does no more rounds; return the workers that no longer wait for it."""
         self.at[rounds] -= 1
         return self._release()
+
+    def enter(self, rounds: int) -> None:
+        """Wait again for a worker that had left, which may now be the slowest."""
+        self.at[rounds] += 1
+        self.slowest = min(self.slowest, rounds)
 
     def _release(self) -> Sequence[int]:
         before, last = self.slowest, max(self.until, default=0)

@@ -14,7 +14,8 @@ from ...common.record_format import RECORD
 from ...common.tasks.job import Job
 from ...common.worker.flat_model import FlatModel
 from ..virtual_time.forecast import rows_of_rounds
-from .program import Do, program_of
+from ..virtual_time.program import Actions, Do
+from .record_actions import actions_of
 
 MOST_ROUNDS = 64  # the most rounds that are computed together, ...
 MOST_PARAMETERS = 2**22  # ... and the most parameters of all of them
@@ -95,6 +96,7 @@ class Arithmetic:
     Args:
         job: the job to train.
         trace: the events, the columns of `RECORD`: of an order in virtual time, or of a real run.
+        actions: what virtual time has noted while these events happened; None for those of a real run.
         model: the model, if it has been built.
         width: the most rounds that are computed together; by default limited by `MOST_ROUNDS` and `MOST_PARAMETERS`.
 
@@ -106,20 +108,27 @@ class Arithmetic:
     """
 
     def __init__(
-        self, job: Job, trace: Mapping[str, np.ndarray], model: FlatModel | None = None, width: int | None = None
+        self,
+        job: Job,
+        trace: Mapping[str, np.ndarray],
+        actions: Actions | None = None,
+        model: FlatModel | None = None,
+        width: int | None = None,
     ):
         from .executor import Executor
 
         _check(job, trace)
         self.scheme = job.scheme
         self.trace = {name: np.asarray(trace[name], np.int64) for name in RECORD}
-        self.program = program_of(self.trace, job.scheme, job.cluster.workers, job.sparse)
+        rounds = TraceRounds(job, self.trace)
+        if actions is None:
+            actions = actions_of(self.trace, job.scheme, [*map(len, job.plan.all_rounds)], job.sparse)
+        self.program = actions.program()
         self.model = model or job.recipe.flat()
         self.width = width or max(1, min(MOST_ROUNDS, MOST_PARAMETERS // self.model.size))
         if job.scheme.takes_means:  # over all workers, whose messages need each other
             self.width = max(self.width, job.cluster.workers)
         self.window = WINDOW * self.width
-        rounds = TraceRounds(job, self.trace)
         self.rounds, self.clocks, self.lengths = rounds, rounds.clocks, rounds.lengths
         self.position = 0  # the next action of the program
         self.computed = np.zeros(len(self.trace["worker"]), bool)

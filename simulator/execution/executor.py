@@ -23,8 +23,8 @@ from ...common.sync.gossip import consensus
 from ...common.tasks.job import Job
 from ...common.worker.flat_model import FlatModel
 from ...common.worker.replica import Replica, Shard
+from ..virtual_time.program import Do
 from .batched_workers import BatchedWorkers, Given
-from .program import Do
 
 DEVICE = "/device:CPU:0"
 

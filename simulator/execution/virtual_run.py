@@ -84,7 +84,7 @@ class SimulatedRun:
         """Run both phases, and write the results."""
         schedule = self._order()
         began = time.monotonic()
-        arithmetic = Arithmetic(self.job, schedule.trace, self.model)
+        arithmetic = Arithmetic(self.job, schedule.trace, schedule.actions, self.model)
         try:
             self._follow(schedule, arithmetic)
             self._finish(schedule, arithmetic.snapshot(), time.monotonic() - began)

@@ -29,6 +29,7 @@ from .durations import plans_of
 from .grace import SECOND, Grace
 from .neighbours import Neighbours, between_peers
 from .network import Network
+from .program import Actions
 from .regional import Regional, check_regions, numbers_of
 from .resources import ARRIVE, BACK, COMPUTED, CRASH, NEVER, OVERLAPPED, REPLY, EventQueue, one_machine
 from .simulated_server import RoundTimings, SimulatedServer
@@ -73,11 +74,13 @@ class EventSchedule:
         rounds: rounds of all workers in the order of their ends, [m, len(ROUND)], in microseconds of virtual time; a
             reply that a crashed worker did not receive is `UNKNOWN`; rounds that the end of the run cut are missing.
         seconds: the virtual time of the end.
+        actions: what is to be computed; None if the events are those of a real run.
     """
 
     trace: Mapping[str, np.ndarray]
     rounds: np.ndarray
     seconds: float
+    actions: Actions | None = None
 
 
 class EventLoop:
@@ -175,10 +178,9 @@ class EventLoop:
         try:
             self.queue.run(progress)
         except OverflowError:
-            raise UserError(
-                f"{self.scheme.name} takes more than a century on these machines: give faster ones"
-            ) from None
-        return EventSchedule(self.server.trace(), self.timings.rounds(), max(self.end, self.regional.end) / SECOND)
+            raise UserError(f"{self.scheme.name} takes more than a century on these machines: speed them up") from None
+        seconds = max(self.end, self.regional.end) / SECOND
+        return EventSchedule(self.server.trace(), self.timings.rounds(), seconds, self.server.actions)
 
     # The phases of a worker's round.
 

@@ -14,6 +14,7 @@ from ...common.contract.scheme import Scheme
 from ...common.record_format import EVENTS, RECORD
 from ...common.sequencer import Effect, Sequencer
 from ...common.server.trace import ROUND, UNKNOWN
+from .program import ROUNDS, Actions
 
 EXCHANGE, PUSH, PULL, JOIN, UP, DOWN = range(len(EVENTS))
 
@@ -59,6 +60,7 @@ class SimulatedServer:
 
     Attributes:
         sequencer: decides what a message does, and who continues.
+        actions: what is to be computed.
 
     Raises:
         UserError: the scheme's synchronization rule has no rule that can be simulated.
@@ -74,6 +76,7 @@ class SimulatedServer:
     ):
         self.scheme, self.workers, self.start = scheme, workers, start
         self.sequencer = sequencer = Sequencer(scheme, workers, self._note)
+        self.actions = Actions(scheme.sync, workers)
         ends = [stop_at_version, last_version if sequencer.in_sets and scheme.sync.late == "drop" else None]
         self.last = min((end for end in ends if end is not None), default=None)
         self.event, self.now = EXCHANGE, 0  # of the event that is being processed
@@ -122,30 +125,37 @@ class SimulatedServer:
         if min(self.sequencer.recorded) > self.sequencer.version:
             for k in range(self.workers):
                 self._record(k, 0, True, self.mixed, EXCHANGE)
+                self.actions.note("add", k)
+            self.actions.note("close", worker)
             self.sequencer.count(1)
+            self.sequencer.reply(range(self.workers))
 
     def between_servers(self, event: int, region: int, now: int) -> None:
         """Record the arrival of a message between a region's server and the global one, which counts for no worker."""
         self._record(region, 0, False, now, event)
+        self.actions.note(EVENTS[event], region)
 
     def step_alone(self, steps: int, now: int) -> None:
         """Record a round of a single worker, which exchanges nothing: each of its steps is an update."""
         self._record(0, 0, True, now, EXCHANGE)
+        self.actions.note("alone", 0)
         self.sequencer.step_alone(steps)
 
     def join(self, worker: int, now: int, log: bool = True) -> bool:
         """Give a worker its slot and the present center; return True if its last message still waits for others."""
         if log and self.sequencer.version > 0:
             self._record(worker, 0, False, now, JOIN)
-        self.sequencer.reply((worker,))
+            self.actions.note("join", worker)
+        self.sequencer.join(worker)
         return worker in self.sequencer.waiting.arrived
 
     def _note(self, effect: Effect, worker: int, _: int) -> None:
         """Record an effect of a message or a pull; start a worker after the warm start."""
+        if effect in ROUNDS:
+            self._record(worker, self.sequencer.staleness(worker), effect in ("merge", "add"), self.now, self.event)
+        self.actions.note(effect, worker)
         if effect == "start":
             self.start(worker)
-        elif effect != "close":
-            self._record(worker, self.sequencer.staleness(worker), effect in ("merge", "add"), self.now, self.event)
 
     def _record(self, worker: int, staleness: int, accepted: bool, now: int, event: int) -> None:
         self.rows.extend((self.sequencer.version, worker, staleness, accepted, now // MICROSECOND, event))
