@@ -19,7 +19,7 @@ centers.
 
 from dataclasses import dataclass
 
-from ..common.contract import Period, Positive, Rate, Scheme, sgd
+from ..common.contract import Period, Positive, PulledCenter, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,6 @@ class ADAG(Scheme):
     """Means of gradients, damped by how far the center has moved meanwhile."""
 
     paper = "Hermans 2017 (thesis)"
-    keeps_pulled_centers = True
     elementwise = True
     uses_gradient_sum = True
 
@@ -37,6 +36,9 @@ class ADAG(Scheme):
     """Step size η, on the worker and in the message."""
     distance_scale: Positive = 0.01
     """Distance scale γ: a weight that has moved by √γ takes half a step."""
+
+    def global_variables(self, center):
+        return {"pulled_center": PulledCenter()}
 
     def local_step(self, worker, gradient):
         sgd(worker.params, gradient, self.learning_rate)

@@ -27,7 +27,18 @@ message the same share of the momentum.
 
 from dataclasses import dataclass
 
-from ..common.contract import Delay, Fraction, InnerOptimizer, Period, Rate, Scheme, UserError, delayed_step, inner
+from ..common.contract import (
+    Delay,
+    Fraction,
+    InnerOptimizer,
+    Period,
+    PulledCenter,
+    Rate,
+    Scheme,
+    UserError,
+    delayed_step,
+    inner,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +46,6 @@ class AsyncDiLoCo(Scheme):
     """Many local AdamW steps, then a delayed Nesterov step of the center; no worker waits."""
 
     paper = "Liu et al. 2024"
-    keeps_pulled_centers = True
     sends_params = True
 
     communication_period: Period = 20
@@ -62,7 +72,8 @@ class AsyncDiLoCo(Scheme):
         return sent | dict(inner(self.inner_optimizer).local_variables(params))
 
     def global_variables(self, center):
-        return {"velocity": 0 * center, "buffer": 0 * center, "count": 0 * center[0]}
+        own = {"velocity": 0 * center, "buffer": 0 * center, "count": 0 * center[0]}
+        return {"pulled_center": PulledCenter(), **own}
 
     def local_step(self, worker, gradient):
         inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)

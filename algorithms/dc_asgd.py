@@ -25,7 +25,7 @@ holds W more centers, and q.
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Fraction, NotNegative, Rate, Scheme, tf
+from ..common.contract import Fraction, NotNegative, PulledCenter, Rate, Scheme, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,6 @@ class DCASGD(Scheme):
     """A late gradient is corrected by how far the center has moved meanwhile."""
 
     paper = "Zheng et al. 2017"
-    keeps_pulled_centers = True
 
     learning_rate: Rate = 0.1
     """Step size η."""
@@ -45,7 +44,8 @@ class DCASGD(Scheme):
     """Decay m of the mean square in the adaptive form."""
 
     def global_variables(self, center):
-        return {"mean_square": 0 * center} if self.form == "adaptive" else {}
+        square = {"mean_square": 0 * center} if self.form == "adaptive" else {}
+        return {"pulled_center": PulledCenter(), **square}
 
     def server_update(self, server, message, staleness):
         square, strength = message * message, self.compensation

@@ -35,7 +35,19 @@ time by which equal workers are apart is one of the machines, not of the algorit
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Delay, Fraction, Natural, NotNegative, Period, Quorum, Rate, Rounds, Scheme, tf
+from ..common.contract import (
+    Delay,
+    EachWorker,
+    Fraction,
+    Natural,
+    NotNegative,
+    Period,
+    Quorum,
+    Rate,
+    Rounds,
+    Scheme,
+    tf,
+)
 from ..common.contract.inner import InnerOptimizer, inner
 
 
@@ -80,13 +92,8 @@ class DecoupledDiLoCo(Scheme):
         return ({"sent": params} if self.delay else {}) | dict(inner(self.inner_optimizer).local_variables(params))
 
     def global_variables(self, center):
-        return {"velocity": 0 * center}
-
-    def worker_rows(self, center):
-        return {"pushed": center}
-
-    def worker_numbers(self):
-        return {"weight": 0.0}  # of the workers that are not in the set
+        weights = EachWorker(0.0)  # of the workers that are not in the set: 0
+        return {"velocity": 0 * center, "pushed": EachWorker(center), "weight": weights}
 
     def local_step(self, worker, gradient):
         inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)

@@ -21,7 +21,7 @@ the run ends as with every scheme.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, Natural, Rate, Scheme, UserError, sgd, tf
+from ..common.contract import Barrier, EachWorker, Fraction, Natural, Rate, Scheme, UserError, sgd, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +58,8 @@ class Krum(Scheme):
     def most_hostile(self, messages):
         return int((0.25 if self.hostile_share is None else self.hostile_share) * messages + 1e-9)
 
-    def worker_rows(self, center):
-        return {"gradients": 0 * center}
-
-    def worker_numbers(self):
-        return {"present": 0.0}  # a worker that was lost keeps its row
+    def global_variables(self, center):  # a worker that was lost keeps its gradient
+        return {"gradients": EachWorker(0 * center), "present": EachWorker(0.0)}
 
     def weighted(self, server, message, staleness):
         server.gradients.assign(message)

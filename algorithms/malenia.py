@@ -26,7 +26,7 @@ with equal shards needs no gradient of the slow workers.
 
 from dataclasses import dataclass
 
-from ..common.contract import Positive, Rate, Scheme, tf
+from ..common.contract import EachWorker, Positive, Rate, Scheme, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +41,8 @@ class Malenia(Scheme):
     """Number s of gradients of a worker in an update, as a harmonic mean over the workers."""
 
     def global_variables(self, center):
-        return {"average": 0 * center} | dict.fromkeys(("filled", "inverse", "cycle"), 0 * center[0])
-
-    def worker_rows(self, center):
-        return {"mean": 0 * center}
-
-    def worker_numbers(self):
-        return {"count": 0.0, "asked": 0.0}
+        of_each = {"mean": EachWorker(0 * center), "count": EachWorker(0.0), "asked": EachWorker(0.0)}
+        return {"average": 0 * center, **dict.fromkeys(("filled", "inverse", "cycle"), 0 * center[0]), **of_each}
 
     def server_update(self, server, message, staleness):
         workers = float(server.num_workers)

@@ -27,7 +27,7 @@ the run by `stop_at_version`. `rescaled_asgd` is as fair with no memory, but its
 
 from dataclasses import dataclass
 
-from ..common.contract import Rate, Scheme, tf
+from ..common.contract import EachWorker, Rate, Scheme, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +41,10 @@ class Ringleader(Scheme):
 
     def global_variables(self, center):
         scalars = dict.fromkeys(("filled", "next_filled", "done", "cycle"), 0 * center[0])
-        return {"average": 0 * center, "next_average": 0 * center, **scalars}
-
-    def worker_rows(self, center):
-        return {"mean": 0 * center, "next_mean": 0 * center, "model": center}
-
-    def worker_numbers(self):
-        return {"count": 0.0, "next_count": 0.0, "served": 0.0, "last_cycle": 0.0}
+        means = dict.fromkeys(("mean", "next_mean"), EachWorker(0 * center))
+        counts = dict.fromkeys(("count", "next_count", "served", "last_cycle"), EachWorker(0.0))
+        of_each = {**means, "model": EachWorker(center), **counts}
+        return {"average": 0 * center, "next_average": 0 * center, **scalars, **of_each}
 
     def server_update(self, server, message, staleness):
         workers = float(server.num_workers)

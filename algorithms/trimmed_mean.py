@@ -20,7 +20,7 @@ shards, the dropped gradients bias the center.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, Rate, Scheme, UserError, sgd, tf
+from ..common.contract import Barrier, EachWorker, Fraction, Rate, Scheme, UserError, sgd, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,8 @@ class TrimmedMean(Scheme):
     def most_hostile(self, messages):
         return max(0, min(int(self.trim * messages + 1e-9), (messages - 1) // 2))  # at least one value is left
 
-    def worker_rows(self, center):
-        return {"gradients": 0 * center}
-
-    def worker_numbers(self):
-        return {"present": 0.0}  # a worker that was lost keeps its row
+    def global_variables(self, center):  # a worker that was lost keeps its gradient
+        return {"gradients": EachWorker(0 * center), "present": EachWorker(0.0)}
 
     def weighted(self, server, message, staleness):
         server.gradients.assign(message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .contract.kept import kept
 from .contract.scheme import Scheme
 from .contract.seen import server_view
 from .contract.views import Tensor, Worker
@@ -108,22 +109,21 @@ class GlobalVariables:
 
     def __init__(self, scheme: Scheme, center: Any, of_part: Mapping[str, Any], workers: int, variable: Callable):
         self.scheme, self.workers, self.center, self.of_part = scheme, workers, center, of_part
-        initial, numbers = center.read_value(), scheme.worker_numbers()
-        self.own = {name: variable(value, name) for name, value in scheme.global_variables(initial).items()}
-        self.of_workers = {name: tf.stack([row] * workers) for name, row in scheme.worker_rows(initial).items()}
-        self.of_workers |= {name: tf.fill([workers], float(number)) for name, number in numbers.items()}
-        self.of_workers = {name: variable(value, name) for name, value in self.of_workers.items()}
-        self.pulled: Any = None  # the center that each worker pulled last
-        if scheme.keeps_pulled_centers:
-            self.pulled = variable(tf.stack([initial] * workers), "pulled_center")
+        initial = center.read_value()
+        own, rows, numbers, pulled = kept(scheme.global_variables, initial)
+        self.own = {name: variable(value, name) for name, value in own.items()}
+        each = {**rows, **{name: float(number) for name, number in numbers.items()}}
+        self.of_workers = {name: variable(tf.stack([value] * workers), name) for name, value in each.items()}
+        # The center that each worker pulled last, by its name for the scheme.
+        self.pulled = {pulled: variable(tf.stack([initial] * workers), pulled)} if pulled else {}
         self.set = Message(variable(tf.zeros_like(initial), "set"), ())  # sum of the messages of a set
         if scheme.scalars:
             self.set = Message(self.set.vector, variable(tf.zeros([len(scheme.scalars)]), "set_scalars"))
 
     def note_pull(self, k: Any) -> None:
         """Note that worker k pulls the present center."""
-        if self.pulled is not None:
-            Row(self.pulled, k).assign(self.center.read_value())
+        for centers in self.pulled.values():
+            Row(centers, k).assign(self.center.read_value())
 
     def call(self, rule: Callable[..., Any], message: Message, now: Now, k: Any) -> Tensor:
         """Call `server_update` or `weighted` of the scheme for a message of worker k, or with k=None for a mean.

@@ -31,6 +31,7 @@ from distsgd.algorithms import (
     TrimmedMean,
     ZeroOneAdam,
 )
+from distsgd.common.contract.checks import kept_by
 from distsgd.common.contract.rounds import Kind
 from distsgd.common.contract.scheme import Scheme
 from distsgd.common.messages.codec import Codec
@@ -115,6 +116,7 @@ def declares(scheme: Scheme) -> set[str]:
     found, sync = changes(scheme, Scheme) - IRRELEVANT, scheme.sync
     found |= {f"sync = {type(sync).__name__}"}
     found |= own_kinds(scheme)
+    found |= {f"kept: {name}" for name, own in kept_by(scheme)._asdict().items() if own and name != "own"}
     found |= {f"sync.{name}" for name in OF_SYNC if getattr(sync, name) != vars(Synchronization)[name]}
     found |= {f"codec.{name}" for name in changes(scheme.codec, Codec)}
     found |= {f"reply_codec.{name}" for name in changes(scheme.reply_codec, Codec)}

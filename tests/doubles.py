@@ -9,7 +9,7 @@ import tensorflow as tf
 from sleeping import in_task
 
 from distsgd.algorithms import AEAMSGD, AllReduce, AsyncSGD, Downpour, Hogwild, LocalSGD, SyncSGD
-from distsgd.common.contract import Bounded, Unlocked
+from distsgd.common.contract import Bounded, EachWorker, Unlocked
 from distsgd.common.contract.rounds import Rounds
 
 
@@ -65,8 +65,8 @@ class ShortFirst(AEAMSGD):
 class PerWorker(AsyncSGD):
     """The n-th message of worker k adds k + n / 10 to the center."""
 
-    def worker_rows(self, center: Any) -> Any:
-        return {"messages": 0 * center}
+    def global_variables(self, center: Any) -> Any:
+        return {"messages": EachWorker(0 * center)}
 
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
         number = server.messages.read_value() + 1

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from distsgd.common.contract import Async, Count, Period, Rate, Scheme, gathered, sgd
+from distsgd.common.contract import Async, Count, EachWorker, Period, Rate, Scheme, gathered, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +30,7 @@ class Fair(Scheme):
         return {"start": params}
 
     def global_variables(self, center):
-        return {"buffer": 0 * center}
-
-    def worker_numbers(self):
-        return {"sent_before": 0.0}
+        return {"buffer": 0 * center, "sent_before": EachWorker(0.0)}
 
     def local_step(self, worker, gradient):
         sgd(worker.params, gradient, self.learning_rate)

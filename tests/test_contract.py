@@ -19,6 +19,7 @@ from distsgd.common.contract import (
     Async,
     Barrier,
     Collective,
+    EachWorker,
     Int8,
     Period,
     Rounds,
@@ -159,8 +160,8 @@ class Nameless(SyncSGD):
 class Numbered(SyncSGD):
     name = "numbered"
 
-    def worker_numbers(self):
-        return {"count": np.zeros(3)}
+    def global_variables(self, center):
+        return {"count": EachWorker(np.zeros(4))}
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,11 @@ class Numbered(SyncSGD):
         (Unmerged(), 2, r"unmerged has no server_update\(self, server, message, staleness\): write one$"),
         (Shared(), 1, r"shared has no server_update.* \(without a ps, threads .* mean message with it: return it\)"),
         (Nameless(), 2, 'class Nameless has no name: give it one, as in name = "nameless"'),
-        (Numbered(), 2, r"numbered: the worker number count must begin as a number\. Received: array\("),
+        (
+            Numbered(),
+            2,
+            r"numbered: count is kept for each worker: it must begin as a vector .*as a number.*Received: array\(",
+        ),
     ],
 )
 def test_a_scheme_without_a_rule_or_a_name_is_refused(scheme, ps, message, tmp_path):
@@ -193,10 +198,7 @@ class Named(SyncSGD):
         return {self.local: 0 * params}
 
     def global_variables(self, center):
-        return {self.shared: 0 * center}
-
-    def worker_rows(self, center):
-        return {self.row: 0 * center}
+        return {self.shared: 0 * center, self.row: EachWorker(0 * center)}
 
 
 @pytest.mark.parametrize(
@@ -204,11 +206,10 @@ class Named(SyncSGD):
     [
         ({"local": "loss"}, r"a local variable cannot be called 'loss': of a worker these names .*gradient"),
         ({"shared": "sent"}, r"a global variable cannot be called 'sent': of a server these names .*center"),
-        ({"row": "sender"}, r"a worker row cannot be called 'sender': of a server these names .*center"),
-        ({"row": "shared"}, r"a worker row cannot be called 'shared': another variable of the scheme has this name"),
+        ({"row": "sender"}, r"a global variable cannot be called 'sender': of a server these names .*center"),
         ({"local": "_own"}, r"a local variable cannot be called '_own': it is read as worker\._own"),
         ({"shared": "θ"}, r"a global variable cannot be called 'θ': it is read as server\.θ\. Use letters from a to z"),
-        ({"row": "lambda"}, r"a worker row cannot be called 'lambda': it is read as server\.lambda"),
+        ({"row": "lambda"}, r"a global variable cannot be called 'lambda': it is read as server\.lambda"),
     ],
 )
 def test_a_variable_with_a_name_that_is_taken_is_refused(names, message, tmp_path):
@@ -223,7 +224,8 @@ class Rows(Named):
     local, shared, row = "clock", "inbox", "pulled"
 
     def global_variables(self, center):
-        return {"inbox": 0 * center, **dict.fromkeys(("version", "reply", "arrived", "index"), 0 * center[0])}
+        numbers = dict.fromkeys(("version", "reply", "arrived", "index"), 0 * center[0])
+        return {**super().global_variables(center), **numbers}
 
     def weighted(self, server, message, staleness):
         server.pulled.assign(message)
@@ -299,11 +301,8 @@ class Compared(Scheme):
     def local_variables(self, params):
         return {"count": 0.0, "is_zero": tf.cast(params == 0, tf.float32)}
 
-    def worker_rows(self, center):
-        return {"total": tf.where(center == 0, 1.0, 0.0)}
-
-    def worker_numbers(self):
-        return {"merged": 0}
+    def global_variables(self, center):
+        return {"total": EachWorker(tf.where(center == 0, 1.0, 0.0)), "merged": EachWorker(0)}
 
     def message(self, worker):
         worker.count.assign_add(1.0)

@@ -7,7 +7,7 @@ import pytest
 from test_group import ON_THREADS, is_simulated
 
 from covering import CATALOGUE, COVER, COVER_OF_OPTIMIZER, ON_PROCESSES, declares, plays
-from distsgd.common.contract import Delay, Period, Scheme
+from distsgd.common.contract import Delay, EachWorker, Period, Scheme
 
 COVERS = pytest.mark.parametrize(("cover", "asks"), [(COVER, declares), (COVER_OF_OPTIMIZER, plays)])
 
@@ -41,7 +41,8 @@ def test_declarations_are_found_in_methods_values_and_rules():
         delay: Delay = 1
         scalars = ("steps",)
 
-        def worker_numbers(self):
-            return {"late": 0.0}
+        def global_variables(self, center):
+            return {"late": EachWorker(0.0)}
 
-    assert declares(Own()) == {"local steps", "overlap", "scalars", "sync = Async", "worker_numbers"}
+    own = {"global_variables", "kept: numbers"}
+    assert declares(Own()) == {"local steps", "overlap", "scalars", "sync = Async", *own}

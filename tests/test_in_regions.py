@@ -14,7 +14,7 @@ from resting import RestingHALoS
 from distsgd import Cluster, train
 from distsgd.algorithms.halos import HALoS
 from distsgd.common.cli.flag_groups import Options, parse_flags
-from distsgd.common.contract import Rate
+from distsgd.common.contract import EachWorker, PulledCenter, Rate
 from distsgd.common.contract.rounds import USUAL
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
@@ -108,6 +108,14 @@ def test_what_servers_of_regions_cannot_do_is_refused_in_one_line(how):
     assert "\n" not in str(refused.value)
 
 
+def keeps(name, value):
+    """Members of a class that keeps one variable more."""
+    return {
+        "global_variables": lambda self, center: HALoS.global_variables(self, center) | {name: value},
+        f"keeps {name}": None,
+    }
+
+
 @pytest.mark.parametrize(
     "own",
     [
@@ -117,11 +125,11 @@ def test_what_servers_of_regions_cannot_do_is_refused_in_one_line(how):
         {"kinds": USUAL},
         {"sync": Async(drop_after=2)},
         {"sparse": True},
-        {"keeps_pulled_centers": True},
-        {"worker_numbers": lambda self: {"late": 0.0}},
-        {"worker_rows": lambda self, center: {"last": center}},
+        keeps("pulled", PulledCenter()),
+        keeps("number", EachWorker(0.0)),
+        keeps("vector", EachWorker(np.zeros(3, np.float32))),
     ],
-    ids=lambda own: next(iter(own)),
+    ids=lambda own: [*own][-1],
 )
 def test_a_scheme_whose_messages_need_more_than_a_region_has_is_refused(own):
     scheme = dataclass(frozen=True, kw_only=True)(type("Other", (HALoS,), own))()

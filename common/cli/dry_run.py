@@ -12,6 +12,8 @@ from typing import Any
 from rich.filesize import decimal
 from rich.table import Table
 
+from ..contract.kept import kept
+from ..contract.scheme import Scheme
 from ..data.dataset import leaves
 from ..kernels import set_here
 from ..lazy import tf
@@ -47,8 +49,7 @@ def sizes(job: Job, model: Any) -> dict[str, Any]:
     up, down = job.traffic(flat).moved(rounds[0].kinds())
     own = (scheme.local_variables, job.codec.local_variables)  # the second: errors of messages
     worker = 3 * vector + sum(_bytes_of(variables, flat.size) for variables in own)
-    rows = workers * (_bytes_of(scheme.worker_rows, flat.size) + vector * scheme.keeps_pulled_centers)
-    server = vector + _bytes_of(scheme.global_variables, flat.size) + rows
+    server = vector + _bytes_of(lambda center: _of_server(scheme, center, workers), flat.size)
     return {
         "algorithm": scheme.name,
         "backend": job.cluster.backend,
@@ -139,6 +140,13 @@ def step_seconds(job: Job, flat: FlatModel) -> tuple[float, float]:
         found.append(measured(steps))
     wall, cpu = map(median, zip(*found, strict=True))
     return wall, cpu
+
+
+def _of_server(scheme: Scheme, center: Any, workers: int) -> dict[str, Any]:
+    """Return the variables that a ps keeps for a scheme, besides the center, by name."""
+    own, rows, numbers, pulled = kept(scheme.global_variables, center)
+    each = {**rows, **{name: float(number) for name, number in numbers.items()}, **({pulled: center} if pulled else {})}
+    return {**own, **{name: tf.stack([value] * workers) for name, value in each.items()}}
 
 
 def _bytes_of(variables: Callable[[Any], Mapping[str, Any]], size: int) -> int:

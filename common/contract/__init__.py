@@ -33,6 +33,7 @@ from .hyperparameters import (
     unstable_above,
 )
 from .inner import InnerOptimizer, inner
+from .kept import EachWorker, PulledCenter
 from .mixing import after_local_steps
 from .on_graph import OnGraph
 from .optimizers import (
@@ -68,6 +69,7 @@ __all__ = [
     "Count",
     "Decay",
     "Delay",
+    "EachWorker",
     "Fraction",
     "Fragments",
     "Gossip",
@@ -82,6 +84,7 @@ __all__ = [
     "Pairs",
     "Period",
     "Positive",
+    "PulledCenter",
     "Quorum",
     "Rate",
     "Rounds",

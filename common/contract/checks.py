@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,13 @@ from ..record_format import EVENTS
 from ..sync.asynchronous import Unlocked
 from ..sync.synchronization import Synchronization
 from .hyperparameters import feature, kinds_of, undeclared
+from .kept import Kept, kept
 from .rounding import rounded
 from .rounds import Kind
 from .scheme import Scheme
 from .views import check_names
+
+FEW = 3  # parameters of the model for which a scheme is asked for its variables
 
 # Members that a scheme had, with the arguments of a synchronization rule that replace them.
 MOVED = {
@@ -36,7 +38,10 @@ OF_KINDS = (
     'follows from the kinds of its rounds: declare these instead, as in kinds = {"push": Kind(answered=False), "pull": '
     "Kind(sends=False)}"
 )
+OF_EACH = "is no longer there: return such variables from global_variables, as in "
 REMOVED = {
+    **dict.fromkeys(("worker_rows", "worker_numbers"), f'{OF_EACH}{{"rows": EachWorker(0 * center)}}'),
+    "keeps_pulled_centers": f'{OF_EACH}{{"pulled_center": PulledCenter()}}',
     **dict.fromkeys(("events", "sent_as_floats", "sends_in_turn"), OF_KINDS),
     "exchange_first": "is no longer there: keep the point of the last step in a local variable, return it from message,"
     " and Rounds.ending_at(period, steps, done) from rounds, as easgd does",
@@ -94,17 +99,9 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
     _check_moved(scheme)
     _check_kinds(scheme, workers)
     _check_messages(scheme)
-    numbers = scheme.worker_numbers()
-    check_variables(
-        scheme.name,
-        _declared(scheme.local_variables),
-        _declared(scheme.global_variables),
-        _declared(scheme.worker_rows),
-        numbers,
-    )
-    for name, value in numbers.items():
-        if not isinstance(value, Real):
-            raise UserError(f"{scheme.name}: the worker number {name} must begin as a number. Received: {value!r}")
+    own, rows, numbers, pulled = kept_by(scheme)
+    names = [*own, *rows, *numbers, *([pulled] if pulled else [])]
+    check_variables(scheme.name, _declared(scheme.local_variables), names)
     scheme.check(workers)
 
 
@@ -295,18 +292,19 @@ def check_update(scheme: Scheme, in_process: bool) -> None:
         raise UserError(f"{scheme.name} has no server_update(self, server, message, staleness): write one{why}")
 
 
-def check_variables(
-    scheme: str,
-    local: Mapping[str, Any],
-    own: Mapping[str, Any] = {},
-    rows: Mapping[str, Any] = {},
-    numbers: Mapping[str, Any] = {},
-) -> None:
-    """Raise `UserError` if a variable of that scheme has a name that cannot be used."""
+def check_variables(scheme: str, local: Iterable[str], own: Iterable[str] = ()) -> None:
+    """Raise `UserError` if a local or a global variable of that scheme has a name that cannot be used."""
     check_names(scheme, "local variable", local)
     check_names(scheme, "global variable", own)
-    check_names(scheme, "worker row", rows, others=own)
-    check_names(scheme, "worker number", numbers, others=[*own, *rows])
+
+
+def kept_by(scheme: Scheme) -> Kept:
+    """Return the variables that a ps keeps for a scheme, of a small model; `UserError` for one that it cannot keep."""
+    own = _declared(scheme.global_variables)
+    try:
+        return kept(lambda _: own, np.zeros(FEW, np.float32))
+    except UserError as error:
+        raise UserError(f"{scheme.name}: {error}") from None
 
 
 def _declared(build: Callable[[Any], Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -317,7 +315,7 @@ def _declared(build: Callable[[Any], Mapping[str, Any]]) -> Mapping[str, Any]:
     """
     try:
         with _without_operations():
-            return dict(build(np.zeros(3, np.float32)))
+            return dict(build(np.zeros(FEW, np.float32)))
     except Exception:  # an error in the scheme is raised again when the engine builds the variables at full size
         return {}
 

@@ -51,7 +51,10 @@ class Scheme(CheckedCall):
         return {}
 
     def global_variables(self, center: Tensor) -> Mapping[str, Tensor]:
-        """Return the initial values of further variables on the server, by name; `center` is the initial center."""
+        """Return the initial values of further variables on the server, by name; `center` is the initial center.
+
+        A value in `EachWorker` is of a variable for each worker; `PulledCenter()` is the center that each pulled last.
+        """
         return {}
 
     def gradient_point(self, worker: Worker) -> Tensor:
@@ -154,43 +157,24 @@ class Scheme(CheckedCall):
         """Return limits that are not exceeded, such as those of a graph, a line each; the run prints them."""
         return []
 
-    # Rules of few schemes: variables of each worker on the ps, and what a barrier adds.
-
-    def worker_rows(self, center: Tensor) -> Mapping[str, Tensor]:
-        """Return the initial values of variables that the ps keeps for each worker, by name: a row [P] each.
-
-        In `weighted`, and in an asynchronous `server_update`, `server.<name>` is the sender's row, used like a variable
-        [P]. In the `server_update` of a barrier it is the matrix of all workers' rows, a variable [W, P].
-        """
-        return {}
-
-    def worker_numbers(self) -> Mapping[str, float]:
-        """Return the initial values of numbers that the ps keeps for each worker, by name; they are smaller than rows.
-
-        In `weighted`, and in an asynchronous `server_update`, `server.<name>` is the sender's number, used like a
-        variable. In the `server_update` of a barrier it is the vector of all workers' numbers, a variable [W].
-
-        Every ps task keeps a copy of these numbers. Compute them from staleness, `server.sent`, `server.completes` and
-        other numbers, never from a vector: the copies would differ.
-        """
-        return {}
+    # Rules of few schemes: what a barrier adds.
 
     def weighted(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:
         """Return the vector [P] that a barrier adds to its sum for this message. Default: the message.
 
-        Called for barriers only, under the lock, for each message when it arrives. It may write worker rows, through
-        which `server_update` can see each message.
+        Called for barriers only, under the lock, for each message when it arrives. It may write variables of each
+        worker, through which `server_update` can see each message.
         """
         return message
 
     def most_hostile(self, messages: int) -> int:
         """Return how many of the messages of a set may not be finite: the server's rule leaves them out. Default: 0.
 
-        It sees them in its worker rows; its message is the mean of the others. For any more see `Recovery.on_nan`.
+        It sees them in its variables of each worker; its message is the mean of the others. For any more see
+        `Recovery.on_nan`.
         """
         return 0
 
-    keeps_pulled_centers: ClassVar[bool] = False  # the center that each worker pulled last is `server.pulled_center`
     whole_center: ClassVar[bool] = False  # the rules of the server are not elementwise: one ps alone
 
     # Rounds and messages of few schemes.

@@ -42,7 +42,7 @@ def server_view(
     center: Any,
     own: Mapping[str, Any],
     of_each: Mapping[str, Any],
-    pulled: Any,
+    pulled: Mapping[str, Any],
     *,
     num_workers: int,
     sender: Any,
@@ -55,8 +55,8 @@ def server_view(
         known: what `of_slices` returns for the slice.
         center: the slice [n], a variable.
         own: the scheme's global variables.
-        of_each: its rows and numbers of all workers, [W, n] and [W]; of a sender the view has the own ones alone.
-        pulled: the centers that the workers have pulled, [W, n]; None if they are not kept.
+        of_each: its variables of each worker, [W, n] and [W]; of a sender the view has the own ones alone.
+        pulled: the centers that the workers have pulled, [W, n], by their name for the scheme; empty if it reads none.
         num_workers: W.
         sender: number of the worker that sent the message; None for a mean.
         sent: the scalars of the message, as attributes.
@@ -64,7 +64,6 @@ def server_view(
     """
     if sender is not None:
         of_each = {name: Row(rows, sender) for name, rows in of_each.items()}
-        if pulled is not None:
-            known = {**known, "pulled_center": Row(pulled, sender).read_value()}
+        known = {**known, **{name: Row(centers, sender).read_value() for name, centers in pulled.items()}}
     given = {"num_workers": num_workers, "sender": sender, "sent": sent, "completes": tf.convert_to_tensor(completes)}
     return Server(center=center, **given, **known, **own, **of_each)

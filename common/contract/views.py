@@ -2,8 +2,7 @@
 
 P is the number of trainable parameters. On the server, vectors are the slice of one ps task, which is shorter, so rules
 must be elementwise. Each view also has the scheme's own variables as attributes: the worker its local variables, the
-server its global variables, worker rows and worker numbers. So the names below are reserved. A local and a global
-variable may share a name.
+server its global variables. So the names below are reserved. A local and a global variable may share a name.
 
 Attributes marked "for `message`" can be read in `Scheme.message` alone; all back ends refuse them elsewhere. The other
 attributes can be read in each function that gets the view.
@@ -118,8 +117,6 @@ class Server(SimpleNamespace):
     """The scalars of the message as attributes, `server.sent.<name>`; their means if the message is a mean."""
     completes: Tensor
     """True if this message is the last of `Async.messages_per_update` and so completes an update, a bool scalar."""
-    pulled_center: Tensor
-    """The center that the sender of this message pulled last; only with `Scheme.keeps_pulled_centers`."""
     shapes: Sequence[tuple[int, ...]]
     """Shapes of the model's variables, which the center concatenates if the scheme says `whole_center = True`."""
 
@@ -147,14 +144,13 @@ WORKER_NAMES = frozenset({*Worker.__annotations__, "mean", "uniform", "fragments
 SERVER_NAMES = frozenset({*Server.__annotations__, "fragments", "decayed", "row"})
 
 
-def check_names(scheme: str, kind: str, names: Iterable[str], others: Iterable[str] = ()) -> None:
-    """Refuse variables whose names are reserved, used twice, or no identifiers.
+def check_names(scheme: str, kind: str, names: Iterable[str]) -> None:
+    """Refuse variables whose names are reserved, or no identifiers.
 
     Args:
         scheme: name of the scheme.
-        kind: "local variable", "global variable", "worker row" or "worker number".
+        kind: "local variable" or "global variable".
         names: names of the scheme's variables of this kind.
-        others: names of its other variables in the same view.
 
     Raises:
         UserError: a name cannot be used.
@@ -164,8 +160,6 @@ def check_names(scheme: str, kind: str, names: Iterable[str], others: Iterable[s
         cannot = f"{scheme}: a {kind} cannot be called {name!r}"
         if name in taken:
             raise UserError(f"{cannot}: of a {view} these names are taken: {', '.join(sorted(taken))}. Rename it")
-        if name in others:
-            raise UserError(f"{cannot}: another variable of the scheme has this name. Rename one of them")
         if not (name.isascii() and name.isidentifier()) or iskeyword(name) or name.startswith("_"):
             raise UserError(
                 f"{cannot}: it is read as {view}.{name}. Use letters from a to z, and none of Python's keywords"

@@ -56,11 +56,6 @@ for _kind in (tf.Tensor, tf.Variable):
     _compare_values(_kind, "__ne__", tf.raw_ops.NotEqual)
 
 
-def first_values(build: Callable[[Any], Any], vector: Any) -> Any:
-    """Return the initial values that a scheme builds from a vector: in a function, where `==` compares values."""
-    return tf.function(build, autograph=False)(vector)
-
-
 def in_program_order(build: Callable[..., Any], *arguments: Any) -> Any:
     """Build operations into the current graph, of which the stateful ones run in the order of the Python code.
 

@@ -9,12 +9,13 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.checks import check_variables
+from ..contract.kept import first_kept
 from ..contract.scheme import Scheme
 from ..contract.seen import server_view
 from ..errors import UserError
 from ..messages.cut import COPIES
 from ..messages.message import sent_by
-from ..messages.ops import first_values, zeros
+from ..messages.ops import zeros
 from ..sync.store import Message, WorkerSlot
 
 OWN = "scheme."  # in a checkpoint, prefix of a scheme's variables, so they may be named like the engine's
@@ -37,8 +38,9 @@ class Slice(SimpleNamespace):
         center, average: the variables; the average is None if there is none.
         own: the scheme's global variables, by name.
         of_regions: initial values of those that the servers of regions have instead, by name, [R, ...].
-        rows: the scheme's worker rows, variables [W, n].
-        numbers: the scheme's worker numbers, variables [W].
+        rows: its vectors of each worker, variables [W, n].
+        numbers: its numbers of each worker, variables [W].
+        pulled_name: name of the pulled center in the scheme's view, or None.
         pulled_centers: the center that each worker pulled last, [W, n], if the scheme reads it.
         no_message: a received message of zeros.
 
@@ -66,9 +68,8 @@ class Slice(SimpleNamespace):
         )
         self.scalars = scheme.scalars
         self.no_message = Message(zeros(message_size), zeros(len(scheme.scalars)) if scheme.scalars else ())
-        rows, own = (first_values(build, self.initial) for build in (scheme.worker_rows, scheme.global_variables))
-        numbers = scheme.worker_numbers()
-        check_variables(scheme.name, {}, own, rows, numbers)
+        own, rows, numbers, self.pulled_name = first_kept(scheme.global_variables, self.initial)
+        check_variables(scheme.name, {}, [*own, *rows, *numbers])
 
         def of_each(value: Any) -> Any:
             """Return a row with this value for each worker."""
@@ -85,7 +86,7 @@ class Slice(SimpleNamespace):
         made = {"center": self.initial}
         if ema_decay is not None:
             made["average"] = self.initial
-        if scheme.keeps_pulled_centers:
+        if self.pulled_name is not None:
             made["pulled_centers"] = of_each(self.initial)
         self.add_variables(scheme.name, made)
 
@@ -102,7 +103,7 @@ class Slice(SimpleNamespace):
             self.center,
             self.own,
             self.rows | self.numbers,
-            self.pulled_centers,
+            {self.pulled_name: self.pulled_centers} if self.pulled_name else {},
             num_workers=self.num_workers,
             sender=None if slot is None else slot.index,
             sent=sent_by(self.scalars, scalars),

@@ -15,7 +15,7 @@ from ..arguments import at_most
 from ..cluster.cluster import Cluster
 from ..cluster.fingerprint import in_words
 from ..cluster.restart_rule import RestartRule
-from ..contract.checks import check_update, fitted
+from ..contract.checks import check_update, fitted, kept_by
 from ..contract.decay import weight_decay_of
 from ..contract.scheme import Scheme
 from ..data import inputs, skew
@@ -356,10 +356,9 @@ def _must_be(defaults: Mapping[str, Any], options: RunOptions, why: str) -> None
 
 def _check_regions(scheme: Scheme, regions: int, workers: int, options: RunOptions) -> None:
     """Raise `UserError` for what servers of regions on ps tasks of their own cannot do."""
-    rules, kind = ("worker_rows", "worker_numbers"), type(scheme)
-    own = any(getattr(kind, rule) is not getattr(Scheme, rule) for rule in rules)
+    _, rows, numbers, pulled = kept_by(scheme)
     plain = scheme.events == {"exchange"} and scheme.sync == Async()
-    if own or not plain or scheme.keeps_pulled_centers or scheme.sparse or "transit" not in scheme.region_variables:
+    if rows or numbers or pulled or not plain or scheme.sparse or "transit" not in scheme.region_variables:
         raise UserError(
             f"{scheme.name}: servers of regions with a ps task each need asynchronous exchanges, each of which counts, "
             "a variable transit among region_variables, and nothing that is kept for each worker: choose another "

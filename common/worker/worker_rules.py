@@ -8,13 +8,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..contract.kept import first_values
 from ..contract.scheme import Scheme
 from ..contract.seen import of_slices, of_workers
 from ..contract.views import MESSAGE_ONLY, Worker, check_names
 from ..contract.weighed import weighs
 from ..messages.cut import joined
 from ..messages.message import as_message, declared_means
-from ..messages.ops import first_values, zeros
+from ..messages.ops import zeros
 from ..server.parameter_server import ParameterServer
 from ..sync.store import Message, WorkerSlot
 from .buckets import Buckets

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ...common.contract.kept import first_values
 from ...common.contract.scheme import Scheme
 from ...common.contract.seen import of_workers
 from ...common.contract.views import Worker
 from ...common.contract.weighed import weighs
 from ...common.messages.cut import cut_into
 from ...common.messages.message import MeanUnknown, as_message, declared_means, known_means
-from ...common.messages.ops import building, first_values
+from ...common.messages.ops import building
 from ...common.messages.stand_in import Row, StandIn
 from ...common.sync.store import Message
 from ...common.worker.replica import Replica, Stream, own_seed

@@ -1,0 +1,86 @@
+"""Variables that the ps keeps for each worker, among those that `Scheme.global_variables` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, NamedTuple
+
+from ..errors import UserError
+from ..lazy import tf
+
+
+@dataclass(frozen=True)
+class EachWorker:
+    """A variable that the ps keeps for each worker.
+
+        return {"gradients": EachWorker(0 * center), "counts": EachWorker(0.0)}
+
+    In `weighted`, and in an asynchronous `server_update`, `server.<name>` is that of the sender, used like a variable
+    of the shape of `value`. In the `server_update` of a barrier it is that of all workers, a variable with one more
+    dimension in front, [W, ...].
+
+    Attributes:
+        value: initial value: a vector [P], or a number. Every ps task keeps a copy of a number. Compute numbers from
+            staleness, `server.sent`, `server.completes` and other numbers, never from a vector: the copies would
+            differ.
+    """
+
+    value: Any
+
+
+class PulledCenter:
+    """The center that each worker pulled last: `server.<name>`, [P], is that of the message's sender, to be read."""
+
+
+class Kept(NamedTuple):
+    """The variables of a parameter server by what they belong to."""
+
+    own: dict[str, Any]
+    """Initial values of those that there are once, by name."""
+    rows: dict[str, Any]
+    """Initial values [P] of those of each worker that are vectors."""
+    numbers: dict[str, Any]
+    """Initial values of those of each worker that are numbers."""
+    pulled: str | None
+    """Name of the center that each worker pulled last; None if the scheme reads none."""
+
+
+def kept(build: Callable[[Any], Mapping[str, Any]], center: Any) -> Kept:
+    """Return the variables that `build`, such as `Scheme.global_variables`, makes of the center, a vector.
+
+    Raises:
+        UserError: a variable of each worker is neither a number nor such a vector.
+    """
+    made = build(center)
+    of_each = {name: value.value for name, value in made.items() if isinstance(value, EachWorker)}
+    numbers = {name: value for name, value in of_each.items() if isinstance(value, Real)}
+    pulled = [name for name, value in made.items() if isinstance(value, PulledCenter)]
+    own = {name: value for name, value in made.items() if name not in (*of_each, *pulled)}
+    rows = {name: value for name, value in of_each.items() if name not in numbers}
+    for name, value in rows.items():
+        if (shape := getattr(value, "shape", None)) is None or tuple(shape) != tuple(center.shape):
+            raise UserError(
+                f"{name} is kept for each worker: it must begin as a vector of the shape of the center, as in "
+                f"EachWorker(0 * center), or as a number, as in EachWorker(0.0). Received: {value!r}"
+            )
+    return Kept(own, rows, numbers, next(iter(pulled), None))
+
+
+def first_values(build: Callable[[Any], Mapping[str, Any]], vector: Any) -> dict[str, Any]:
+    """Return the initial values that a scheme builds from a vector: in a function, where `==` compares values."""
+    return tf.function(build, autograph=False)(vector)
+
+
+def first_kept(build: Callable[[Any], Mapping[str, Any]], center: Any) -> Kept:
+    """Return the variables that `build` makes of the center, in a function as `first_values`."""
+    constant: dict[str, Any] = {}
+
+    def tensors(center: Any) -> Any:
+        made = kept(build, center)
+        constant.update(numbers=made.numbers, pulled=made.pulled)
+        return made.own, made.rows
+
+    own, rows = tf.function(tensors, autograph=False)(center)
+    return Kept(own, rows, **constant)
