@@ -35,8 +35,20 @@ Defaults: the authors' rates and momenta. They have K = 32 and H = 8; here K = 4
 """
 
 from dataclasses import dataclass
+from typing import Any
 
-from ..common.contract import Count, Fraction, InnerOptimizer, Natural, Period, Rate, Scheme, delayed_step, inner, tf
+from ..common.contract import (
+    Count,
+    Fraction,
+    InnerOptimizer,
+    Natural,
+    Period,
+    Rate,
+    Regions,
+    Scheme,
+    delayed_step,
+    inner,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +56,6 @@ class HALoS(Scheme):
     """Many local AdamW steps, then a step of the region's center, which is merged with a global one at times."""
 
     paper = "Kim et al. 2025"
-    region_variables = "models", "velocities", "buffers", "counts", "since", "merged", "transit"
 
     communication_period: Period = 10
     """Local steps H between two exchanges."""
@@ -78,10 +89,7 @@ class HALoS(Scheme):
         return {"pulled": params, **inner(self.inner_optimizer).local_variables(params)}
 
     def global_variables(self, center):
-        zeros, zero = 0 * center, 0 * center[0]
-        first = zip(self.region_variables, (center, zeros, zeros, zero, zero, center, zeros), strict=True)
-        regions = {name: tf.stack([value] * self.regional_servers) for name, value in first}
-        return {"velocity": zeros, "buffer": zeros, "count": zero, **regions}
+        return _delayed(center)
 
     def local_step(self, worker, gradient):
         inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
@@ -89,39 +97,50 @@ class HALoS(Scheme):
     def message(self, worker):
         return worker.pulled - worker.params
 
-    @property
-    def regions(self):
-        return self.regional_servers, self.moves_per_merge, self.merge_delay
-
     def server_update(self, server, message, staleness):
-        *own, since, merged, transit = self._rows(server)
-        delayed_step(own, message, **self._rates("regional"))
-        model, sends = own[0].read_value(), tf.equal(since.assign_add(1.0), self.moves_per_merge)
-        transit.assign(tf.where(sends, merged - model, transit))
-        if not self.servers_apart:
-            self.up(server, sends)
-            self.down(server, tf.equal(since, self.moves_per_merge + self.merge_delay))
-        return model
-
-    def up(self, server, when=True):
-        *_, transit = self._rows(server)
-        top = server.center, server.velocity, server.buffer, server.count
-        delayed_step(top, transit, **self._rates("global"), when=when)
-        transit.assign(tf.where(when, server.center, transit))
-
-    def down(self, server, when=True):
-        model, *_, since, merged, transit = self._rows(server)
-        model.assign(tf.where(when, (1 - self.merge_share) * model + self.merge_share * transit, model))
-        merged.assign(tf.where(when, model, merged))
-        since.assign(tf.where(when, 0.0, since))
+        _step(server, message, self.regional_learning_rate, self.regional_momentum, self.regional_buffer)
+        return server.center
 
     def on_reply(self, worker, reply):
         worker.params.assign(reply)
         worker.pulled.assign(reply)
 
-    def _rows(self, server):
-        return [server.row(name, server.sender % self.regional_servers) for name in self.region_variables]
+    @property
+    def regions(self):
+        every, delay = self.moves_per_merge, self.merge_delay
+        return Regions(number=self.regional_servers, every=every, delay=delay, above=_Above(of=self))
 
-    def _rates(self, level):
-        rate, beta, size = (getattr(self, f"{level}_{name}") for name in ("learning_rate", "momentum", "buffer"))
-        return {"rate": size * rate, "momentum": beta, "size": size}  # the authors divide by N the momentum alone
+
+@dataclass(frozen=True, kw_only=True)
+class _Above(Scheme):
+    """The global server, whose workers are the regions."""
+
+    of: Any
+
+    def local_variables(self, params):
+        return {"merged": params}
+
+    def global_variables(self, center):
+        return _delayed(center)
+
+    def message(self, worker):
+        return worker.merged - worker.params
+
+    def server_update(self, server, message, staleness):
+        _step(server, message, self.of.global_learning_rate, self.of.global_momentum, self.of.global_buffer)
+        return server.center
+
+    def on_reply(self, worker, reply):
+        worker.params.assign((1 - self.of.merge_share) * worker.params + self.of.merge_share * reply)
+        worker.merged.assign(worker.params)
+
+
+def _delayed(center):
+    return {"velocity": 0 * center, "buffer": 0 * center, "count": 0 * center[0]}
+
+
+def _step(server, message, rate, momentum, size):
+    state = server.center, server.velocity, server.buffer, server.count
+    delayed_step(
+        state, message, rate=size * rate, momentum=momentum, size=size
+    )  # the authors divide the momentum alone

@@ -43,6 +43,7 @@ from .contract.checks import fitted_in_process
 from .contract.decay import check_positions
 from .contract.scheme import Scheme
 from .contract.seen import of_slices, of_workers
+from .contract.two_levels import two_levels
 from .contract.views import Tensor
 from .errors import Diverged, UserError
 from .group_variables import GlobalVariables, LocalVariables, as_variable
@@ -91,7 +92,8 @@ class Operations:
         variable: Callable[[Any, str], Any] = as_variable,
         for_xla: bool = False,
     ):
-        self.scheme, self.sync, self.workers, self.sizes = scheme, scheme.sync, workers, even_sizes(len(center), ps)
+        self.scheme: Any = two_levels(scheme)
+        self.sync, self.workers, self.sizes = scheme.sync, workers, even_sizes(len(center), ps)
         self.known = of_workers(shapes, without_decay, len(center), workers, seed)
         self.seen = of_slices(shapes, without_decay, self.sizes)
         self.codecs = [

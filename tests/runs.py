@@ -104,7 +104,7 @@ def recorded_run(job: Job, run_dir: Path, hidden: Sequence[int], result: dict[st
         gradient=network_gradient(job, [64, *hidden, 10]),
         result=result,
         seed=job.options.seed,
-        servers_apart=job.scheme.servers_apart,
+        servers_apart=job.servers_apart,
         shapes=[variable.shape for variable in model.get_weights()],
     )
 

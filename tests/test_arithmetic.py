@@ -78,7 +78,7 @@ def replayed(job, trace, hidden=8):
         gradient=gradient,
         result=result,
         seed=job.options.seed,
-        servers_apart=job.scheme.servers_apart,
+        servers_apart=job.servers_apart,
         shapes=[variable.shape for variable in job.recipe.build().get_weights()],
     )
     if job.options.ema_decay:

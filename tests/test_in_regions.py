@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import keras
 import numpy as np
@@ -119,7 +119,6 @@ def keeps(name, value):
 @pytest.mark.parametrize(
     "own",
     [
-        {"region_variables": ()},
         {"sync": Async(messages_per_update=2)},
         {"sync": Unlocked()},
         {"kinds": USUAL},
@@ -159,13 +158,17 @@ def test_requests_of_regions_are_built_before_the_first_message():
 
 @pytest.mark.gate
 def test_the_rates_of_a_region_follow_a_schedule_in_both_rules():
+    class Above(type(HALoS().regions.above)):
+        def on_reply(self, worker, reply):
+            worker.params.assign(self.of.merge_rate * reply)
+
     @dataclass(frozen=True, kw_only=True)
     class Falling(HALoS):
-        down_learning_rate: Rate = 0.25
+        merge_rate: Rate = 0.25
 
-        def down(self, server, when=True):
-            model = server.row("models", server.sender)
-            model.assign(self.down_learning_rate * server.row("transit", server.sender))
+        @property
+        def regions(self):
+            return replace(super().regions, above=Above(of=self))
 
     job = job_of(Falling(), 2, ps=1 + REGIONS, backend="threads")
     job.scheme = shaped(job.scheme, "linear", 100)

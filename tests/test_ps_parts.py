@@ -213,10 +213,10 @@ def test_a_snapshot_is_written_once_and_counts_when_all_its_slices_are_there(par
 
 def test_a_region_counts_its_messages_and_has_news_when_it_may_send_or_merge():
     """Of two workers, 1 and 3, with a message up after each two, and its reply merged after one more."""
-    scheme = HALoS(moves_per_merge=2, merge_delay=1).but(servers_apart=True, sync=InRegions())
+    scheme = HALoS(moves_per_merge=2, merge_delay=1).but(sync=InRegions())
     graph = tf.Graph()
     with building(graph):
-        center = Center(scheme, [[3]], [HERE], 4, None)
+        center = Center(scheme, [[3]], [HERE], 4, None, servers_apart=True)
         journal = Journal(Transactions(HERE, 4, center.version), waits=False)
         region = Region(1, HERE, center, journal, tf.identity)
         center.scheme_at = lambda messages: SimpleNamespace(at=messages)

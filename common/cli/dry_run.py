@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ..contract.kept import kept
 from ..contract.scheme import Scheme
+from ..contract.two_levels import two_levels
 from ..data.dataset import leaves
 from ..kernels import set_here
 from ..lazy import tf
@@ -49,7 +50,7 @@ def sizes(job: Job, model: Any) -> dict[str, Any]:
     up, down = job.traffic(flat).moved(rounds[0].kinds())
     own = (scheme.local_variables, job.codec.local_variables)  # the second: errors of messages
     worker = 3 * vector + sum(_bytes_of(variables, flat.size) for variables in own)
-    server = vector + _bytes_of(lambda center: _of_server(scheme, center, workers), flat.size)
+    server = vector + _bytes_of(lambda center: _of_server(two_levels(scheme), center, workers), flat.size)
     return {
         "algorithm": scheme.name,
         "backend": job.cluster.backend,

@@ -49,6 +49,7 @@ from .optimizers import (
     take,
     top_k,
 )
+from .regions import Regions
 from .rounding import DCT, BFloat16, Compressor, Int8
 from .rounds import Kind, Rounds
 from .scheme import Scheme
@@ -87,6 +88,7 @@ __all__ = [
     "PulledCenter",
     "Quorum",
     "Rate",
+    "Regions",
     "Rounds",
     "ScaledSigns",
     "Scheme",

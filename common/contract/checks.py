@@ -41,6 +41,11 @@ OF_KINDS = (
 OF_EACH = "is no longer there: return such variables from global_variables, as in "
 REMOVED = {
     **dict.fromkeys(("worker_rows", "worker_numbers"), f'{OF_EACH}{{"rows": EachWorker(0 * center)}}'),
+    **dict.fromkeys(
+        ("up", "down", "region_variables", "servers_apart"),
+        "is no longer there: return the rules of the global server as a scheme, as in regions = Regions(number=2, "
+        "every=4, delay=0, above=GlobalServer())",
+    ),
     "keeps_pulled_centers": f'{OF_EACH}{{"pulled_center": PulledCenter()}}',
     **dict.fromkeys(("events", "sent_as_floats", "sends_in_turn"), OF_KINDS),
     "exchange_first": "is no longer there: keep the point of the last step in a local variable, return it from message,"

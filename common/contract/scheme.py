@@ -31,6 +31,7 @@ from ..sync.asynchronous import Async
 from ..sync.store import Event
 from ..sync.synchronization import Synchronization
 from .hyperparameters import check_fields, declared, rates_of
+from .regions import Regions
 from .rounds import USUAL, Kind, Rounds
 from .views import Server, Tensor, Worker
 
@@ -207,29 +208,9 @@ class Scheme(CheckedCall):
     default_devices_per_worker: ClassVar[int] = 1  # devices that share a worker's batches, unless the user sets them
 
     @property
-    def regions(self) -> tuple[int, int, int] | None:
-        """Servers of regions, below a global one: their number R, and two counts of messages of a region's workers.
-
-        Worker k is in region k mod R. After the first count since its last merge, a region sends to the global server,
-        whose model is the center. It merges the reply after the second count of further messages, or later, when the
-        reply is there. Such a scheme has the rules `up` and `down`, and `region_variables`. One of these is called
-        `transit` [R, P]: it holds the region's message until `up`, and the reply from `up` to `down`. Default: None,
-        the center alone.
-        """
+    def regions(self) -> Regions | None:
+        """Servers of regions, below a global one. Default: None, the global one alone."""
         return None
-
-    region_variables: ClassVar[tuple[str, ...]] = ()  # global variables [R, ...] with a row for each server of a region
-    # Each regional server, and the global one, is at a place of its own: `up` and `down` are called when its messages
-    # arrive, and not by `server_update`. Set by the engine, see `regions`.
-    servers_apart: ClassVar[bool] = False
-
-    def up(self, server: Server) -> None:
-        """Merge the message of the region of `server.sender` into the global model, of a scheme with `regions`."""
-        raise NotImplementedError(f"{type(self).__name__} has no regions")
-
-    def down(self, server: Server) -> None:
-        """Merge the reply to that message into the model of the region of `server.sender`."""
-        raise NotImplementedError(f"{type(self).__name__} has no regions")
 
     # The engine's part.
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from ..contract.scheme import Scheme
 from ..contract.seen import of_slices
+from ..contract.two_levels import two_levels
 from ..messages.codec import Codec
 from ..messages.cut import joined, with_times, without_times
 from ..messages.encoder import Encoder
@@ -39,6 +40,7 @@ class Center:
         holder: the device of the worker that has the whole center, if one does; versions are on the first of `devices`.
         shapes: shapes of the model's variables.
         without_decay: positions of those that weight decay leaves as they are.
+        servers_apart: see `two_levels`.
 
     Attributes:
         ps_devices: the given devices, one for each ps task.
@@ -71,9 +73,11 @@ class Center:
         holder: str | None = None,
         shapes: Sequence[tuple[int, ...]] = (),
         without_decay: Collection[int] = (),
+        servers_apart: bool = False,
     ):
         self.ps_devices, self.client = list(devices), client or Client(Transport(), devices[0])
-        self.scheme, self.codec, self.transport = scheme, codec or scheme.codec, self.client.transport
+        self.scheme: Any = two_levels(scheme, servers_apart)
+        self.codec, self.transport = codec or scheme.codec, self.client.transport
         self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
         self.sizes, self.shapes, self.scheduled = [size for own in sizes for size in own], shapes, scheme.scheduled
         self.device, self.replies_center = devices[0], True  # the device of the versions
@@ -284,11 +288,11 @@ class Center:
         return reply
 
     def between_servers(self, rule: str, part: Slice, region: WorkerSlot) -> None:
-        """Apply the scheme's rule `up` or `down` to one slice, see `Scheme.regions`."""
+        """Apply the scheme's rule `up` or `down` to one slice, see `two_levels`."""
         seen = part.seen_by(region, part.no_message.scalars, completes=False)
         getattr(self.scheme_at(self.read_version()), rule)(seen)
 
-    def scheme_at(self, version: Any) -> Scheme:
+    def scheme_at(self, version: Any) -> Any:
         """Return the scheme with its schedules at a version: in local steps of the average worker, as on workers."""
         if not self.scheduled:
             return self.scheme

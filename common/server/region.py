@@ -4,8 +4,8 @@ Each server has a lock of its own, and none is held during a transfer, so no wor
 
     a worker's message      travels to the region; under its lock: record, `server_update`; the reply travels back
     `up`                    the region's message and record travel to the first ps; under the lock of the first ps:
-                            append the record, record `up`, `Scheme.up`; the reply travels back, and is kept
-    `down`                  under the region's lock: record `down`, `Scheme.down`
+                            append the record, record `up`, `up`; the reply travels back, and is kept
+    `down`                  under the region's lock: record `down`, `down`
 
 The evaluator calls `Region.serve` for the last two, again and again (`tasks.uplinks`). The record of the run is on the
 first ps, and the events of a region arrive there in their order, before the `up` that needs them. So the record has an
@@ -21,7 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..contract.scheme import Scheme
+from ..contract.regions import Regions
 from ..contract.views import Server
 from ..messages.cut import TIMES
 from ..messages.message import returned, sent_by
@@ -85,7 +85,7 @@ class Region:
         self.number, self.device, self.scheme, self.share = number, device, center.scheme, share
         self.center, self.journal, self.transactions = center, journal, journal.transactions
         (self.part,) = center.slices
-        self.count, self.moves, self.delay = self.scheme.regions or (0, 0, 0)
+        self.regions: Regions = self.scheme.regions
         self.channel = copy.copy(center)  # receives messages and sends replies as the center does
         self.channel.slices = [SimpleNamespace(index=0, device=device)]  # pyright: ignore[reportAttributeAccessIssue]
         zero = tf.constant(0, tf.int64)
@@ -130,7 +130,7 @@ class Region:
                 reply = self._merge(slot, arrived, staleness)
             before.write(self.messages.assign_add(1))
             since = self.since.assign_add(1)
-            due = tf.equal(since, self.moves) | tf.equal(since, self.moves + self.delay)
+            due = tf.equal(since, self.regions.every) | tf.equal(since, self.regions.every + self.regions.delay)
             self.news.enqueue_many([tf.ones([tf.cast(due, tf.int32)], tf.bool)])
             # Copy the reply under the lock, as `Async.exchange` does.
             reply = self.share(reply)
@@ -143,9 +143,9 @@ class Region:
         reply = self._scheme().server_update(view, message.vector, tf.cast(staleness, tf.float32))
         return tf.convert_to_tensor(returned(self.scheme.name, "server_update", reply))
 
-    def _scheme(self) -> Scheme:
+    def _scheme(self) -> Any:
         """Return the scheme with its schedules at this time, about: the region knows no version of the center."""
-        return self.center.scheme_at(self.messages.read_value() * self.count)
+        return self.center.scheme_at(self.messages.read_value() * self.regions.number)
 
     def close(self) -> Any:
         """Refuse all messages from now on; returns the operation."""
@@ -172,7 +172,7 @@ class Region:
         with holding(self.mutex, self.device, [news]), tf.device(self.device):
             self.news.dequeue_many(self.news.size())
             self._merge_reply()
-            sends = (self.since >= self.moves) & ~self.answered.read_value()
+            sends = (self.since >= self.regions.every) & ~self.answered.read_value()
             rows = self.rows.dequeue_many(self.rows.size())
             message = self.own["transit"].read_value()[: size * tf.cast(sends, tf.int32)]
         with tf.device(self.device):
@@ -216,7 +216,7 @@ class Region:
             self.since.assign(tf.constant(0, tf.int64))
             self.answered.assign(False)
 
-        when(self.answered.read_value() & (self.since >= self.moves + self.delay), merge)
+        when(self.answered.read_value() & (self.since >= self.regions.every + self.regions.delay), merge)
 
     def _view(self, given: Mapping[str, Any], variables: Mapping[str, Any]) -> RegionView:
         known = {"num_workers": self.center.num_workers, "completes": tf.constant(True), **self.part.known}

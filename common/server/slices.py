@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from ..contract.checks import check_variables
 from ..contract.kept import first_kept
-from ..contract.scheme import Scheme
 from ..contract.seen import server_view
 from ..errors import UserError
 from ..messages.cut import COPIES
@@ -25,7 +24,7 @@ class Slice(SimpleNamespace):
     """A slice of the center on one ps task. Besides these attributes, it has the synchronization rule's variables.
 
     Args:
-        scheme: the algorithm.
+        scheme: the algorithm, see `contract.two_levels`.
         index: number of the slice.
         device: device of the ps task, the current one.
         initial: initial value of the center, [n].
@@ -54,7 +53,7 @@ class Slice(SimpleNamespace):
 
     def __init__(
         self,
-        scheme: Scheme,
+        scheme: Any,
         index: int,
         device: str,
         initial: Any,
@@ -78,7 +77,7 @@ class Slice(SimpleNamespace):
         def variables(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
             return {name: tf.Variable(value, name=f"{prefix}{name}_{self.index}") for name, value in values.items()}
 
-        apart = scheme.region_variables if scheme.sync.in_regions else ()
+        apart = [*scheme.of_region(self.initial)] if scheme.sync.in_regions else ()
         self.of_regions = {name: own.pop(name) for name in apart}
         self.own = variables(OWN, own)
         self.rows = variables(OWN, {name: of_each(row) for name, row in rows.items()})

@@ -148,6 +148,7 @@ class TaskGraph:
             holder=None if job.ps else _devices(job, CHIEF)[0],
             shapes=self.model.shapes,
             without_decay=self.model.without_decay,
+            servers_apart=job.servers_apart,
         )
         return ParameterServer(
             center,

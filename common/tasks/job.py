@@ -155,12 +155,17 @@ class Job:
 
     def slices(self, size: int) -> list[int]:
         """Return the sizes of the slices of a vector of `size` on the ps tasks."""
-        return even_sizes(size, 1 if self.scheme.servers_apart else self.ps or 1)
+        return even_sizes(size, 1 if self.servers_apart else self.ps or 1)
 
     @property
     def regions(self) -> int:
         """Number of regions whose servers have ps tasks of their own, after that of the global server; 0 for none."""
         return self.ps - 1 if self.scheme.sync.in_regions else 0
+
+    @property
+    def servers_apart(self) -> bool:
+        """True if each server of a region, and the global one, is at a place of its own."""
+        return bool(self.scheme.regions) and (self.cluster.simulated is not None or self.scheme.sync.in_regions)
 
     def traffic(self, model: Any) -> Traffic:
         """Return the bytes that events move, for a model (a `FlatModel`)."""
@@ -300,11 +305,9 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         raise UserError("a run without a parameter server cannot be stopped early: it does all its steps")
     if (scheme.sync.gossips or scheme.takes_means) and options.schedule:
         raise UserError(f"{scheme.name} cannot follow a schedule, as its workers meet within a round: leave it out")
-    if scheme.regions and cluster.simulated is not None:
-        scheme = scheme.but(servers_apart=True)
-    elif scheme.regions and cluster.ps == 1 + scheme.regions[0]:
-        _check_regions(scheme, scheme.regions[0], cluster.workers, options)
-        scheme = scheme.but(servers_apart=True, sync=InRegions())
+    if scheme.regions and cluster.simulated is None and cluster.ps == 1 + scheme.regions.number:
+        _check_regions(scheme, scheme.regions.number, cluster.workers, options)
+        scheme = scheme.but(sync=InRegions())
     if scheme.sync.in_pairs:
         why = f"{scheme.name} has no time at which all its workers stand still, leave out a round or have made as many"
         defaults = {"checkpoint_seconds": None, "checkpoint_steps": None, "on_nan": "stop", "ema_decay": None}
@@ -358,11 +361,10 @@ def _check_regions(scheme: Scheme, regions: int, workers: int, options: RunOptio
     """Raise `UserError` for what servers of regions on ps tasks of their own cannot do."""
     _, rows, numbers, pulled = kept_by(scheme)
     plain = scheme.events == {"exchange"} and scheme.sync == Async()
-    if rows or numbers or pulled or not plain or scheme.sparse or "transit" not in scheme.region_variables:
+    if rows or numbers or pulled or not plain or scheme.sparse:
         raise UserError(
             f"{scheme.name}: servers of regions with a ps task each need asynchronous exchanges, each of which counts, "
-            "a variable transit among region_variables, and nothing that is kept for each worker: choose another "
-            f"number of ps tasks. Received: ps={1 + regions}"
+            f"and nothing that is kept for each worker: choose another number of ps tasks. Received: ps={1 + regions}"
         )
     if workers < regions:
         raise UserError(f"each of {regions} regions needs a worker. Received: workers={workers}")
@@ -441,7 +443,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         "backend": cluster.backend,
         "workers": cluster.workers,
         "ps": job.ps,
-        **({"servers_apart": True} if job.scheme.servers_apart else {}),
+        **({"servers_apart": True} if job.servers_apart else {}),
         "isolation": cluster.isolation,
         **({} if cluster.simulated is None else {"platform": cluster.simulated.described()}),
         "dataset": dataset,

@@ -254,6 +254,7 @@ class Executor:
                 round_steps=job.plan.round_steps,
                 shapes=model.shapes,
                 without_decay=model.without_decay,
+                servers_apart=job.servers_apart,
             )
             (self.part,), (center,) = self.center.slices, self.center.initial
             state = tf.compat.v1.placeholder(tf.float32, [model.state_size], name="initial_state")

@@ -27,7 +27,7 @@ from .sizes import Sizes
 def check_regions(scheme: Scheme, machines: Machines, workers: int) -> None:
     """Raise `UserError` if a server of a region has workers in several regions of the machines."""
     assert scheme.regions is not None  # noqa: S101
-    servers, places = scheme.regions[0], machines.region_of(workers)
+    servers, places = scheme.regions.number, machines.region_of(workers)
     if any(place != places[k % servers] for k, place in enumerate(places)):
         raise UserError(
             f"{scheme.name}: worker k belongs to region k modulo {servers}, but the machines place the workers of a "
@@ -38,7 +38,7 @@ def check_regions(scheme: Scheme, machines: Machines, workers: int) -> None:
 
 def numbers_of(scheme: Scheme, workers: int) -> int:
     """Return how many numbers the events of a run have: those of workers, of the ps, and of messages of regions."""
-    return workers + 1 + (2 * scheme.regions[0] if scheme.regions else 0)
+    return workers + 1 + (2 * scheme.regions.number if scheme.regions else 0)
 
 
 class Regional:
@@ -88,9 +88,9 @@ class Regional:
         self.first = server.workers + 1  # the number of the message of region 0
         self.links: SharedLinks | None = None
         self.holds: dict[int, int] = {}
-        if server.scheme.regions is None:
+        if (regions := server.scheme.regions) is None:
             return
-        self.servers, self.moves, self.delay = server.scheme.regions
+        self.servers, self.moves, self.delay = regions.number, regions.every, regions.delay
         self.inside, self.arrive = copy.copy(machines), self._arrive
         queue.on(ARRIVE, self._arrive)
         queue.on(HELD, self.serve)
