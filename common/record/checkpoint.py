@@ -44,6 +44,14 @@ class Damaged(UserError):
     """A checkpoint that differs from what was written."""
 
 
+# The variables of `halos` under the names that they had before, all of which such a checkpoint has.
+FORMER = {
+    **{f"scheme.{name}": f"scheme.global_{name}" for name in ("velocity", "buffer", "count")},
+    **{"scheme.velocities": "scheme.server_velocity", "scheme.buffers": "scheme.server_buffer"},
+    **{"scheme.counts": "scheme.server_count", "scheme.merged": "scheme.client_merged"},
+}
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """The global state of a run at one version of the center."""
@@ -258,7 +266,8 @@ def read(path: Path, names: Collection[str] = ()) -> Checkpoint:
                 )
             file.seek(0)
             saved = stored_arrays(file, TYPES, names)
-            checkpoint = Checkpoint({name: saved[name] for name in names or saved}, about)
+            former = FORMER if FORMER.keys() <= {*saved} else {}
+            checkpoint = Checkpoint({former.get(name, name): saved[name] for name in names or saved}, about)
         rounds = checkpoint.arrays["rounds_applied"]
         if checkpoint.version != int(path.name) or rounds.min() < 0 or checkpoint.events < 0:
             raise Damaged(f"the checkpoint {path} cannot be read: it is of version {checkpoint.version}")
