@@ -56,8 +56,11 @@ def write_pages(app: Sphinx) -> None:
 
 
 def write_entry(app: Sphinx, exception: Exception | None) -> None:
-    """Let the folder itself lead to the first page."""
+    """Let the folder itself lead to the first page, and list all pages for programs."""
+    from distsgd.benchmarks.site_index import site_index
+
     if app.builder.name == "html" and exception is None:
+        (Path(app.outdir) / "llms.txt").write_text(site_index(CHECKOUT / "docs"))
         target = f"{root_doc}.html"
         text = f'<!doctype html><meta http-equiv="refresh" content="0; url={target}"><a href="{target}">distsgd</a>\n'
         (Path(app.outdir) / "index.html").write_text(text)

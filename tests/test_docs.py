@@ -4,11 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from distsgd.algorithms import SCHEMES
+from distsgd.benchmarks.site_index import site_index
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Code in backticks that looks like a file of the checkout; what a run leaves behind is not one.
 FILE = re.compile(r"`((?:algorithms|benchmarks|common|deploy|docs|simulator|tests)/[\w/.-]*)`")
 
@@ -73,10 +75,27 @@ def test_what_does_not_go_together_is_refused_in_one_line(command, run_main):
 
 
 def test_the_page_on_python_has_the_inner_optimizer_of_every_algorithm():
-    from distsgd.algorithms import SCHEMES
-
     text = (ROOT / "docs" / "python.md").read_text().split("It is `sgd` by default in ")[1].split(". The other ")[0]
     named = zip(("sgd", "adamw"), text.split("`adamw` in "), strict=True)
     found = {name: default for default, names in named for name in re.findall(r"`(\w+)`", names)}
     has = {name: getattr(scheme, "inner_optimizer", None) for name, scheme in SCHEMES.items()}
     assert found == {name: default for name, default in has.items() if default}
+
+
+def test_the_index_for_programs_has_a_sentence_for_every_page_and_algorithm():
+    found = re.findall(
+        r"^- \[[^]]+\]\(docs/(?:algorithms/)?(\S+)\.html\): `?\w.{15,}", site_index(ROOT / "docs"), re.MULTILINE
+    )
+    assert {*found} == {*SCHEMES, *(page.stem for page in (ROOT / "docs").glob("*.md"))}
+
+
+def test_the_steps_of_the_workflows_are_commands_of_this_checkout():
+    """All but the actions and the upload, so that each can be run locally."""
+    files = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    jobs = [job for file in files for job in yaml.safe_load(file.read_text())["jobs"].values()]
+    commands = [step["run"] for job in jobs for step in job["steps"] if "run" in step and "twine" not in step["run"]]
+    assert len(files) == 3
+    assert all(job["timeout-minutes"] for job in jobs)
+    assert all(command.startswith(("bash run.sh ", ".ci/run")) for command in commands)
+    text = (ROOT / "docs" / "releasing.md").read_text()
+    assert not [command for command in commands if command not in text and command != "bash run.sh list"]
