@@ -35,19 +35,8 @@ time by which equal workers are apart is one of the machines, not of the algorit
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import (
-    Delay,
-    EachWorker,
-    Fraction,
-    Natural,
-    NotNegative,
-    Period,
-    Quorum,
-    Rate,
-    Rounds,
-    Scheme,
-    tf,
-)
+from ..common.contract import EachWorker, Quorum, Rounds, Scheme, tf
+from ..common.contract.hyperparameters import Delay, Fraction, Natural, NotNegative, Period, Rate
 from ..common.contract.inner import InnerOptimizer, inner
 
 

@@ -37,18 +37,8 @@ Defaults: the authors' rates and momenta. They have K = 32 and H = 8; here K = 4
 from dataclasses import dataclass
 from typing import Any
 
-from ..common.contract import (
-    Count,
-    Fraction,
-    InnerOptimizer,
-    Natural,
-    Period,
-    Rate,
-    Regions,
-    Scheme,
-    delayed_step,
-    inner,
-)
+from ..common.contract import Count, Fraction, Natural, Period, Rate, Regions, Scheme, delayed_step
+from ..common.contract.inner import InnerOptimizer, inner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +131,5 @@ def _delayed(center):
 
 def _step(server, message, rate, momentum, size):
     state = server.center, server.velocity, server.buffer, server.count
-    delayed_step(
-        state, message, rate=size * rate, momentum=momentum, size=size
-    )  # the authors divide the momentum alone
+    how = {"rate": size * rate, "momentum": momentum, "size": size}  # the authors divide the momentum alone by N
+    delayed_step(state, message, **how)
