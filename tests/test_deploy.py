@@ -67,6 +67,66 @@ def test_every_pod_of_the_kubernetes_objects_finds_its_role_and_its_name():
     ]
 
 
+def printed(run_main, *words):
+    code, out, _ = run_main("deploy", *words)
+    assert code == 0
+    return out
+
+
+def test_deploy_prints_the_objects_of_the_folder_and_those_of_other_numbers_and_algorithms(run_main):
+    assert list(yaml.safe_load_all(printed(run_main, "kubernetes"))) == objects("kubernetes.yaml")
+    text = printed(run_main, "kubernetes", "--workers", "5", "--algorithm", "ddp", "--image", "mine:1")
+    found = {item["kind"]: item for item in yaml.safe_load_all(text)}
+    assert "StatefulSet" not in found
+    hosts = found["ConfigMap"]["data"]
+    for item in found.values():
+        kubernetes_validate.validate(item, KUBERNETES, strict=True)
+    tasks = [role(arguments(found["Job"]["spec"]["template"], hosts | {"TASK_INDEX": str(k)})) for k in range(5)]
+    assert [str(task) for task in tasks] == [f"worker-{k}" for k in range(5)]
+    assert len(tasks[0].addresses.worker) == found["Job"]["spec"]["completions"] == 5
+    assert found["Job"]["spec"]["template"]["spec"]["containers"][0]["image"] == "mine:1"
+
+
+def test_deploy_starts_a_script_with_its_packages(run_main, tmp_path):
+    script = tmp_path / "my_train.py"
+    script.write_text("import distsgd\n")
+    (tmp_path / "requirements.txt").write_text("torch\npandas>=2  # tables\n")
+    text = printed(run_main, "kubernetes", "--workers", "4", "--ps", "2", "--script", str(script))
+    assert "#   RUN pip install --no-cache-dir torch 'pandas>=2'" in text
+    for item in yaml.safe_load_all(text):
+        kubernetes_validate.validate(item, KUBERNETES, strict=True)
+        if item["kind"] in ("StatefulSet", "Job"):
+            (container,) = item["spec"]["template"]["spec"]["containers"]
+            assert container["image"] == "distsgd-my-train"
+            assert (container["args"][0], container["args"][-1]) == ("launch", "/work/my_train.py")
+            assert item["spec"].get("replicas", item["spec"].get("completions")) in (2, 4)
+    batch = printed(run_main, "slurm", "--workers", "4", "--ps", "2", "--script", str(script), "--packages", "jax")
+    assert "#SBATCH --ntasks=6\n" in batch
+    assert "bash run.sh pip install jax\n" in batch
+    assert f'bash run.sh launch --ps 2 --cluster slurm --run-dir "runs/slurm-$SLURM_JOB_ID" {script} "$@"' in batch
+    subprocess.run(["bash", "-n"], input=batch, text=True, check=True, timeout=60)
+    lines = printed(run_main, "hosts", "--workers", "2", "--hosts", "h0,h1", "--script", str(script)).splitlines()
+    assert lines[1::2] == ["# ps 0, on h0", "# worker 0, on h1", "# worker 1, on h0"]
+    assert all("--ps_hosts=h0:2222 --worker_hosts=h1:2222,h0:2223" in line for line in lines[2::2])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["foo"], "system must be one of kubernetes, slurm, hosts. Received: 'foo'"),
+        (["slurm", "--algorithm", "serial"], "serial is one process: it needs no other machines"),
+        (["slurm", "--script", "absent.py"], "there is no script of this name. Received: absent.py"),
+        (["hosts"], "deploy hosts needs the machines: --hosts h0,h1,h2"),
+        (["kubernetes", "--hosts", "a"], "hosts are for deploy hosts: kubernetes chooses the machines"),
+        (["kubernetes", "--workers", "0"], "workers must be"),
+    ],
+)
+def test_deploy_refuses_what_it_cannot_print(words, message, run_main):
+    code, out, error = run_main("deploy", *words)
+    assert (code, out, error.count("\n")) == (2, "", 1)
+    assert message in error
+
+
 def test_a_killed_pod_is_restarted_and_a_failed_run_is_not():
     ours = {kind.exit_code for kind in (DistsgdError, *KINDS.values())}
     killed = {128 + signal.SIGKILL, 128 + signal.SIGTERM}

@@ -34,6 +34,7 @@ GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("<algorithm> --model file.py:build", "train your own model; --data file.py:load reads your own data"),
         ("--import file.py ...", "use an algorithm or a codec of your own with any command"),
         ("launch my_script.py", "train in a script's own loop, with distsgd.join: --workers 4"),
+        ("deploy kubernetes --workers 8", "print what starts a run on several machines: or deploy slurm, deploy hosts"),
         ("train --config <file>", "train with the settings of a file: config.json of a run, or TOML"),
         ("sweep <a>,<b>", "train with several algorithms, values and seeds: --seeds 3 --table latex"),
         ("pip install <package>", "install a package of your own into the environment that runs use"),
@@ -94,6 +95,7 @@ MEASUREMENTS: dict[str, tuple[tuple[str, str], ...]] = {
 # The functions of the commands, as module:function of this package, or as a module of `benchmarks`.
 COMMANDS = {
     "launch": "launching:main",
+    "deploy": "deploy:main",
     "train": "train:train_by_file",
     "sweep": "sweep:main",
     "pip": ".packages:pip",
