@@ -52,6 +52,7 @@ def write_pages(folder: Path) -> None:
         sections = [
             f"# {name}",
             f"{kind.idea}. *{timing(kind)}*",
+            *other_names(kind),
             f"From {kind.paper}. [Source](../../algorithms/{name}.py) · `from distsgd import {kind.__name__}` · "
             f"`bash run.sh explain {name}`",
             *described(kind),
@@ -83,6 +84,17 @@ def read_results(name: str) -> dict[str, Any]:
 
 def _section(title: str, text: str) -> list[str]:
     return [f"## {title}", text] if text else []
+
+
+def other_names(kind: type[Scheme]) -> Iterator[str]:
+    """Yield the line with the other names of an algorithm, which a search of the site finds, and with its equal."""
+    names = [text.partition(" ") for text in vars(kind).get("aliases", ())]
+    if names:
+        said = ", ".join(f"`{name}`" + f" (`{options}`)" * bool(options) for name, _, options in names)
+        yield f"Also called {said}."
+    if equal := vars(kind).get("equals", ""):
+        command, comma, condition = equal.partition(",")
+        yield f"It is `{command}`{comma}{condition}."
 
 
 def described(kind: type[Scheme]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from latex2mathml.converter import convert
 
 from distsgd.algorithms import SCHEMES
 from distsgd.benchmarks import algorithm_pages, algorithm_pictures, equations
+from distsgd.common.cli.catalogue import aliases
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,15 @@ def test_each_algorithm_has_equations_that_render_and_says_when_to_use_it(kind):
     assert not [each for each in found if set(each) & {*equations.SIGNS, *equations.GREEK, *"√₀²"}]
     assert "**Use.** " in text
     assert "**Reference.** " in text
+
+
+def test_the_page_of_an_algorithm_has_its_other_names():
+    found = {name: " ".join(algorithm_pages.other_names(kind)) for name, kind in SCHEMES.items()}
+    assert found["local_sgd"] == "Also called `fedavg`."
+    assert "`ddp` (`--buckets 4`)" in found["all_reduce"]
+    assert found["ringmaster"].startswith("It is `")
+    text = " ".join(found.values())
+    assert not [name for name in aliases() if f"`{name}`" not in text]
 
 
 def test_each_algorithm_has_an_exercise_with_an_answer():
