@@ -72,8 +72,8 @@ class Options:
     workers: int = 2
     """Number of worker tasks."""
     ps: int = 1
-    """Number of parameter server tasks; each holds an equal slice of the center. But of halos with R regions and R + 1
-    tasks, the first is the global server, and each other one that of a region."""
+    """Number of parameter server tasks; each holds an equal slice of the center. With halos, R regions and R + 1 tasks
+    are a global server, then a server for each region."""
     dataset: str | None = None
     """Data set: digits (the default; a simulation generates data), synthetic, mnist1d, text, mnist, fashion_mnist,
     cifar10, sparse or libsvm; or a problem of theory: quadratic, least_squares or logistic. With options of its own as

@@ -264,7 +264,7 @@ def add(section: Any, option: Option, help: str) -> None:
     if kind is bool:
         # A flag inverts its default.
         if default:
-            flag, options["help"] = "--no-" + flag[2:], "Not: " + help
+            flag, options["help"] = "--no-" + flag[2:], f"Do not {help[:1].lower()}{help[1:]}"
         section.add_argument(flag, action="store_false" if default else "store_true", **options)
         return
     origin, parts = typing.get_origin(kind), typing.get_args(kind)

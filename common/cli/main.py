@@ -29,7 +29,7 @@ from .catalogue import aliases, known_names, meant_by
 # The commands, as the overview shows them: usage and meaning.
 GROUPS: dict[str, tuple[tuple[str, str], ...]] = {
     "Train": (
-        ("<algorithm>", "train: by default 1 ps + 2 workers on the digits data"),
+        ("<algorithm>", "train with it: two workers and a parameter server (ps), on handwritten digits"),
         ("<algorithm> --help", "show its hyperparameters and the usual options (--help-all: all of them)"),
         ("<algorithm> --model file.py:build", "train your own model; --data file.py:load reads your own data"),
         ("--import file.py ...", "use an algorithm or a codec of your own with any command"),

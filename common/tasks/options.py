@@ -84,8 +84,8 @@ class Recovery(CheckedCall):
     max_restarts: Count = 0
     """Maximum number of restarts of killed tasks, all tasks together."""
     min_workers: Natural | None = None
-    """Number of workers with which the run continues if the others do not come back; the default is all. Without a ps
-    of `d_psgd`, `sgp`, `noloco` and `gasloc` alone."""
+    """Number of workers with which the run continues if the others do not come back; the default is all. Of the
+    algorithms without a ps, `d_psgd`, `sgp`, `noloco` and `gasloc` can continue so."""
     stop_signals: str | None = None
     """Signals that end the run as SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1 do, with its center and a checkpoint, as
     in USR2 or USR2,XCPU: those that a scheduler sends before it ends a job."""
@@ -151,11 +151,11 @@ class RunOptions:
     """Variables that the weight decay of the algorithm or of its inner optimizer leaves as they are: texts that occur
     in their paths, as in bias,gamma,beta. Variables on which the loss does not depend are left out in any case."""
     participation: Share | None = None
-    """Share of the clients that take part in a round, as in 0.1: the data belong to workers/0.1 clients, and in each
-    round each worker trains on the shard of another one, by a seeded draw (synchronous algorithms)."""
+    """Share of the clients that take part in a round, as in 0.1. The data belong to workers/0.1 clients, and a seeded
+    draw gives each worker the shard of another client in each round. For synchronous algorithms."""
     hostile: str | None = None
-    """Attack on the run, as in sign-flip:2: the last 2 workers multiply their gradients by -1; by 1e30 with huge, or by
-    inf or nan."""
+    """Attack on the run, as in sign-flip:2: the last 2 workers multiply their gradients by -1. huge:2 multiplies them
+    by 1e30, inf:2 by infinity, and nan:2 by NaN."""
     ema_decay: Fraction | None = None
     """Evaluate an exponential moving average of the center, with this decay, instead of the center."""
     codec: str = "float32"
@@ -176,8 +176,8 @@ class RunOptions:
     """Let GPUs round the factors of matrix products and convolutions to TF32, 10 bits of mantissa in place of 23, as
     TensorFlow does where the card can; replay allows for it."""
     probe: bool = True
-    """Measure the largest curvature of the loss before the run, and warn of a learning rate that is too large for
-    it."""
+    """Measure the largest curvature of the loss before the run, from which a warning of too large a learning rate
+    comes."""
     stop_at_version: Natural | None = None
     """End the run after this number of updates of the center; a few more may be applied meanwhile."""
     stop_at_accuracy: Fraction | None = None
