@@ -129,7 +129,7 @@ def test_no_link_carries_more_than_its_rate(links, monkeypatch):
         if not scheme.sync.exchanges:
             continue
         schedule, _, traffic, *_ = seen[-1]
-        found = Carried(schedule, scheme, traffic, regions, 1 + (scheme.regions or (0,))[0])
+        found = Carried(schedule, scheme, traffic, regions, 1 + (scheme.regions.number if scheme.regions else 0))
         seconds = schedule.trace["microseconds"].max() / 1e6
         rates = np.array([rate for _, rate in machines.regions])
         for carried, rate in (

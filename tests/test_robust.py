@@ -105,7 +105,7 @@ class Heavy(TrimmedMean):
         return worker.gradient, {"steps": worker.gradient[0]}
 
     def global_variables(self, center):
-        return {"seen": 0 * center}
+        return {**super().global_variables(center), "seen": 0 * center}
 
     def server_update(self, server, message, staleness):
         server.seen.assign(0 * server.seen + server.sent.steps)
