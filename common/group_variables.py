@@ -110,20 +110,21 @@ class GlobalVariables:
     def __init__(self, scheme: Scheme, center: Any, of_part: Mapping[str, Any], workers: int, variable: Callable):
         self.scheme, self.workers, self.center, self.of_part = scheme, workers, center, of_part
         initial = center.read_value()
-        own, rows, numbers, pulled = kept(scheme.global_variables, initial)
+        own, rows, numbers, self.pulled_names = kept(scheme.global_variables, initial)
         self.own = {name: variable(value, name) for name, value in own.items()}
-        each = {**rows, **{name: float(number) for name, number in numbers.items()}}
+        each = {**rows, **numbers}
         self.of_workers = {name: variable(tf.stack([value] * workers), name) for name, value in each.items()}
-        # The center that each worker pulled last, by its name for the scheme.
-        self.pulled = {pulled: variable(tf.stack([initial] * workers), pulled)} if pulled else {}
+        self.pulled: Any = None  # the center that each worker pulled last
+        if self.pulled_names:
+            self.pulled = variable(tf.stack([initial] * workers), "pulled_center")
         self.set = Message(variable(tf.zeros_like(initial), "set"), ())  # sum of the messages of a set
         if scheme.scalars:
             self.set = Message(self.set.vector, variable(tf.zeros([len(scheme.scalars)]), "set_scalars"))
 
     def note_pull(self, k: Any) -> None:
         """Note that worker k pulls the present center."""
-        for centers in self.pulled.values():
-            Row(centers, k).assign(self.center.read_value())
+        if self.pulled is not None:
+            Row(self.pulled, k).assign(self.center.read_value())
 
     def call(self, rule: Callable[..., Any], message: Message, now: Now, k: Any) -> Tensor:
         """Call `server_update` or `weighted` of the scheme for a message of worker k, or with k=None for a mean.
@@ -132,7 +133,8 @@ class GlobalVariables:
         """
         given = {"num_workers": self.workers, "sender": k, "completes": tf.equal(now.completes, 1)}
         sent = sent_by(self.scheme.scalars, message.scalars)
-        server = server_view(self.of_part, self.center, self.own, self.of_workers, self.pulled, sent=sent, **given)
+        pulled = dict.fromkeys(self.pulled_names, self.pulled)
+        server = server_view(self.of_part, self.center, self.own, self.of_workers, pulled, sent=sent, **given)
         staleness = tf.cast(0 if k is None else now.staleness, tf.float32)
         made = rule(server, message.vector, staleness)
         return tf.convert_to_tensor(returned(self.scheme.name, rule.__name__, made))

@@ -22,6 +22,7 @@ from distsgd.common.contract import (
     EachWorker,
     Int8,
     Period,
+    PulledCenter,
     Rounds,
     Scheme,
     WithMemory,
@@ -164,6 +165,20 @@ class Numbered(SyncSGD):
         return {"count": EachWorker(np.zeros(4))}
 
 
+class Marked(SyncSGD):
+    name = "marked"
+
+    def local_variables(self, params):
+        return {"rows": EachWorker(0 * params)}
+
+
+class Unmade(SyncSGD):
+    name = "unmade"
+
+    def global_variables(self, center):
+        return {"rows": PulledCenter}
+
+
 @pytest.mark.parametrize(
     ("scheme", "ps", "message"),
     [
@@ -175,6 +190,8 @@ class Numbered(SyncSGD):
             2,
             r"numbered: count is kept for each worker: it must begin as a vector .*as a number.*Received: array\(",
         ),
+        (Marked(), 2, "marked: rows must be a value here; global_variables may return .*Received: EachWorker"),
+        (Unmade(), 2, "unmade: rows must be a value here.*Received: <class"),
     ],
 )
 def test_a_scheme_without_a_rule_or_a_name_is_refused(scheme, ps, message, tmp_path):

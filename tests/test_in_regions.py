@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 from resting import RestingHALoS
 
-from distsgd import Cluster, train
+from distsgd import Cluster, Group, train
 from distsgd.algorithms.halos import HALoS
 from distsgd.common.cli.flag_groups import Options, parse_flags
-from distsgd.common.contract import EachWorker, PulledCenter, Rate
+from distsgd.common.contract import EachWorker, PulledCenter, Rate, Scheme
 from distsgd.common.contract.rounds import USUAL
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.errors import Diverged, TaskLost, UserError, WaitTimeout
@@ -135,6 +135,63 @@ def test_a_scheme_whose_messages_need_more_than_a_region_has_is_refused(own):
     with pytest.raises(UserError, match="choose another number of ps tasks"):
         job_of(scheme, 2, ps=1 + REGIONS)
     job_of(HALoS(), 2, ps=1 + REGIONS)
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ((2, 4, 0), "return the servers of regions as regions = Regions"),
+        ({"above": HALoS}, "above must be a scheme"),
+        ({"above": Scheme()}, "has no server_update: write that of the global server"),
+        ({"every": 0}, "every must be at least 1. Received: every=0"),
+        ({"delay": -1}, "delay must be at least 0"),
+        ({"number": "2"}, "number must be a whole number"),
+    ],
+    ids=str,
+)
+def test_servers_of_regions_that_cannot_be_are_refused_in_one_line(declared, message):
+    class Other(HALoS):
+        @property
+        def regions(self):
+            return replace(super().regions, **declared) if isinstance(declared, dict) else declared
+
+    with pytest.raises(UserError, match=message) as refused:
+        Group(Other(), np.zeros(3), workers=2)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_region_may_keep_something_for_each_worker_and_the_global_server_for_each_region():
+    seen = {}
+
+    class Above(type(SCHEME.regions.above)):
+        def global_variables(self, center):
+            return {**super().global_variables(center), "moves": EachWorker(0.0)}
+
+        def server_update(self, server, message, staleness):
+            seen["of regions", int(server.sender)] = float(server.moves.assign_add(1.0))
+            return super().server_update(server, message, staleness)
+
+    class Counts(HALoS):
+        def global_variables(self, center):
+            return {**super().global_variables(center), "counts": EachWorker(0.0), "last": EachWorker(0 * center)}
+
+        def server_update(self, server, message, staleness):
+            seen["of workers", int(server.sender)] = float(server.counts.assign_add(1.0))
+            server.last.assign(message)
+            return super().server_update(server, message, staleness)
+
+        @property
+        def regions(self):
+            return replace(super().regions, above=Above(of=self))
+
+    own = asdict(SCHEME)
+    group, plain = (Group(kind(**own), np.ones(3), workers=4) for kind in (Counts, HALoS))
+    for i in range(48):
+        for each in (group, plain):
+            each.step(i % 4, np.full(3, 0.1))
+    np.testing.assert_array_equal(group.center, plain.center)
+    assert [seen["of workers", k] for k in range(4)] == [4.0] * 4
+    assert seen["of regions", 0] == seen["of regions", 1] >= 2
 
 
 def test_a_model_with_state_is_refused_before_the_run_starts(tmp_path):

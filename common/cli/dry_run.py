@@ -146,7 +146,7 @@ def step_seconds(job: Job, flat: FlatModel) -> tuple[float, float]:
 def _of_server(scheme: Scheme, center: Any, workers: int) -> dict[str, Any]:
     """Return the variables that a ps keeps for a scheme, besides the center, by name."""
     own, rows, numbers, pulled = kept(scheme.global_variables, center)
-    each = {**rows, **{name: float(number) for name, number in numbers.items()}, **({pulled: center} if pulled else {})}
+    each = {**rows, **numbers, **dict.fromkeys(pulled[:1], center)}
     return {**own, **{name: tf.stack([value] * workers) for name, value in each.items()}}
 
 

@@ -16,7 +16,8 @@ from ..record_format import EVENTS
 from ..sync.asynchronous import Unlocked
 from ..sync.synchronization import Synchronization
 from .hyperparameters import feature, kinds_of, undeclared
-from .kept import Kept, kept
+from .kept import Kept, kept, unmarked
+from .regions import Regions
 from .rounding import rounded
 from .rounds import Kind
 from .scheme import Scheme
@@ -104,9 +105,8 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
     _check_moved(scheme)
     _check_kinds(scheme, workers)
     _check_messages(scheme)
-    own, rows, numbers, pulled = kept_by(scheme)
-    names = [*own, *rows, *numbers, *([pulled] if pulled else [])]
-    check_variables(scheme.name, _declared(scheme.local_variables), names)
+    kept_by(scheme)
+    _check_regions(scheme)
     scheme.check(workers)
 
 
@@ -304,12 +304,34 @@ def check_variables(scheme: str, local: Iterable[str], own: Iterable[str] = ()) 
 
 
 def kept_by(scheme: Scheme) -> Kept:
-    """Return the variables that a ps keeps for a scheme, of a small model; `UserError` for one that it cannot keep."""
-    own = _declared(scheme.global_variables)
+    """Return the variables that a ps keeps for a scheme, of a small model; `UserError` if it or a worker cannot."""
+    local, own = _declared(scheme.local_variables), _declared(scheme.global_variables)
+    check_variables(scheme.name, local, own)
     try:
+        for name, value in local.items():
+            unmarked(name, value)
         return kept(lambda _: own, np.zeros(FEW, np.float32))
     except UserError as error:
         raise UserError(f"{scheme.name}: {error}") from None
+
+
+def _check_regions(scheme: Scheme) -> None:
+    """Refuse a global server that is no scheme, has no rule, or keeps what its workers, the regions, do not pull."""
+    if (regions := scheme.regions) is None:
+        return
+    usage = "regions = Regions(number=2, every=4, delay=0, above=GlobalServer())"
+    if not isinstance(regions, Regions):
+        raise UserError(f"{scheme.name}: return the servers of regions as {usage}. Received: {regions!r}")
+    above = regions.above
+    if not isinstance(above, Scheme):
+        raise UserError(f"{scheme.name}: above must be a scheme, as in {usage}. Received: above={above!r}")
+    if type(above).server_update is Scheme.server_update:
+        raise UserError(f"{scheme.name}: {type(above).__name__} has no server_update: write that of the global server")
+    if kept_by(above).pulled:
+        raise UserError(
+            f"{scheme.name}: regions pull no center: leave PulledCenter out of the global_variables of "
+            f"{type(above).__name__}"
+        )
 
 
 def _declared(build: Callable[[Any], Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -41,10 +41,10 @@ class Kept(NamedTuple):
     """Initial values of those that there are once, by name."""
     rows: dict[str, Any]
     """Initial values [P] of those of each worker that are vectors."""
-    numbers: dict[str, Any]
+    numbers: dict[str, float]
     """Initial values of those of each worker that are numbers."""
-    pulled: str | None
-    """Name of the center that each worker pulled last; None if the scheme reads none."""
+    pulled: tuple[str, ...]
+    """Names of the center that each worker pulled last; none if the scheme does not read it."""
 
 
 def kept(build: Callable[[Any], Mapping[str, Any]], center: Any) -> Kept:
@@ -53,19 +53,30 @@ def kept(build: Callable[[Any], Mapping[str, Any]], center: Any) -> Kept:
     Raises:
         UserError: a variable of each worker is neither a number nor such a vector.
     """
-    made = build(center)
-    of_each = {name: value.value for name, value in made.items() if isinstance(value, EachWorker)}
-    numbers = {name: value for name, value in of_each.items() if isinstance(value, Real)}
-    pulled = [name for name, value in made.items() if isinstance(value, PulledCenter)]
-    own = {name: value for name, value in made.items() if name not in (*of_each, *pulled)}
-    rows = {name: value for name, value in of_each.items() if name not in numbers}
-    for name, value in rows.items():
-        if (shape := getattr(value, "shape", None)) is None or tuple(shape) != tuple(center.shape):
+    found = Kept({}, {}, {}, ())
+    for name, value in build(center).items():
+        if isinstance(value, PulledCenter):
+            found = found._replace(pulled=(*found.pulled, name))
+        elif not isinstance(value, EachWorker):
+            found.own[name] = unmarked(name, value)
+        elif isinstance(value.value, Real):
+            found.numbers[name] = float(value.value)
+        elif getattr(value.value, "shape", None) is None or tuple(value.value.shape) != tuple(center.shape):
             raise UserError(
                 f"{name} is kept for each worker: it must begin as a vector of the shape of the center, as in "
-                f"EachWorker(0 * center), or as a number, as in EachWorker(0.0). Received: {value!r}"
+                f"EachWorker(0 * center), or as a number, as in EachWorker(0.0). Received: {value.value!r}"
             )
-    return Kept(own, rows, numbers, next(iter(pulled), None))
+        else:
+            found.rows[name] = value.value
+    return found
+
+
+def unmarked(name: str, value: Any) -> Any:
+    """Return the initial value of a variable that there is once; `UserError` for a mark, which is none."""
+    if (value if isinstance(value, type) else type(value)) in (EachWorker, PulledCenter):
+        usage = '{"rows": EachWorker(0 * center), "pulled": PulledCenter()}'
+        raise UserError(f"{name} must be a value here; global_variables may return {usage}. Received: {value!r}")
+    return value
 
 
 def first_values(build: Callable[[Any], Mapping[str, Any]], vector: Any) -> dict[str, Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..arguments import CheckedCall, at_least
+
 
 @dataclass(frozen=True, kw_only=True)
-class Regions:
+class Regions(CheckedCall):
     """A server in each region: for its workers it is the server, and for the global server it is a worker.
 
     Worker k is in region k mod R. The `server_update` of the scheme is that of a region, with the region's model as
@@ -25,9 +27,16 @@ class Regions:
         every: messages of a region's workers between its last merge and its message.
         delay: the least number of messages of its workers between its message and the merge of the reply.
         above: the scheme of the global server and its workers, the regions.
+
+    Raises:
+        UserError: a number is not whole, or too small.
     """
 
     number: int
     every: int
     delay: int
     above: Any
+
+    def __post_init__(self) -> None:
+        at_least(1, number=self.number, every=self.every)
+        at_least(0, delay=self.delay)

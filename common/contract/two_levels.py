@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..lazy import tf
+from .kept import EachWorker, Kept, PulledCenter, kept
 from .regions import Regions
 from .scheme import Scheme
 from .views import Server, Worker
@@ -41,22 +42,30 @@ class _TwoLevels:
 
     def of_region(self, center: Any) -> dict[str, Any]:
         """Return the initial values of the variables of one region, by name."""
-        own = super().global_variables(center)  # pyright: ignore[reportAttributeAccessIssue]
+        own = self._kept(center).own
         client = self.regions.above.local_variables(center)
-        named = {f"server_{name}": value for name, value in own.items()}
-        named |= {f"client_{name}": value for name, value in client.items()}
-        return {"models": center, "since": 0 * center[0], "transit": 0 * center, **named}
+        first = {"models": center, "since": 0 * center[0], "transit": 0 * center}
+        return {**first, **_named("server_", own), **_named("client_", client)}
 
     def global_variables(self, center: Any) -> Mapping[str, Any]:
-        above = self.regions.above.global_variables(center)
-        rows = {name: tf.stack([value] * self.regions.number) for name, value in self.of_region(center).items()}
-        return {**rows, **{f"global_{name}": value for name, value in above.items()}}
+        """Return the variables of all regions, those of each worker, and those of the global server."""
+        _, rows, numbers, pulled = self._kept(center)
+        of_workers = {name: EachWorker(value) for name, value in {**rows, **numbers}.items()}
+        of_workers |= {name: PulledCenter() for name in pulled}
+        above = kept(self.regions.above.global_variables, center)
+        of_regions = {**self.of_region(center), **_named("each_", {**above.rows, **above.numbers})}
+        return {
+            **{name: tf.stack([value] * self.regions.number) for name, value in of_regions.items()},
+            **_named("worker_", of_workers),
+            **_named("global_", above.own),
+        }
 
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
         """Merge a message of a worker into the model of its region; return the reply of the region."""
         region, transit, since = (self._row(server, name) for name in ("models", "transit", "since"))
         known = _known(server, "num_workers", "sender", "sent", "completes", *KNOWN)
-        view = Server(center=region, **self._named(server, "server_"), **known)
+        own = self._rows(server, "server_") | _unnamed("worker_", vars(server))
+        view = Server(center=region, **own, **known)
         reply = tf.convert_to_tensor(super().server_update(view, message, staleness))  # pyright: ignore
         now = since.assign_add(1.0)
         sends = tf.equal(now, self.regions.every)
@@ -75,7 +84,8 @@ class _TwoLevels:
         """Merge the message of a region into the global model, and keep the reply."""
         transit, known = self._row(server, "transit"), _known(server, *KNOWN)
         known |= {"num_workers": self.regions.number, "sender": self._region(server), "sent": None}
-        own = {name[len("global_") :]: value for name, value in vars(server).items() if name.startswith("global_")}
+        own, each = _unnamed("global_", vars(server)), _unnamed("each_", vars(server))
+        own |= {name: Server.row(server, f"each_{name}", self._region(server)) for name in each}
         view = Server(center=server.center, completes=tf.constant(True), **known, **own)
         transit.assign(self.regions.above.server_update(view, transit.read_value(), tf.constant(0.0)))
 
@@ -87,17 +97,28 @@ class _TwoLevels:
     def _client(self, server: Any) -> Worker:
         """Return a region as the worker of the global server."""
         known = {"index": self._region(server), "num_workers": self.regions.number, **_known(server, *KNOWN)}
-        return Worker(params=self._row(server, "models"), **self._named(server, "client_"), **known)
+        return Worker(params=self._row(server, "models"), **self._rows(server, "client_"), **known)
 
-    def _named(self, server: Any, prefix: str) -> dict[str, Any]:
-        names = [name for name in vars(server) if name.startswith(prefix)]
-        return {name[len(prefix) :]: self._row(server, name) for name in names}
+    def _kept(self, center: Any) -> Kept:
+        return kept(super().global_variables, center)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _rows(self, server: Any, prefix: str) -> dict[str, Any]:
+        """Return the variables of the region whose names begin so, without that beginning."""
+        return {name: self._row(server, f"{prefix}{name}") for name in _unnamed(prefix, vars(server))}
 
     def _row(self, server: Any, name: str) -> Any:
         return server.row(name, self._region(server))
 
     def _region(self, server: Any) -> Any:
         return server.sender % self.regions.number
+
+
+def _named(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}{name}": value for name, value in values.items()}
+
+
+def _unnamed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
 def _known(server: Any, *names: str) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Slice(SimpleNamespace):
         of_regions: initial values of those that the servers of regions have instead, by name, [R, ...].
         rows: its vectors of each worker, variables [W, n].
         numbers: its numbers of each worker, variables [W].
-        pulled_name: name of the pulled center in the scheme's view, or None.
+        pulled_names: names of the pulled center in the scheme's view.
         pulled_centers: the center that each worker pulled last, [W, n], if the scheme reads it.
         no_message: a received message of zeros.
 
@@ -67,8 +67,8 @@ class Slice(SimpleNamespace):
         )
         self.scalars = scheme.scalars
         self.no_message = Message(zeros(message_size), zeros(len(scheme.scalars)) if scheme.scalars else ())
-        own, rows, numbers, self.pulled_name = first_kept(scheme.global_variables, self.initial)
-        check_variables(scheme.name, {}, [*own, *rows, *numbers])
+        own, rows, numbers, self.pulled_names = first_kept(scheme.global_variables, self.initial)
+        check_variables(scheme.name, {}, [*own, *rows, *numbers, *self.pulled_names])
 
         def of_each(value: Any) -> Any:
             """Return a row with this value for each worker."""
@@ -81,11 +81,11 @@ class Slice(SimpleNamespace):
         self.of_regions = {name: own.pop(name) for name in apart}
         self.own = variables(OWN, own)
         self.rows = variables(OWN, {name: of_each(row) for name, row in rows.items()})
-        self.numbers = variables(COPIES, {name: tf.fill([self.num_workers], float(n)) for name, n in numbers.items()})
+        self.numbers = variables(COPIES, {name: tf.fill([self.num_workers], n) for name, n in numbers.items()})
         made = {"center": self.initial}
         if ema_decay is not None:
             made["average"] = self.initial
-        if self.pulled_name is not None:
+        if self.pulled_names:
             made["pulled_centers"] = of_each(self.initial)
         self.add_variables(scheme.name, made)
 
@@ -102,7 +102,7 @@ class Slice(SimpleNamespace):
             self.center,
             self.own,
             self.rows | self.numbers,
-            {self.pulled_name: self.pulled_centers} if self.pulled_name else {},
+            dict.fromkeys(self.pulled_names, self.pulled_centers),
             num_workers=self.num_workers,
             sender=None if slot is None else slot.index,
             sent=sent_by(self.scalars, scalars),
