@@ -75,7 +75,7 @@ def printed(run_main, *words):
 
 def test_deploy_prints_the_objects_of_the_folder_and_those_of_other_numbers_and_algorithms(run_main):
     assert list(yaml.safe_load_all(printed(run_main, "kubernetes"))) == objects("kubernetes.yaml")
-    text = printed(run_main, "kubernetes", "--workers", "5", "--algorithm", "ddp", "--image", "mine:1")
+    text = printed(run_main, "kubernetes", "--workers", "5", "--algorithm", "ddp", "--image", "true")
     found = {item["kind"]: item for item in yaml.safe_load_all(text)}
     assert "StatefulSet" not in found
     hosts = found["ConfigMap"]["data"]
@@ -84,15 +84,19 @@ def test_deploy_prints_the_objects_of_the_folder_and_those_of_other_numbers_and_
     tasks = [role(arguments(found["Job"]["spec"]["template"], hosts | {"TASK_INDEX": str(k)})) for k in range(5)]
     assert [str(task) for task in tasks] == [f"worker-{k}" for k in range(5)]
     assert len(tasks[0].addresses.worker) == found["Job"]["spec"]["completions"] == 5
-    assert found["Job"]["spec"]["template"]["spec"]["containers"][0]["image"] == "mine:1"
+    assert found["Job"]["spec"]["template"]["spec"]["containers"][0]["image"] == "true"
 
 
 def test_deploy_starts_a_script_with_its_packages(run_main, tmp_path):
     script = tmp_path / "my_train.py"
     script.write_text("import distsgd\n")
-    (tmp_path / "requirements.txt").write_text("torch\npandas>=2  # tables\n")
+    listed = tmp_path / "requirements.txt"
+    listed.write_text("torch\n-r more.txt\n")
     text = printed(run_main, "kubernetes", "--workers", "4", "--ps", "2", "--script", str(script))
-    assert "#   RUN pip install --no-cache-dir torch 'pandas>=2'" in text
+    assert "#   COPY . /work\n#   RUN pip install --no-cache-dir -r /work/requirements.txt\n" in text
+    batch = printed(run_main, "slurm", "--ps", "0", "--script", str(script))  # launch has one by default
+    assert f"bash run.sh pip install -r {listed}\n" in batch
+    assert f'launch --ps 0 --cluster slurm --run-dir "runs/slurm-$SLURM_JOB_ID" {script} "$@"' in batch
     for item in yaml.safe_load_all(text):
         kubernetes_validate.validate(item, KUBERNETES, strict=True)
         if item["kind"] in ("StatefulSet", "Job"):
@@ -119,6 +123,7 @@ def test_deploy_starts_a_script_with_its_packages(run_main, tmp_path):
         (["hosts"], "deploy hosts needs the machines: --hosts h0,h1,h2"),
         (["kubernetes", "--hosts", "a"], "hosts are for deploy hosts: kubernetes chooses the machines"),
         (["kubernetes", "--workers", "0"], "workers must be"),
+        (["slurm", "--ps", "0"], "ps must be at least 1. Received: ps=0"),
     ],
 )
 def test_deploy_refuses_what_it_cannot_print(words, message, run_main):

@@ -24,6 +24,8 @@ TEMPLATES = Path(__file__).resolve().parent.parent.parent / "deploy"
 
 PORT = 2222
 
+REQUIREMENTS = "requirements.txt"  # the file beside a script that names its packages
+
 ARGUMENT = 12 * " " + "- "  # the beginning of the line of an argument in the template
 
 ABOUT = (
@@ -82,7 +84,10 @@ def servers_of(options: Deploy, words: list[str]) -> int:
     sync = SCHEMES[words[0]]().sync
     if not sync.exchanges:
         raise UserError(f"{words[0]} is one process: it needs no other machines. Choose another algorithm")
-    return options.ps if sync.uses_ps else 0
+    if not sync.uses_ps:
+        return 0
+    at_least(1, ps=options.ps)
+    return options.ps
 
 
 def kubernetes(options: Deploy) -> str:
@@ -101,9 +106,9 @@ def kubernetes(options: Deploy) -> str:
             r"replicas: \d+": f"replicas: {ps}",
             r"completions: \d+": f"completions: {options.workers}",
             r"parallelism: \d+": f"parallelism: {options.workers}",
-            r"image: distsgd$": f"image: {_quoted(image)}",
-            r"- downpour$": "- " + f"\n{ARGUMENT}".join(map(_quoted, words)),
-            r"^          envFrom:": f"{ARGUMENT}{_quoted(f'/work/{script.name}')}\n          envFrom:"
+            r"image: distsgd$": f"image: {json.dumps(image)}",
+            r"- downpour$": "- " + f"\n{ARGUMENT}".join(map(json.dumps, words)),
+            r"^          envFrom:": f"{ARGUMENT}{json.dumps(f'/work/{script.name}')}\n          envFrom:"
             if script
             else None,
         },
@@ -124,11 +129,6 @@ def _pods(job: str, number: int) -> str:
     return ",".join(f"distsgd-{job}-{k}.distsgd:{PORT}" for k in range(number))
 
 
-def _quoted(word: str) -> str:
-    """Return a text as YAML takes it: a number or a word such as `no` in quotes."""
-    return word if re.fullmatch(r"[A-Za-z/][\w./-]{3,}", word) else json.dumps(word)
-
-
 def _about(text: str) -> str:
     """Return the comment of the template without its title, for a file that has been printed."""
     lines = [line.replace("deploy/kubernetes.yaml", "run.yaml") for line in text.splitlines()[1:]]
@@ -144,9 +144,10 @@ def _image(options: Deploy, image: str) -> str:
             "FROM distsgd",
             "USER root",
         ]
-        if wanted := packages_of(options):
+        lines += ["COPY . /work"]
+        if wanted := packages_of(options, "/work"):
             lines += [f"RUN pip install --no-cache-dir {shlex.join(wanted)}"]
-        lines += ["COPY . /work", "USER 10001:10001", "END"]
+        lines += ["USER 10001:10001", "END"]
     elif image != "distsgd":
         lines += [f"docker tag distsgd {image}"]
     return "".join(f"#   {line}\n" for line in lines)
@@ -157,7 +158,8 @@ def slurm(options: Deploy) -> str:
     words, script = words_of(options), options.script
     ps = servers_of(options, words)
     text = (TEMPLATES / "slurm.sh").read_text()
-    own = f'{f"--ps {ps} " if ps else ""}--cluster slurm --run-dir "runs/slurm-$SLURM_JOB_ID"'
+    servers = f"--ps {ps} " if ps or script else ""
+    own = servers + '--cluster slurm --run-dir "runs/slurm-$SLURM_JOB_ID"'
     command = f"{shlex.join(words)} {own}{f' {shlex.quote(str(script))}' if script else ''}"
     text = _changed(
         text,
@@ -168,7 +170,7 @@ def slurm(options: Deploy) -> str:
             r'bash run\.sh "\$@" .*"runs/slurm-\$SLURM_JOB_ID"': f'bash run.sh {command} "$@"',
         },
     )
-    if wanted := packages_of(options):
+    if wanted := packages_of(options, _folder(options)):
         before = f"# Before the first run, in the checkout: bash run.sh pip install {shlex.join(wanted)}\n"
         text = text.replace("#SBATCH", before + "#SBATCH", 1)
     return text
@@ -183,21 +185,22 @@ def _print_commands(options: Deploy) -> int:
     number, ps = len(hosts), servers_of(options, words)
     places = [f"{hosts[task % number]}:{PORT + task // number}" for task in range(ps + options.workers)]
     addresses = [f"--ps_hosts={','.join(places[:ps])}"] * bool(ps) + [f"--worker_hosts={','.join(places[ps:])}"]
-    if wanted := packages_of(options):
+    if wanted := packages_of(options, _folder(options)):
         print(f"bash run.sh pip install {shlex.join(wanted)}  # on each of {', '.join(hosts)}")  # noqa: T201
     script = [str(options.script)] if options.script else []
     return dispatch([*words, *addresses, "--print-commands", *script])
 
 
-def packages_of(options: Deploy) -> list[str]:
-    """Return the packages of the script: the given ones, or those of requirements.txt beside it."""
+def packages_of(options: Deploy, folder: str) -> list[str]:
+    """Return the arguments of pip for the packages of the script: the given ones, or requirements.txt in its folder."""
     if options.packages:
         return [name.strip() for name in options.packages.split(",") if name.strip()]
-    listed = options.script and options.script.parent / "requirements.txt"
-    if not listed or not listed.is_file():
-        return []
-    lines = [line.partition("#")[0].strip() for line in listed.read_text().splitlines()]
-    return [line for line in lines if line]
+    there = options.script is not None and (options.script.parent / REQUIREMENTS).is_file()
+    return ["-r", f"{folder}/{REQUIREMENTS}"] if there else []
+
+
+def _folder(options: Deploy) -> str:
+    return str(options.script.parent) if options.script else ""
 
 
 def _title(options: Deploy, words: list[str]) -> str:
