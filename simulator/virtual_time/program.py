@@ -35,6 +35,9 @@ class Do(IntEnum):
 # The events that end a round.
 ROUNDS = {"merge": Do.PUSH, "drop": Do.LEAVE, "add": Do.ARRIVE, "read": Do.PULL, "alone": Do.ALONE}
 
+NOTED = *ROUNDS, "reply", "close", "start", "join", "up", "down"  # all events
+PLACES = {what: place for place, what in enumerate(NOTED)}
+
 WIDTH = 5  # numbers of an action
 
 
@@ -63,12 +66,38 @@ class Program:
 
 
 class Actions:
-    """The actions of a run, noted while it happens.
+    """The events of a run, noted while they happen. Only `program` makes actions of them, as a forecast needs none.
 
     Args:
         sync: the synchronization rule.
         workers: W.
     """
+
+    def __init__(self, sync: Synchronization, workers: int):
+        self.sync, self.workers = sync, workers
+        self.whats, self.whose = array("b"), array("q")  # kind of each event, as its place in `NOTED`, and its worker
+
+    def note(self, what: str, worker: int) -> None:
+        """Note an event of a worker, or of a region.
+
+        Args:
+            what: an effect of the `Sequencer`; `alone`, a round that exchanges nothing; `join`; or `up` and `down`, the
+                messages of a region.
+            worker: the worker, or the region.
+        """
+        self.whats.append(PLACES[what])
+        self.whose.append(worker)
+
+    def program(self) -> Program:
+        """Return the actions of all events so far."""
+        writer = _Writer(self.sync, self.workers)
+        for place, worker in zip(self.whats, self.whose, strict=True):
+            writer.write(NOTED[place], worker)
+        return writer.program()
+
+
+class _Writer:
+    """The actions of a run, written event by event."""
 
     def __init__(self, sync: Synchronization, workers: int):
         in_sets = sync.exchanges and sync.set_size(workers) is not None
@@ -83,25 +112,19 @@ class Actions:
         self.arrived = 0  # messages in the open set
         self.asks, self.answer = -1, -1  # the worker whose round was the last, and what this becomes with its reply
 
-    def note(self, what: str, worker: int) -> None:
-        """Note an event of a worker, or of a region.
-
-        Args:
-            what: an effect of the `Sequencer`; `alone`, a round that exchanges nothing; `join`; or `up` and `down`, the
-                messages of a region.
-            worker: the worker, or the region.
-        """
+    def write(self, what: str, worker: int) -> None:
+        """Write the actions of an event."""
         if what == "reply":
             if worker == self.asks:
                 self.rows[WIDTH * self.begins[-1]] = self.answer
                 self.asks = -1
             else:
-                self._write(self.adopt, worker)
+                self._add(self.adopt, worker)
         elif what == "close":
             self.rows.extend((Do.CLOSE, self.arrived, -1, self.last[0], 0))
             self.arrived = 0
         elif what == "start":
-            self._write(Do.START, worker)
+            self._add(Do.START, worker)
         else:
             self._begin_row(what, worker)
 
@@ -113,24 +136,24 @@ class Actions:
             if what == "read" and self.stops:  # the round was stopped: nothing is computed
                 return
             self.last[worker] = row
-            self._write(ROUNDS[what], worker, row)
+            self._add(ROUNDS[what], worker, row)
             if what in self.answered:
                 self.asks, self.answer = worker, self.answered[what]
             elif what == "add":
                 self.arrived += 1
         elif what == "join":
-            self._write(Do.START, worker)
+            self._add(Do.START, worker)
         else:
             self.rows.extend((Do[what.upper()], worker, -1, -1, 0))
 
-    def _write(self, do: int, worker: int, row: int = -1) -> None:
+    def _add(self, do: int, worker: int, row: int = -1) -> None:
         """Add an action; `row` is the row of the trace whose round ends with it."""
         self.rows.extend((do, worker, row, self.last[worker], self.touched[worker]))
         if do != Do.ARRIVE:
             self.touched[worker] = len(self.rows) // WIDTH
 
     def program(self) -> Program:
-        """Return all actions so far."""
+        """Return all actions."""
         do, worker, row, of, ready = np.array(self.rows, np.int64).reshape(-1, WIDTH).T.copy()
         ends = np.array([*self.begins, len(do)], np.int64)[1:]
         takes = np.ones(len(ends), bool)
