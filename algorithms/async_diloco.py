@@ -27,18 +27,8 @@ message the same share of the momentum.
 
 from dataclasses import dataclass
 
-from ..common.contract import (
-    Delay,
-    Fraction,
-    InnerOptimizer,
-    Period,
-    PulledCenter,
-    Rate,
-    Scheme,
-    UserError,
-    delayed_step,
-    inner,
-)
+from ..common.contract import Delay, Fraction, Period, PulledCenter, Rate, Scheme, UserError, delayed_step
+from ..common.contract.inner import InnerOptimizer, inner
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,17 +39,16 @@ LOCAL = re.compile(r"worker_\d+\.")  # prefix of a variable of one worker
 
 DAMAGED = ".damaged"
 
-
-class Damaged(UserError):
-    """A checkpoint that differs from what was written."""
-
-
 # The variables of `halos` under the names that they had before, all of which such a checkpoint has.
 FORMER = {
     **{f"scheme.{name}": f"scheme.global_{name}" for name in ("velocity", "buffer", "count")},
     **{"scheme.velocities": "scheme.server_velocity", "scheme.buffers": "scheme.server_buffer"},
     **{"scheme.counts": "scheme.server_count", "scheme.merged": "scheme.client_merged"},
 }
+
+
+class Damaged(UserError):
+    """A checkpoint that differs from what was written."""
 
 
 @dataclass(frozen=True)

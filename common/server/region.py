@@ -4,8 +4,9 @@ Each server has a lock of its own, and none is held during a transfer, so no wor
 
     a worker's message      travels to the region; under its lock: record, `server_update`; the reply travels back
     `up`                    the region's message and record travel to the first ps; under the lock of the first ps:
-                            append the record, record `up`, `up`; the reply travels back, and is kept
-    `down`                  under the region's lock: record `down`, `down`
+                            append the record, record `up`, merge the message; the reply travels back, and is
+                            kept
+    `down`                  under the region's lock: record `down`, let the region use the reply
 
 The evaluator calls `Region.serve` for the last two, again and again (`tasks.uplinks`). The record of the run is on the
 first ps, and the events of a region arrive there in their order, before the `up` that needs them. So the record has an
