@@ -39,7 +39,7 @@ class AEAMSGD(Scheme):
     beta: NotNegative = 0.9
     """Elasticity β: the moving rate α times the number of workers."""
 
-    def warnings(self, workers):
+    def check(self, workers):
         return unstable_above(workers, workers, beta=self.beta)
 
     def rounds(self, steps, done=0, worker=0):

@@ -28,7 +28,7 @@ message the same share of the momentum.
 from dataclasses import dataclass
 
 from ..common.contract import Delay, Fraction, Period, PulledCenter, Rate, Scheme, UserError, delayed_step
-from ..common.contract.inner import InnerOptimizer, inner
+from ..common.contract.inner import InnerOptimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,15 +58,11 @@ class AsyncDiLoCo(Scheme):
             raise UserError(f"momentum_share must be at most 1/{workers}. Received: {self.momentum_share}")
 
     def local_variables(self, params):
-        sent = {"sent": params} if self.delay else {}
-        return sent | dict(inner(self.inner_optimizer).local_variables(params))
+        return {"sent": params} if self.delay else {}
 
     def global_variables(self, center):
         own = {"velocity": 0 * center, "buffer": 0 * center, "count": 0 * center[0]}
         return {"pulled_center": PulledCenter(), **own}
-
-    def local_step(self, worker, gradient):
-        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
         if self.delay:

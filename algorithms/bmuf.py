@@ -21,7 +21,7 @@ blocks of all workers were summed.
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Barrier, Fraction, InnerOptimizer, Period, Rate, Scheme, inner
+from ..common.contract import Barrier, Fraction, InnerOptimizer, Period, Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,7 @@ class BMUF(Scheme):
     paper = "Chen & Huo 2016"
     aliases = ("fedavgm --form classical --block-momentum 0.9",)
     sync = Barrier()
+    elementwise = True
 
     communication_period: Period = 10
     """Local steps in a block."""
@@ -45,18 +46,11 @@ class BMUF(Scheme):
     form: Literal["nesterov", "classical"] = "nesterov"
     """Start of a block: ahead of the global model (nesterov), or at it (classical)."""
 
-    @property
-    def elementwise(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return inner(self.inner_optimizer).elementwise
-
     def global_variables(self, center):
         return {"block": 0 * center}
 
     def local_variables(self, params):
-        return {"began": params, **inner(self.inner_optimizer).local_variables(params)}
-
-    def local_step(self, worker, gradient):
-        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
+        return {"began": params}
 
     def message(self, worker):
         return worker.params - worker.began

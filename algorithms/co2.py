@@ -31,7 +31,7 @@ Defaults: ε = φ = 1 as in that implementation, μ = 0.2 as in its example. Λ 
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, InnerOptimizer, Period, Positive, Rate, Scheme, inner, tf
+from ..common.contract import Barrier, Fraction, InnerOptimizer, Period, Positive, Rate, Scheme, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +61,10 @@ class CO2(Scheme):
         return self.communication_period
 
     def local_variables(self, params):
-        return {"outer": params, "moved": 0 * params} | dict(inner(self.inner_optimizer).local_variables(params))
+        return {"outer": params, "moved": 0 * params}
 
     def global_variables(self, center):
         return {"velocity": 0 * center}
-
-    def local_step(self, worker, gradient):
-        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
         return worker.moved

@@ -24,7 +24,7 @@ while `local_sgd` is stable up to η h = 2. A worker that is started again witho
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, InnerOptimizer, Period, Rate, Scheme, inner
+from ..common.contract import Barrier, InnerOptimizer, Period, Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,7 @@ class CoCoDSGD(Scheme):
 
     paper = "Shen et al. 2019"
     sync = Barrier()
+    elementwise = True
     sends_params = True
 
     communication_period: Period = 10
@@ -43,18 +44,11 @@ class CoCoDSGD(Scheme):
     """Optimizer of the local steps: sgd, momentum, adam, adamw, lion or muon; with options, adamw:weight_decay=0.1."""
 
     @property
-    def elementwise(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return inner(self.inner_optimizer).elementwise
-
-    @property
     def overlap(self):
         return self.communication_period
 
     def local_variables(self, params):
-        return {"sent": params} | dict(inner(self.inner_optimizer).local_variables(params))
-
-    def local_step(self, worker, gradient):
-        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
+        return {"sent": params}
 
     def message(self, worker):
         worker.sent.assign(worker.params)

@@ -37,7 +37,7 @@ from typing import Literal
 
 from ..common.contract import EachWorker, Quorum, Rounds, Scheme, tf
 from ..common.contract.hyperparameters import Delay, Fraction, Natural, NotNegative, Period, Rate
-from ..common.contract.inner import InnerOptimizer, inner
+from ..common.contract.inner import InnerOptimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +78,11 @@ class DecoupledDiLoCo(Scheme):
         return Rounds.even_share(steps, self.communication_period, self.work[worker % len(self.work)])
 
     def local_variables(self, params):
-        return ({"sent": params} if self.delay else {}) | dict(inner(self.inner_optimizer).local_variables(params))
+        return {"sent": params} if self.delay else {}
 
     def global_variables(self, center):
         weights = EachWorker(0.0)  # of the workers that are not in the set: 0
         return {"velocity": 0 * center, "pushed": EachWorker(center), "weight": weights}
-
-    def local_step(self, worker, gradient):
-        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
         if self.delay:

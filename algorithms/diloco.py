@@ -18,7 +18,7 @@ which has ε = 0.7, μ = 0.6 and a period of 30 for one worker; the scale of Muo
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, InnerOptimizer, Period, Rate, Scheme, inner
+from ..common.contract import Barrier, Fraction, InnerOptimizer, Period, Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +45,8 @@ class DiLoCo(Scheme):
     momentum: Fraction = 0.9
     """Outer Nesterov momentum μ."""
 
-    def local_variables(self, params):
-        return inner(self.inner_optimizer).local_variables(params)
-
     def global_variables(self, center):
         return {"velocity": 0 * center}
-
-    def local_step(self, worker, gradient):
-        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
         return worker.params

@@ -28,7 +28,7 @@ the momentum of 0.9 makes the center swing.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, InnerOptimizer, Period, Rate, Scheme, inner
+from ..common.contract import Barrier, Fraction, InnerOptimizer, Period, Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +54,10 @@ class EagerDiLoCo(Scheme):
         return self.communication_period
 
     def local_variables(self, params):
-        own = {"outer": params, "velocity": 0 * params, "moved": 0 * params}
-        return own | dict(inner(self.inner_optimizer).local_variables(params))
+        return {"outer": params, "velocity": 0 * params, "moved": 0 * params}
 
     def global_variables(self, center):
         return {"velocity": 0 * center, "moved": 0 * center}
-
-    def local_step(self, worker, gradient):
-        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
         return worker.moved

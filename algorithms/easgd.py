@@ -37,7 +37,7 @@ class EASGD(Scheme):
     beta: NotNegative = 0.9
     """Elasticity β: the moving rate α times the number of workers."""
 
-    def warnings(self, workers):
+    def check(self, workers):
         return unstable_above(2 * workers / (workers + 1), workers, beta=self.beta)
 
     def rounds(self, steps, done=0, worker=0):

@@ -27,7 +27,7 @@ complete, by √γ in a round unless the graph is slower. On the other graphs th
 
 from dataclasses import dataclass
 
-from ..common.contract import Decay, InnerOptimizer, OnGraph, Period, Positive, Rate, after_local_steps, inner
+from ..common.contract import Decay, InnerOptimizer, OnGraph, Period, Positive, Rate, after_local_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +57,7 @@ class GASLoC(OnGraph):
         return now + self.consensus_rate * (mix(now) - now) + self.momentum * (now - ahead), now
 
     def local_variables(self, params):
-        return {"began": params, "ahead": params, **inner(self.inner_optimizer).local_variables(params)}
-
-    def local_step(self, worker, gradient):
-        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
+        return {"began": params, "ahead": params}
 
     def message(self, worker):
         return worker.began + self.outer_learning_rate * (worker.params - worker.began)

@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..common.contract import Count, Fraction, Natural, Period, Rate, Regions, Scheme, delayed_step
-from ..common.contract.inner import InnerOptimizer, inner
+from ..common.contract.inner import InnerOptimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +76,10 @@ class HALoS(Scheme):
     time the least number."""
 
     def local_variables(self, params):
-        return {"pulled": params, **inner(self.inner_optimizer).local_variables(params)}
+        return {"pulled": params}
 
     def global_variables(self, center):
         return _delayed(center)
-
-    def local_step(self, worker, gradient):
-        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
         return worker.pulled - worker.params

@@ -29,7 +29,6 @@ class Hogwild(Scheme):
     paper = "Niu et al. 2011"
     sync = Unlocked()
     sparse = True
-    in_place = True
 
     learning_rate: Rate = 0.1
     """Step size η."""

@@ -29,7 +29,6 @@ class Krum(Scheme):
     """The gradient that is nearest to those around it, or the mean of several such."""
 
     paper = "Blanchard et al. 2017"
-    sync = Barrier()
     whole_center = True
     aliases = ("multi_krum --chosen 2",)
 
@@ -40,23 +39,23 @@ class Krum(Scheme):
     chosen: Natural = 1
     """Gradients of which a step takes the mean, the nearest ones."""
 
-    def check(self, workers):
-        if self.hostile_share is not None and self._too_many(workers):
-            raise UserError(
-                f"krum withstands f hostile workers of W if 2 f + 2 < W: lower hostile_share, or use more workers. "
-                f"Received: hostile_share={self.hostile_share:g}, workers={workers}, so f={self.most_hostile(workers)}"
-            )
+    @property
+    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Barrier(outliers=0.25 if self.hostile_share is None else self.hostile_share)
 
-    def warnings(self, workers):
-        if self.hostile_share is None and self._too_many(workers):
-            hostile = self.most_hostile(workers)
-            yield (
+    def check(self, workers):
+        hostile = int(self.sync.outliers * workers + 1e-9)
+        if workers > 2 * hostile + 2 or not hostile:
+            return []
+        if self.hostile_share is None:
+            return [
                 f"krum takes {hostile} of {workers} workers for hostile, a quarter, and withstands that many only of "
                 f"{2 * hostile + 3}: use more workers, or a smaller hostile_share"
-            )
-
-    def most_hostile(self, messages):
-        return int((0.25 if self.hostile_share is None else self.hostile_share) * messages + 1e-9)
+            ]
+        raise UserError(
+            f"krum withstands f hostile workers of W if 2 f + 2 < W: lower hostile_share, or use more workers. "
+            f"Received: hostile_share={self.hostile_share:g}, workers={workers}, so f={hostile}"
+        )
 
     def global_variables(self, center):  # a worker that was lost keeps its gradient
         return {"gradients": EachWorker(0 * center), "present": EachWorker(0.0)}
@@ -69,7 +68,7 @@ class Krum(Scheme):
     def server_update(self, server, message, staleness):
         workers, rows, present = server.num_workers, server.gradients.read_value(), server.present.read_value() > 0
         finite = present & tf.math.is_finite(tf.reduce_sum(rows, 1))
-        near = [max(1, n - self.most_hostile(n) - 2) for n in range(workers + 1)]
+        near = [max(1, n - self.sync.most_left_out(n) - 2) for n in range(workers + 1)]
         nearest = tf.sort(_distances(rows, finite), axis=1)[:, : tf.gather(near, _count(present))]
         # Sums that overflow, and that of a gradient without a neighbour, are less than those of gradients left out.
         scores = tf.where(finite, tf.minimum(tf.reduce_sum(nearest, axis=1), tf.float32.max), float("inf"))
@@ -78,10 +77,6 @@ class Krum(Scheme):
         sgd(server.center, tf.reduce_sum(tf.gather(rows, best), axis=0) / number, self.learning_rate)
         server.present.assign(tf.zeros([workers]))
         return server.center
-
-    def _too_many(self, workers):
-        hostile = self.most_hostile(workers)
-        return hostile > 0 and 2 * hostile + 2 >= workers
 
 
 def _count(flags):

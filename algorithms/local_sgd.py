@@ -18,7 +18,7 @@ momentum is local SGD.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Count, InnerOptimizer, Period, Rate, Rounds, Scheme, inner
+from ..common.contract import Barrier, Count, InnerOptimizer, Period, Rate, Rounds, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class LocalSGD(Scheme):
     paper = "Stich 2019"
     aliases = ("fedavg",)
     sync = Barrier()
+    elementwise = True
     sends_params = True
 
     communication_period: Period = 10
@@ -39,19 +40,9 @@ class LocalSGD(Scheme):
     inner_optimizer: InnerOptimizer = "sgd"
     """Optimizer of the local steps: sgd, momentum, adam, adamw, lion or muon; with options, adamw:weight_decay=0.1."""
 
-    @property
-    def elementwise(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return inner(self.inner_optimizer).elementwise
-
     def rounds(self, steps, done=0, worker=0):
         single = min(steps, max(0, self.synchronous_steps - done))
         return Rounds.even(single, 1) + super().rounds(steps - single)
-
-    def local_variables(self, params):
-        return inner(self.inner_optimizer).local_variables(params)
-
-    def local_step(self, worker, gradient):
-        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
         return worker.params

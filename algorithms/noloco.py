@@ -31,7 +31,7 @@ The paper calls the momentum Nesterov's, and both its equation and the code have
 
 from dataclasses import dataclass
 
-from ..common.contract import Decay, Graph, InnerOptimizer, OnGraph, Period, Positive, Rate, after_local_steps, inner
+from ..common.contract import Decay, Graph, InnerOptimizer, OnGraph, Period, Positive, Rate, after_local_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +63,7 @@ class NoLoCo(OnGraph):
         return slow + velocity, velocity
 
     def local_variables(self, params):
-        return {"slow": params, "velocity": 0 * params, **inner(self.inner_optimizer).local_variables(params)}
-
-    def local_step(self, worker, gradient):
-        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
+        return {"slow": params, "velocity": 0 * params}
 
     def message(self, worker):
         return self.outer_learning_rate * (worker.params - worker.slow) + self.consensus_rate * worker.slow

@@ -55,12 +55,8 @@ class PALSGD(Scheme):
                 f"Received: pull_probability={self.pull_probability}"
             )
 
-    @property
-    def plain_inner_steps(self):
-        return self.pull_probability == 0
-
     def local_variables(self, params):
-        return {"pulled": params, **inner(self.inner_optimizer).local_variables(params)}
+        return {"pulled": params}
 
     def global_variables(self, center):
         return {"velocity": 0 * center}

@@ -17,7 +17,7 @@ high rate is applied at the new rate.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, InnerOptimizer, Period, Rate, Scheme, inner
+from ..common.contract import Barrier, Fraction, InnerOptimizer, Period, Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,7 @@ class SlowMo(Scheme):
     paper = "Wang et al. 2020"
     equals = "bmuf --form classical, at a constant rate"
     sync = Barrier()
+    elementwise = True
     sends_params = True
 
     communication_period: Period = 10
@@ -40,18 +41,8 @@ class SlowMo(Scheme):
     slow_momentum: Fraction = 0.5
     """Slow momentum β."""
 
-    @property
-    def elementwise(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return inner(self.inner_optimizer).elementwise
-
     def global_variables(self, center):
         return {"velocity": 0 * center}
-
-    def local_variables(self, params):
-        return inner(self.inner_optimizer).local_variables(params)
-
-    def local_step(self, worker, gradient):
-        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
         return worker.params

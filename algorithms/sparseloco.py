@@ -35,7 +35,6 @@ from ..common.contract import (
     Scheme,
     SummedCoordinates,
     count_senders,
-    inner,
     mean_over_senders,
     top_k,
 )
@@ -76,10 +75,7 @@ class SparseLoCo(Scheme):
         return {"senders": 0 * center, "messages": 0 * center[0]} if self.mean_over == "senders" else {}
 
     def local_variables(self, params):
-        return {"began": params, "memory": 0 * params, **inner(self.inner_optimizer).local_variables(params)}
-
-    def local_step(self, worker, gradient):
-        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
+        return {"began": params, "memory": 0 * params}
 
     def message(self, worker):
         moved = self.decay * worker.memory + worker.began - worker.params

@@ -22,7 +22,7 @@ elements of θ are still the initial ones.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Coordinates, Fraction, InnerOptimizer, Period, Rate, Scheme, inner, tf
+from ..common.contract import Barrier, Coordinates, Fraction, InnerOptimizer, Period, Rate, Scheme, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +50,7 @@ class Sparta(Scheme):
         return Coordinates(self.share)
 
     def local_variables(self, params):
-        return {"copy": params, **inner(self.inner_optimizer).local_variables(params)}
-
-    def local_step(self, worker, gradient):
-        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
+        return {"copy": params}
 
     def message(self, worker):
         return tf.where(self._drawn(worker), worker.params - worker.copy, 0.0)

@@ -30,7 +30,7 @@ outer rate ε is 0.4, for DiLoCo, too, tuned at a small scale; here it is the 0.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, InnerOptimizer, Scheme, Span, UserError, inner, tf
+from ..common.contract import Barrier, InnerOptimizer, Scheme, Span, UserError, tf
 from ..common.contract.hyperparameters import Delay, Fraction, Fragments, Period, Rate
 
 
@@ -75,14 +75,8 @@ class StreamingDiLoCo(Scheme):
                 f"communication_period={self.communication_period}, fragments={self.fragments}"
             )
 
-    def local_variables(self, params):
-        return inner(self.inner_optimizer).local_variables(params)
-
     def global_variables(self, center):
         return {"velocity": 0 * center}
-
-    def local_step(self, worker, gradient):
-        inner(self.inner_optimizer).step(worker, gradient, self.learning_rate)
 
     def message(self, worker):
         if self.fragments == 1:

@@ -28,7 +28,6 @@ class TrimmedMean(Scheme):
     """The median or trimmed mean of one gradient of each worker, for each coordinate."""
 
     paper = "Yin et al. 2018"
-    sync = Barrier()
     aliases = ("median --trim 0.5",)
 
     learning_rate: Rate = 0.2
@@ -40,8 +39,9 @@ class TrimmedMean(Scheme):
         if self.trim > 0.5:
             raise UserError(f"trim must be at most 0.5, the median. Received: trim={self.trim}")
 
-    def most_hostile(self, messages):
-        return max(0, min(int(self.trim * messages + 1e-9), (messages - 1) // 2))  # at least one value is left
+    @property
+    def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Barrier(outliers=self.trim)
 
     def global_variables(self, center):  # a worker that was lost keeps its gradient
         return {"gradients": EachWorker(0 * center), "present": EachWorker(0.0)}
@@ -54,7 +54,7 @@ class TrimmedMean(Scheme):
     def server_update(self, server, message, staleness):
         present = server.present.read_value()
         number = tf.cast(tf.reduce_sum(present), tf.int32)
-        dropped = tf.gather([self.most_hostile(n) for n in range(server.num_workers + 1)], number)
+        dropped = tf.gather([self.sync.most_left_out(n) for n in range(server.num_workers + 1)], number)
         rows = server.gradients.read_value()
         rows = tf.sort(tf.where((present[:, None] > 0) & tf.math.is_finite(rows), rows, float("inf")), axis=0)
         kept = rows[dropped : number - dropped]

@@ -100,7 +100,7 @@ class Operations:
             [codec.unpacked() if for_xla else codec for codec in scheme.codecs(kind)] for kind in scheme.kinds
         ]
         messages = self.sync.set_size(workers)
-        self.tolerated = 0 if messages is None else scheme.most_hostile(messages)
+        self.tolerated = 0 if messages is None else scheme.sync.most_left_out(messages)
         self.begin(center, variable)
         self.given: Any = None
         self.learning_rate: Callable[[], Any] | None = None

@@ -39,7 +39,7 @@ class LocalVariables:
             return {name: variable(tf.stack([value] * known["num_workers"]), name) for name, value in values.items()}
 
         self.scheme, self.known, self.sizes = scheme, known, sizes
-        self.all = rows({"params": center, **scheme.local_variables(center)})
+        self.all = rows({"params": center, **scheme.worker_variables(center)})
         self.codecs = [rows(scheme.codec.local_variables(tf.zeros([n]))) for n in sizes]
         vectors = {"gradient_sum": scheme.uses_gradient_sum}
         vectors["gradient"] = scheme.period == 1 and not scheme.overlap
@@ -53,7 +53,7 @@ class LocalVariables:
 
     def start(self, k: Any, center: Tensor) -> None:
         """Let worker k start from this center."""
-        for name, value in {"params": center, **self.scheme.local_variables(center)}.items():
+        for name, value in {"params": center, **self.scheme.worker_variables(center)}.items():
             self.row(name, k).assign(value)
         for rows, n in zip(self.codecs, self.sizes, strict=True):
             for name, value in self.scheme.codec.local_variables(tf.zeros([n])).items():

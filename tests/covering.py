@@ -89,12 +89,12 @@ COVER_OF_OPTIMIZER = (
 # What concerns no executor: names, checks and advice, and what follows from other declarations.
 IRRELEVANT = {
     *("aliases", "at", "but", "check", "declares_sizes", "default_devices_per_worker", "describes_data", "elementwise"),
-    *("events", "idea", "name", "paper", "period", "plain_inner_steps", "scheduled", "sends_params"),
-    *("server_update", "sparse", "takes_means", "warnings"),
+    *("events", "idea", "name", "paper", "period", "scheduled", "sends_params"),
+    *("server_update", "sparse", "takes_means"),
 }
 
 # What a synchronization rule may ask for besides its methods.
-OF_SYNC = "buckets", "grace", "late", "messages_per_update", "warm_start", "cancel_late"
+OF_SYNC = "buckets", "grace", "late", "outliers", "messages_per_update", "warm_start", "cancel_late"
 
 
 def changes(thing: Any, kind: type) -> set[str]:

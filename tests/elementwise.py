@@ -29,10 +29,10 @@ def is_elementwise(scheme):
         known |= dict.fromkeys(["gradient", "gradient_sum"], vector)
         view = Worker(params=tf.Variable(vector), **known)  # rules for each coordinate, or for `shapes`, fail here
         try:
-            local = now.local_variables(view.params.read_value())
+            local = now.worker_variables(view.params.read_value())
             vars(view).update({name: tf.Variable(value) for name, value in local.items()})
             begun = len(graph.get_operations())
-            local = now.local_variables(view.params.read_value())
+            local = now.worker_variables(view.params.read_value())
             now.gradient_point(view)
             now.local_step(view, vector)
             message = now.message(view)

@@ -49,7 +49,7 @@ def test_a_scheme_with_an_own_rule_is_elementwise_only_if_declared(kind):
 
 
 def test_each_scheme_of_the_catalogue_declares_elementwise_correctly():
-    declared = {name: kind().elementwise for name, kind in SCHEMES.items()}
+    declared = {name: kind().in_coordinates for name, kind in SCHEMES.items()}
     assert declared == {name: is_elementwise(kind()) for name, kind in SCHEMES.items()}
     assert declared["downpour"]
     assert not declared["sparta"]  # random numbers by place
@@ -57,7 +57,7 @@ def test_each_scheme_of_the_catalogue_declares_elementwise_correctly():
 
 def test_workers_read_one_reply_only_if_the_scheme_is_elementwise():
     for scheme, shares in ((LocalSGD(), True), (HalvedLocalSGD(), False), (RemembersHalf(), False)):
-        assert is_elementwise(scheme) == scheme.elementwise == shares
+        assert is_elementwise(scheme) == scheme.in_coordinates == shares
         with tf.Graph().as_default():
             client, size = Client(SharedMemory(), "/cpu:0"), 1 << 18
             center = Center(scheme, [[size]], ["/cpu:0"], 2, None, client=client)

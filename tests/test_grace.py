@@ -97,7 +97,6 @@ class OpenSet:
         self.now, self.woken, self.began, self.when = 1000, [], 0, when
         self.quorums = SimpleNamespace(enqueue=self.begin)
         self.transactions = SimpleNamespace(exclusive=nullcontext)
-        self.scheme = SimpleNamespace(most_hostile=lambda number: 0)
         self.center = SimpleNamespace(slices=[], each_slice=lambda build, *_: [], read_version=lambda: tf.constant(1))
         self.center.count_updates = lambda number: tf.constant(1)
         self.slots = SimpleNamespace(

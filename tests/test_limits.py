@@ -106,8 +106,8 @@ def test_des_loc_resumes_in_the_middle_of_its_cycle(done):
 
 
 def test_of_few_workers_one_value_is_left_to_the_trimmed_mean():
-    assert [TrimmedMean(trim=0.5).most_hostile(messages) for messages in range(6)] == [0, 0, 0, 1, 1, 2]
-    assert [TrimmedMean(trim=0.25).most_hostile(messages) for messages in range(6)] == [0, 0, 0, 0, 1, 1]
+    assert [TrimmedMean(trim=0.5).sync.most_left_out(messages) for messages in range(6)] == [0, 0, 0, 1, 1, 2]
+    assert [TrimmedMean(trim=0.25).sync.most_left_out(messages) for messages in range(6)] == [0, 0, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("present", [[0, 1, 0], [0, 1, 1], [1, 1, 1]])

@@ -8,6 +8,7 @@ import pytest
 
 from distsgd.algorithms import AEAMSGD, AEASGD, EASGD, SCHEMES
 from distsgd.common import UserError
+from distsgd.common.contract.checks import warnings_of
 from distsgd.common.launch import run as launch
 from distsgd.common.replay.reference import asynchronous_rules, synchronous_rules
 from runs import record
@@ -45,8 +46,8 @@ def test_elastic_workers_are_warned_only_where_exchanges_drive_them_apart(scheme
     for factor, stable in ((0.97, True), (1.03, False)):
         beta = factor * limit
         assert (farthest(RULES[scheme](beta, workers)) < 100) == stable
-        assert (list(scheme(beta=beta).warnings(workers)) == []) == stable
-    (line,) = scheme(beta=2 * limit).warnings(workers)
+        assert (list(scheme(beta=beta).check(workers)) == []) == stable
+    (line,) = scheme(beta=2 * limit).check(workers)
     assert f"{workers} workers" in line
     assert line.endswith(f"Received: beta={2 * limit:g}")
 
@@ -54,7 +55,7 @@ def test_elastic_workers_are_warned_only_where_exchanges_drive_them_apart(scheme
 @pytest.mark.parametrize("name", SCHEMES)
 def test_defaults_warn_of_nothing(name):
     for workers in (1, 2, 16, 1000):
-        assert list(SCHEMES[name]().warnings(workers)) == []
+        assert warnings_of(SCHEMES[name](), workers) == []
 
 
 def test_a_run_logs_the_warning_of_its_scheme_and_begins(monkeypatch, tmp_path):

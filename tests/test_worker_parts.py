@@ -83,8 +83,8 @@ def test_without_a_ps_the_running_statistics_of_a_dropped_round_are_dropped(fini
 )
 def test_a_round_has_the_mean_loss_of_its_steps_and_the_number_of_those_that_were_not_dropped(exchanges, finite, found):
     """Of four steps with a sum of 8. A worker alone drops two, whose losses are not in the sum."""
-    sync = SimpleNamespace(exchanges=exchanges, in_pairs=False, uses_ps=False)
-    scheme = SimpleNamespace(sync=sync, most_hostile=lambda workers: 0)
+    sync = SimpleNamespace(exchanges=exchanges, in_pairs=False, uses_ps=False, most_left_out=lambda workers: 0)
+    scheme = SimpleNamespace(sync=sync)
 
     def build(state):
         replica = SimpleNamespace(state=state, model=SimpleNamespace(state_size=0))
@@ -175,7 +175,7 @@ def test_a_round_that_a_script_ends_early_has_the_steps_that_were_made():
 
 
 def test_a_step_of_a_script_s_own_optimizer_counts_for_schedules():
-    worker = fed_worker(scheme=SimpleNamespace(plain_inner_steps=True), scheduled=True)
+    worker = fed_worker(scheme=SimpleNamespace(makes_inner_steps=True), scheduled=True)
     worker.clock, worker.views[0].params = tf.Variable(4), tf.Variable([1.0])
     worker.replica.is_point = tf.constant(True)
     worker._step([tf.constant([3.0])])

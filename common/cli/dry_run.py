@@ -48,7 +48,7 @@ def sizes(job: Job, model: Any) -> dict[str, Any]:
     scheme, plan, workers = job.scheme, job.plan, job.cluster.workers
     rounds, vector = plan.all_rounds, FLOAT_BYTES * flat.size
     up, down = job.traffic(flat).moved(rounds[0].kinds())
-    own = (scheme.local_variables, job.codec.local_variables)  # the second: errors of messages
+    own = (scheme.worker_variables, job.codec.local_variables)  # the second: errors of messages
     worker = 3 * vector + sum(_bytes_of(variables, flat.size) for variables in own)
     server = vector + _bytes_of(lambda center: _of_server(two_levels(scheme), center, workers), flat.size)
     return {

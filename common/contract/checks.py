@@ -15,8 +15,9 @@ from ..messages.codec import Codec
 from ..record_format import EVENTS
 from ..sync.asynchronous import Unlocked
 from ..sync.synchronization import Synchronization
-from .hyperparameters import feature, kinds_of, undeclared
+from .hyperparameters import feature, kinds_of, rates_of, undeclared
 from .kept import Kept, kept, unmarked
+from .on_graph import OnGraph
 from .regions import Regions
 from .rounding import rounded
 from .rounds import Kind
@@ -49,6 +50,11 @@ REMOVED = {
     ),
     "keeps_pulled_centers": f'{OF_EACH}{{"pulled_center": PulledCenter()}}',
     **dict.fromkeys(("events", "sent_as_floats", "sends_in_turn"), OF_KINDS),
+    "most_hostile": "is no longer there: declare the share of the messages that the rule of the server leaves out, as "
+    "in sync = Barrier(outliers=0.25)",
+    "warnings": "is no longer there: return the warnings from check",
+    "in_place": "is no longer there: with sync = Unlocked() it follows from overriding server_update alone",
+    "plain_inner_steps": "is no longer there: leave out local_step where a local step is that of inner_optimizer alone",
     "exchange_first": "is no longer there: keep the point of the last step in a local variable, return it from message,"
     " and Rounds.ending_at(period, steps, done) from rounds, as easgd does",
 }
@@ -103,6 +109,8 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
     scheme.sync.check(workers)
     _check_declared(scheme)
     _check_moved(scheme)
+    if scheme.makes_inner_steps and "learning_rate" not in rates_of(scheme):
+        raise UserError(f"{scheme.name}: inner_optimizer needs its step size: declare learning_rate: Rate = 0.1")
     _check_kinds(scheme, workers)
     _check_messages(scheme)
     kept_by(scheme)
@@ -112,7 +120,7 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
 
 def warnings_of(scheme: Scheme, workers: int) -> list[str]:
     """Return the warnings of a scheme with that number of workers, a line each."""
-    return [*undeclared(scheme), *scheme.warnings(workers)]
+    return [*undeclared(scheme), *(scheme.check(workers) or ())]
 
 
 def _check_declared(scheme: Scheme) -> None:
@@ -213,17 +221,17 @@ def _check_messages(scheme: Scheme) -> None:
     if scheme.scalars and (not sync.uses_ps or scheme.sparse):
         why = "without a ps" if not sync.uses_ps else "of a scheme with sparse = True"
         raise UserError(f"{name}: messages {why} are vectors alone. Received: scalars={scheme.scalars}")
-    if scheme.declares_sizes and (sync.uses_ps or scheme.elementwise):
+    if scheme.declares_sizes and (sync.uses_ps or scheme.in_coordinates):
         raise UserError(
             f"{name}: message_sizes needs rules of the worker that are not elementwise, and no parameter server: send "
             "numbers beside the vector (scalars), or use sync = Collective(). Received: elementwise="
-            f"{scheme.elementwise}, sync = {type(sync).__name__}()"
+            f"{scheme.in_coordinates}, sync = {type(sync).__name__}()"
         )
     _check_overlap(scheme)
     _check_cancel(scheme)
     own = {
         rule for rule in ("gradient_point", "local_step") if getattr(type(scheme), rule) is not getattr(Scheme, rule)
-    }
+    } | ({"local_step"} if scheme.inner else set())
     if sync.in_pairs and (scheme.period > 1 or own != {"gradient_point"}):
         raise UserError(
             f"{name}: with Pairs(), override gradient_point (return a local variable) and on_reply (make the step), "
@@ -305,7 +313,7 @@ def check_variables(scheme: str, local: Iterable[str], own: Iterable[str] = ()) 
 
 def kept_by(scheme: Scheme) -> Kept:
     """Return the variables that a ps keeps for a scheme, of a small model; `UserError` if it or a worker cannot."""
-    local, own = _declared(scheme.local_variables), _declared(scheme.global_variables)
+    local, own = _declared(scheme.worker_variables), _declared(scheme.global_variables)
     check_variables(scheme.name, local, own)
     try:
         for name, value in local.items():
@@ -332,6 +340,11 @@ def _check_regions(scheme: Scheme) -> None:
             f"{scheme.name}: regions pull no center: leave PulledCenter out of the global_variables of "
             f"{type(above).__name__}"
         )
+
+
+def limits_of(scheme: Scheme, workers: int) -> Iterable[str]:
+    """Return limits that are not exceeded, those of a graph, a line each; the run prints them."""
+    return scheme.limits(workers) if isinstance(scheme, OnGraph) else []
 
 
 def _declared(build: Callable[[Any], Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -15,15 +15,13 @@ from typing import Any
 from ..errors import UserError
 from ..lazy import tf
 from .hyperparameters import declared
-from .inner import inner
 
 Decayed = Callable[[Any], Any]  # see `Worker.decayed`
 
 
 def weight_decay_of(scheme: Any) -> float:
     """Return the coefficient of the decoupled weight decay of a scheme, or of its inner optimizer; 0 for none."""
-    text = declared(scheme, "inner_optimizer", None)
-    return declared(scheme if text is None else inner(text), "weight_decay", 0.0)
+    return declared(scheme.inner or scheme, "weight_decay", 0.0)
 
 
 def decayed_of(

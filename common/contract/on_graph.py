@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 from ..sync.gossip import Gossip
 from ..sync.synchronization import Synchronization
@@ -50,11 +50,12 @@ class OnGraph(Scheme):
         """
         raise NotImplementedError(f"{type(self).__name__} has no linear_round")
 
-    def check(self, workers: int) -> None:
+    def check(self, workers: int) -> Iterable[str] | None:
         """Raise `UserError` if the distances between the workers would grow without gradients."""
         if self.linear_vectors:
             check_growth(self, workers)
 
+    @final
     def limits(self, workers: int) -> Iterable[str]:
         """Return what follows from the eigenvalues of the graph, in one line."""
         return limits(self, workers) if self.linear_vectors else []

@@ -430,7 +430,7 @@ def rounded(scheme: Scheme, codec: str) -> Scheme:
     if kind.sends_params and not compressor.fits_parameters:
         fitting = ", ".join(name for name, other in CODECS.items() if other.fits_parameters)
         raise UserError(f"{name} sends parameters, for which a codec is one of {fitting}. Received: codec={codec}")
-    forgets = kind.most_hostile is not Scheme.most_hostile
+    forgets = scheme.sync.outliers > 0
     messages = WithMemory(compressor, forgets=forgets) if compressor.memory == "yes" else compressor
     if compressor.rounds_replies and only_takes_gradients(kind):
         return scheme.but(codec=messages, reply_codec=compressor)

@@ -31,6 +31,7 @@ from ..sync.asynchronous import Async
 from ..sync.store import Event
 from ..sync.synchronization import Synchronization
 from .hyperparameters import check_fields, declared, rates_of
+from .inner import InnerSGD, inner
 from .regions import Regions
 from .rounds import USUAL, Kind, Rounds
 from .views import Server, Tensor, Worker
@@ -48,7 +49,10 @@ class Scheme(CheckedCall):
     # A round, in the order in which data flows.
 
     def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
-        """Return the initial values of further variables on the worker, by name; `params` is the initial center."""
+        """Return the initial values of further variables on the worker, by name; `params` is the initial center.
+
+        Those of the `inner_optimizer` are added to them.
+        """
         return {}
 
     def global_variables(self, center: Tensor) -> Mapping[str, Tensor]:
@@ -63,7 +67,13 @@ class Scheme(CheckedCall):
         return worker.params.read_value()
 
     def local_step(self, worker: Worker, gradient: Tensor) -> None:
-        """Make one local step: update `worker.params` and the local variables. Default: nothing."""
+        """Make one local step: update `worker.params` and the local variables.
+
+        Default: a step of the hyperparameter `inner_optimizer: InnerOptimizer` with the rate `learning_rate`; nothing
+        if the class declares none. An optimizer of a script may make the default in its place (`worker.stepped`).
+        """
+        if self.inner is not None:
+            self.inner.step(worker, gradient, rates_of(self)["learning_rate"])
 
     def message(self, worker: Worker) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
         """Return the vector to push, [P]; with `scalars`, also a number for each of their names. Default: the gradient.
@@ -144,19 +154,14 @@ class Scheme(CheckedCall):
 
     means_gradients: ClassVar[bool] = False  # an update steps along the mean of gradients, each of a batch
 
-    def check(self, workers: int) -> None:
-        """Raise `UserError` if the hyperparameters do not fit that number of workers, beside `contract.checks`."""
-
-    def warnings(self, workers: int) -> Iterable[str]:
-        """Return warnings for that number of workers, a line each; the run prints them and begins.
+    def check(self, workers: int) -> Iterable[str] | None:
+        """Return warnings for that number of workers, a line each: the run prints them and begins.
 
         Warn only of limits that do not depend on the loss: one that does belongs in the module's docstring.
-        """
-        return []
 
-    def limits(self, workers: int) -> Iterable[str]:
-        """Return limits that are not exceeded, such as those of a graph, a line each; the run prints them."""
-        return []
+        Raises:
+            UserError: the hyperparameters do not fit that number of workers, beside `contract.checks`.
+        """
 
     # Rules of few schemes: what a barrier adds.
 
@@ -167,14 +172,6 @@ class Scheme(CheckedCall):
         worker, through which `server_update` can see each message.
         """
         return message
-
-    def most_hostile(self, messages: int) -> int:
-        """Return how many of the messages of a set may not be finite: the server's rule leaves them out. Default: 0.
-
-        It sees them in its variables of each worker; its message is the mean of the others. For any more see
-        `Recovery.on_nan`.
-        """
-        return 0
 
     whole_center: ClassVar[bool] = False  # the rules of the server are not elementwise: one ps alone
 
@@ -192,18 +189,10 @@ class Scheme(CheckedCall):
 
     sums: ClassVar[tuple[str, ...]] = ()  # local variables that matter as a sum over all workers: zero when one is lost
 
-    @property
-    def plain_inner_steps(self) -> bool:
-        """True if a local step is one of `inner_optimizer` and no more: an optimizer of a script may make it."""
-        return declared(self, "inner_optimizer", None) is not None
-
     describes_data: ClassVar[bool] = False  # local variables are of the worker's own shard: refuses `participation`
 
-    # Places of few schemes: the shared center itself, sparse problems, several devices, servers of regions.
+    # Places of few schemes: sparse problems, several devices, servers of regions.
 
-    # Worker threads may take gradients at the shared center itself instead of a copy (large models). Only for schemes
-    # whose workers do nothing but push gradients.
-    in_place: ClassVar[bool] = False
     sparse: ClassVar[bool] = False  # on a sparse problem, messages hold the coordinates of the batch alone
     default_devices_per_worker: ClassVar[int] = 1  # devices that share a worker's batches, unless the user sets them
 
@@ -246,6 +235,31 @@ class Scheme(CheckedCall):
                 f"{name!r}, kinds: {', '.join(map(repr, self.kinds))}"
             )
         return self.kinds[name]
+
+    @property
+    @final
+    def inner(self) -> InnerSGD | None:
+        """The inner optimizer that the user has chosen; None if the class declares no hyperparameter for it."""
+        text = declared(self, "inner_optimizer", None)
+        return None if text is None else inner(text)
+
+    @final
+    def worker_variables(self, params: Tensor) -> Mapping[str, Tensor]:
+        """Return the initial values of all local variables: those of the inner optimizer and of the class itself."""
+        own = self.local_variables(params)
+        return own if self.inner is None else {**self.inner.local_variables(params), **own}
+
+    @property
+    @final
+    def in_coordinates(self) -> bool:
+        """True if the worker's rules are elementwise, with those of the inner optimizer."""
+        return self.elementwise and (self.inner is None or self.inner.elementwise)
+
+    @property
+    @final
+    def makes_inner_steps(self) -> bool:
+        """True if a local step is one of the inner optimizer, and no more."""
+        return self.inner is not None and type(self).local_step is Scheme.local_step
 
     @property
     @final

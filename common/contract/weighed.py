@@ -24,7 +24,7 @@ def weighed(scheme: Scheme) -> Scheme:
     """Return a scheme of mean gradients (`Scheme.means_gradients`) that weighs them; its workers have a `count`."""
     at_server = scheme.sync.uses_ps
     base = _AmongWorkers if not at_server else _AtServer if scheme.sync.messages_per_update == 1 else _Gathering
-    return extended(scheme, base, in_place=False, elementwise=scheme.elementwise and at_server)
+    return extended(scheme, base, elementwise=scheme.elementwise and at_server)
 
 
 def weighs(scheme: Scheme) -> bool:

@@ -236,7 +236,7 @@ class JoinedWorker:
             UserError: a local step of the scheme is not that of its `inner_optimizer` alone; nothing was done.
         """
         check_eager("stepped")
-        if not self._scheme.plain_inner_steps:
+        if not self._scheme.makes_inner_steps:
             raise UserError(
                 f"the local steps of {self._scheme.name} are not those of an inner optimizer alone: "
                 "call worker.step(gradient), or join with local_sgd, diloco or another scheme with inner_optimizer"

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from ..cluster.membership import Membership
 from ..cluster.task_spec import Addresses
-from ..contract.checks import warnings_of
+from ..contract.checks import limits_of, warnings_of
 from ..errors import Interrupted, UserError
 from ..files import own_folder, replacing, writing
 from ..record import checkpoint
@@ -129,7 +129,7 @@ class Launched:
             report(event="joined", config=config)
             for warning in warnings_of(job.scheme, job.cluster.workers):
                 report(event="warning", message=warning)
-            for message in job.scheme.limits(job.cluster.workers):
+            for message in limits_of(job.scheme, job.cluster.workers):
                 report(event="limits", message=message)
         return report
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..cards import ask, crowded
 from ..cluster.fingerprint import class_digest, data_digest, identity, model_digest
-from ..contract.checks import warnings_of
+from ..contract.checks import limits_of, warnings_of
 from ..errors import CannotWrite, Diverged, Interrupted
 from ..files import Lock, in_one_line, replacing
 from ..kernels import VARIABLE, used_here
@@ -117,7 +117,7 @@ def _run(
         with quiet, display if verbose else contextlib.nullcontext(), bus:
             for message in said:
                 bus.publish({"event": "warning", "message": message})
-            for message in job.scheme.limits(job.cluster.workers):
+            for message in limits_of(job.scheme, job.cluster.workers):
                 bus.publish({"event": "limits", "message": message})
             if job.cluster.task is not None and verbose:
                 display.task(job.cluster.task, job.cluster.wait_seconds)

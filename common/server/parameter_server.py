@@ -106,7 +106,7 @@ class ParameterServer:
     def share(self, reply: Any) -> Any:
         """Return a slice of a reply for several workers: the same, or a copy in memory that all of them read."""
         # An encoded reply is another tensor: sharing the plain one is of no use.
-        plain = self.scheme.elementwise and not self.center.encodes_replies
+        plain = self.scheme.in_coordinates and not self.center.encodes_replies
         return self.center.transport.share(reply) if plain else reply
 
     @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from ..arguments import at_least, not_negative
+from ..arguments import at_least, fraction, not_negative
 from ..errors import UserError
 from ..lazy import tf
 from .store import Message, Store, Tensor, WorkerSlot
@@ -73,18 +73,18 @@ class InSets(Synchronization):
         return ps.center.reply(replies, slot)
 
     def _tolerates(self, ps: Store) -> bool:
-        """Return True if the scheme leaves out messages that are not finite, see `Scheme.most_hostile`."""
-        return any(self._most_hostile(ps))
+        """Return True if the scheme leaves out messages that are not finite."""
+        return any(self._most_left_out(ps))
 
-    def _most_hostile(self, ps: Store) -> list[int]:
+    def _most_left_out(self, ps: Store) -> list[int]:
         """Return how many messages of a set may not be finite, for each number of active workers."""
-        return [ps.scheme.most_hostile(self.set_size(number)) for number in range(ps.num_workers + 1)]
+        return [self.most_left_out(self.set_size(number) or 0) for number in range(ps.num_workers + 1)]
 
     def _has_room(self, ps: Store) -> Tensor:
         """Return True if one more message of the open set may not be finite; under the lock."""
         with tf.device(ps.devices[0]):
             there = ps.slots.count(ps.variables.arrived & ps.variables.not_finite)
-            return there < tf.gather(self._most_hostile(ps), ps.slots.count(ps.slots.active))
+            return there < tf.gather(self._most_left_out(ps), ps.slots.count(ps.slots.active))
 
     def _arrive(self, ps: Store, slot: WorkerSlot, slices: list[Message], finite: Tensor | None) -> list[Any]:
         """Add a message to the sums unless it is left out, and apply them if it completes the set; under the lock.
@@ -234,9 +234,14 @@ class Barrier(InSets):
     A run makes as many updates as the worker with the most rounds has, and ends with the last. Workers that are behind
     then, because their messages were dropped or because they were down, leave: their messages would be too old, or the
     only ones of a set.
+
+    Attributes:
+        backup_workers: number of workers whose messages a set may go without.
+        outliers: share of the messages of a set that the rule of the server leaves out, see `Synchronization`.
     """
 
     backup_workers: int = 0
+    outliers: float = 0.0
 
     def set_size(self, active: int) -> int:
         """Return the number of active workers minus backups; at least 1, as a worker may leave after its message."""
@@ -245,6 +250,7 @@ class Barrier(InSets):
     def check(self, workers: int) -> None:
         """Raise `UserError` unless a set needs at least one worker."""
         at_least(0, backup_workers=self.backup_workers)
+        fraction(outliers=self.outliers)
         if self.backup_workers >= workers:
             raise UserError(
                 f"backup_workers must be fewer than the workers. Received: "

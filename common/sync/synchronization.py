@@ -65,6 +65,9 @@ class Synchronization:
             next set.
         grace: with `set_size`, the seconds for which a set with that many messages stays open for those of the other
             workers; it closes at once when it has those of all active workers.
+        outliers: with `set_size`, the share of the messages of a set that the rule of the server leaves out: so many of
+            them may not be finite. The rule sees all in the scheme's variables of each worker; its message is the mean
+            of the finite ones. For more that are not finite see `Recovery.on_nan`.
         messages_per_update: number of messages that make one update where each is merged when it arrives, see `Async`.
         warm_start: number of updates that worker 0 makes alone before the others start.
         cancel_late: True if a worker stops its computation as soon as its message could only be dropped, and begins
@@ -83,6 +86,7 @@ class Synchronization:
     buckets: int = 1
     late: Literal["drop", "count"] = "drop"
     grace: float = 0.0
+    outliers: float = 0.0
     messages_per_update: int = 1
     warm_start: int = 0
     cancel_late: bool = False
@@ -112,6 +116,10 @@ class Synchronization:
     def updates_per_round(self, workers: int) -> float:
         """Return the number of updates that one round of all workers makes; learning-rate schedules divide by it."""
         return workers
+
+    def most_left_out(self, messages: int) -> int:
+        """Return how many of the messages of a set are outliers: fewer than half of them."""
+        return max(0, min(int(self.outliers * messages + 1e-9), (messages - 1) // 2))
 
     def check(self, workers: int) -> None:
         """Raise `UserError` if this synchronization rule cannot work with this number of workers."""

@@ -111,7 +111,7 @@ class Ending:
         missing = self._write_results(snapshot, rounds_applied, self.calls.ends())
         if not self.at_once:
             self._shut_down()
-        if self.job.scheme.most_hostile(self.job.cluster.workers):
+        if self.job.scheme.sync.most_left_out(self.job.cluster.workers):
             for worker, number in enumerate(refused):
                 if number:
                     self.report(event="left_out", worker=worker, number=int(number))

@@ -17,6 +17,7 @@ from ..cluster.fingerprint import in_words
 from ..cluster.restart_rule import RestartRule
 from ..contract.checks import check_update, fitted, kept_by
 from ..contract.decay import weight_decay_of
+from ..contract.rounding import only_takes_gradients
 from ..contract.scheme import Scheme
 from ..data import inputs, skew
 from ..data.dataset import number_of_clients
@@ -36,7 +37,7 @@ from ..record_format import read_config
 from ..server.traffic import Traffic
 from ..settings import is_deterministic, set_here, unusual
 from ..spec import hostile_workers
-from ..sync.asynchronous import Async
+from ..sync.asynchronous import Async, Unlocked
 from ..sync.in_regions import InRegions
 from .options import MAX_STEPS, Recovery, RunOptions, TransportName
 from .plan import Plan
@@ -133,7 +134,8 @@ class Job:
         """True if workers may take gradients at the center itself, which is in their memory, instead of at a copy."""
         how, codecs = self.options, (type(self.codec), type(self.scheme.reply_codec))
         whole = self.sparse or is_dense(how, None, self.devices_per_worker)
-        return self.scheme.in_place and self.cluster.placement.in_process and not whole and codecs == (Codec, Codec)
+        fits = isinstance(self.scheme.sync, Unlocked) and only_takes_gradients(type(self.scheme))
+        return fits and self.cluster.placement.in_process and not whole and codecs == (Codec, Codec)
 
     @property
     def codec(self) -> Codec:

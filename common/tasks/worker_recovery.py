@@ -262,7 +262,7 @@ class WorkerRecovery:
         if self.progress.on_nan == "stop":
             drop = "" if self.calls.graph.sync.in_regions else ", or --on-nan drop"  # servers in regions refuse that
             plan = self.progress.plan
-            most = plan.scheme.most_hostile(plan.workers)
+            most = plan.scheme.sync.most_left_out(plan.workers)
             left_out = f" ({plan.scheme.name} leaves out {most} of {plan.workers} messages)" if most else ""
             raise Diverged(
                 f"worker {self.index} sent a message that is not finite, at version {self.calls.version()} of the "

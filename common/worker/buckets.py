@@ -48,7 +48,7 @@ class Buckets:
         sizes = [math.prod(shape) for shape in replica.model.shapes]
         several = cls(sizes, apart=True)
         alone = not scheme.scalars and scheme.sync.uses_ps and scheme.period > 1 and not replica.needs_vector
-        return several if len(several.sizes) > 1 and alone and scheme.elementwise else cls(sizes, apart=False)
+        return several if len(several.sizes) > 1 and alone and scheme.in_coordinates else cls(sizes, apart=False)
 
     def cut(self, vector: Any) -> list[Any]:
         """Copy the buckets out of a vector [P], which may lie in shared memory.

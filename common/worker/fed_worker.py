@@ -86,7 +86,7 @@ class FedWorker(DenseWorker):
     def _step(self, gradients: Sequence[Any]) -> None:
         """Make a local step, unless the optimizer of the script has made it: then adopt its point."""
         own_step = super()._step
-        if not self.scheme.plain_inner_steps:
+        if not self.scheme.makes_inner_steps:
             return own_step(gradients)
 
         def adopt() -> None:

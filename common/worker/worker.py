@@ -39,7 +39,7 @@ class DenseWorker(WorkerRules):
             for view, part in zip(self.views, self.buckets.cut(center), strict=True):
                 if not self.is_center:
                     view.params.assign(part)
-                for name, value in self.scheme.local_variables(part).items():
+                for name, value in self.scheme.worker_variables(part).items():
                     getattr(view, name).assign(value)
             for average, part in zip(self.averages, self.buckets.cut(center), strict=False):
                 average.assign(part)
@@ -99,7 +99,7 @@ class DenseWorker(WorkerRules):
             total = self.local_steps(rows, timer.begun, first)
             self._meet_server(scheme, kind, timer, total)
         if self.replica.model.state_size:
-            if scheme.most_hostile(ps.num_workers):  # a hostile worker's statistics would be part of their mean
+            if scheme.sync.most_left_out(ps.num_workers):  # a hostile worker's statistics would be part of their mean
                 self.replica.keep_state(tf.reduce_all(tf.math.is_finite(state)), state_before)
             state.assign(scheme.sync.share_state(ps, self.slot, state.read_value()))
         # A worker alone drops single steps, whose losses are not in `total`; others drop the round after its last step.

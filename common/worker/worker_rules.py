@@ -194,7 +194,7 @@ class WorkerRules:
 
 def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict[str, Any]:
     """Make the parameters of a bucket and its local variables, by name; `center` serves as the parameters if given."""
-    own = first_values(scheme.local_variables, tf.zeros([size]))
+    own = first_values(scheme.worker_variables, tf.zeros([size]))
     check_names(scheme.name, "local variable", own)
     params = tf.Variable(tf.zeros([size]), name=f"{name}_params") if center is None else center
     return {"params": params} | {key: tf.Variable(value, name=f"{name}_{key}") for key, value in own.items()}

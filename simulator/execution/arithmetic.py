@@ -202,7 +202,7 @@ class Arithmetic:
         version, accepted = self.trace["version"], self.trace["accepted"] == 1
         together = accepted & (version == version[row])  # the messages of its set
         so_far = int(np.count_nonzero(together[: row + 1] & ~self.finite[: row + 1]))
-        return so_far <= self.scheme.most_hostile(int(np.count_nonzero(together)))
+        return so_far <= self.scheme.sync.most_left_out(int(np.count_nonzero(together)))
 
     def _diverged(self, row: int) -> Diverged:
         worker, version = (self.trace[name][row] for name in ("worker", "version"))

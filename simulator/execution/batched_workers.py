@@ -112,7 +112,7 @@ class BatchedWorkers:
             return tf.tile(value[None], [workers, *[1] * value.shape.rank])
 
         codec = [dict(scheme.codec.local_variables(part)) for part in cut_into(0 * center, sizes)]
-        start = {"params": center, "state": state, "slots": dict(first_values(scheme.local_variables, center))}
+        start = {"params": center, "state": state, "slots": dict(first_values(scheme.worker_variables, center))}
         start = tf.nest.map_structure(all_rows, start | {"codec": codec})
         start["seeds"] = [seeds(seed) for seed in self.model.initial_seeds]
         self.tables = tf.nest.map_structure(lambda value: tf.Variable(value, name="table"), start)
@@ -159,7 +159,7 @@ class BatchedWorkers:
         with building(tf.Graph()):
             start = tf.zeros(params.shape)
             variable = ShadowVariable(lambda: read.append(True) or start)
-            slots = {name: ShadowVariable.of(value) for name, value in self.scheme.local_variables(start).items()}
+            slots = {name: ShadowVariable.of(value) for name, value in self.scheme.worker_variables(start).items()}
             view = self.view({"params": variable, "slots": slots}, 0, tf.ones([3]), kind)
             self.scheme_at(tf.constant(0.0)).on_reply(
                 view, tf.zeros([self.scheme.message_sizes(self.model.shapes)[-1]])
@@ -325,7 +325,7 @@ class BatchedWorkers:
         """Start a worker anew: initialize its local variables from the center."""
         variables = self.variables_of(worker)
         variables["params"].assign(center)
-        for name, value in self.scheme.local_variables(center).items():
+        for name, value in self.scheme.worker_variables(center).items():
             variables["slots"][name].assign(value)
         for own, part in zip(variables["codec"], cut_into(0 * center, self.sizes), strict=True):
             for name, value in self.scheme.codec.local_variables(part).items():
@@ -339,7 +339,7 @@ class BatchedWorkers:
         if not self.model.state_size:
             return
         shared, own = Row(self.shared, workers), Row(self.tables["state"], workers)
-        if self.scheme.most_hostile(self.shared.shape[0]):  # as `DenseWorker.round`
+        if self.scheme.sync.most_left_out(self.shared.shape[0]):  # as `DenseWorker.round`
             finite = tf.reduce_all(tf.math.is_finite(own.read_value()), -1, keepdims=True)
             own.assign(tf.where(finite, own.read_value(), shared.read_value()))
         shared.assign(own.read_value())

@@ -61,7 +61,7 @@ class Merging:
         self.kinds = [*scheme.kinds]  # of rounds
         encodes = any(type(scheme.codecs(kind)[0]) is not Codec for kind in self.kinds)
         plain = type(scheme).weighted is Scheme.weighted and not encodes
-        self.tolerates = in_sets and scheme.most_hostile(center.num_workers) > 0
+        self.tolerates = in_sets and scheme.sync.most_left_out(center.num_workers) > 0
         self.adds_at_once = in_order and plain and not self.tolerates
         self.left_out = tf.Variable(0.0, name="left_out")  # messages of the open set that are not finite
         places = 0 if self.adds_at_once else places
