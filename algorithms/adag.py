@@ -28,7 +28,7 @@ class ADAG(Scheme):
 
     paper = "Hermans 2017 (thesis)"
     elementwise = True
-    uses_gradient_sum = True
+    sends = "gradient_sum"
 
     communication_period: Period = 10
     """Local steps H between two exchanges."""

@@ -28,7 +28,7 @@ class AEAMSGD(Scheme):
 
     paper = "Zhang et al. 2015"
     elementwise = True
-    sends_params = True
+    sends = "params"
 
     communication_period: Period = 10
     """Local steps H between two exchanges."""

@@ -29,7 +29,7 @@ class AEASGD(Scheme):
     paper = "Zhang et al. 2015"
     equals = "aeamsgd --momentum 0"
     elementwise = True
-    sends_params = True
+    sends = "params"
 
     communication_period: Period = 10
     """Local steps H between two exchanges."""

@@ -26,7 +26,7 @@ class AGN(Scheme):
 
     paper = "Hermans et al. 2017"
     elementwise = True
-    uses_gradient_sum = True
+    sends = "gradient_sum"
 
     communication_period: Period = 10
     """Local steps H between two exchanges."""

@@ -36,7 +36,7 @@ class AsyncDiLoCo(Scheme):
     """Many local AdamW steps, then a delayed Nesterov step of the center; no worker waits."""
 
     paper = "Liu et al. 2024"
-    sends_params = True
+    sends = "params"
 
     communication_period: Period = 20
     """Local steps between two exchanges."""

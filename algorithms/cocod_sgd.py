@@ -34,7 +34,7 @@ class CoCoDSGD(Scheme):
     paper = "Shen et al. 2019"
     sync = Barrier()
     elementwise = True
-    sends_params = True
+    sends = "params"
 
     communication_period: Period = 10
     """Local steps H of a round; a message and its reply may take as long."""

@@ -45,7 +45,7 @@ class DecoupledDiLoCo(Scheme):
     """Many local AdamW steps, then a Nesterov step along the mean direction of the first K workers' moves."""
 
     paper = "Douillard et al. 2026"
-    sends_params = True
+    sends = "params"
     scalars = ("steps",)
     whole_center = True
 

@@ -38,7 +38,7 @@ class DESLOC(Scheme):
     paper = "Iacob et al. 2026"
     aliases = ("local_adam --first-moment-every 1 --second-moment-every 1",)
     sync = Barrier()
-    sends_params = True
+    sends = "params"
     kinds = dict.fromkeys(("parameters", "first_moment", "second_moment"), Kind())
     scalars = ("parameters",)
 

@@ -32,7 +32,7 @@ class DiLoCo(Scheme):
         "muloco --inner-optimizer muon --learning-rate 0.02 --communication-period 30 --momentum 0.6",
     )
     sync = Barrier()
-    sends_params = True
+    sends = "params"
 
     communication_period: Period = 20
     """Local steps between two outer steps."""
@@ -47,9 +47,6 @@ class DiLoCo(Scheme):
 
     def global_variables(self, center):
         return {"velocity": 0 * center}
-
-    def message(self, worker):
-        return worker.params
 
     def server_update(self, server, message, staleness):
         moved = server.center - message

@@ -22,7 +22,7 @@ class DownpourEasy(Scheme):
 
     paper = "Dean et al. 2012"
     elementwise = True
-    uses_gradient_sum = True
+    sends = "gradient_sum"
 
     communication_period: Period = 5
     """Local steps between two exchanges."""
@@ -31,9 +31,6 @@ class DownpourEasy(Scheme):
 
     def local_step(self, worker, gradient):
         sgd(worker.params, gradient, self.learning_rate)
-
-    def message(self, worker):
-        return worker.gradient_sum
 
     def server_update(self, server, message, staleness):
         sgd(server.center, message, self.learning_rate)

@@ -27,7 +27,7 @@ class DynSGD(Scheme):
 
     paper = "Jiang et al. 2017"
     elementwise = True
-    uses_gradient_sum = True
+    sends = "gradient_sum"
 
     communication_period: Period = 5
     """Local steps between two exchanges."""
@@ -36,9 +36,6 @@ class DynSGD(Scheme):
 
     def local_step(self, worker, gradient):
         sgd(worker.params, gradient, self.learning_rate)
-
-    def message(self, worker):
-        return worker.gradient_sum
 
     def server_update(self, server, message, staleness):
         sgd(server.center, message, self.learning_rate / (staleness + 1))

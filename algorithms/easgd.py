@@ -28,7 +28,7 @@ class EASGD(Scheme):
     paper = "Zhang et al. 2015"
     sync = Barrier()
     elementwise = True
-    sends_params = True
+    sends = "params"
 
     communication_period: Period = 10
     """Local steps H between two exchanges."""

@@ -29,7 +29,7 @@ class FedNova(Scheme):
 
     paper = "Wang et al. 2020"
     sync = Barrier()
-    uses_gradient_sum = True
+    sends = "gradient_sum"
     scalars = ("steps",)
 
     communication_period: Period = 10

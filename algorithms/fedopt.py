@@ -37,7 +37,7 @@ class FedOpt(Scheme):
     )
     sync = Barrier()
     elementwise = True
-    sends_params = True
+    sends = "params"
 
     communication_period: Period = 10
     """Local steps between two rounds."""
@@ -59,9 +59,6 @@ class FedOpt(Scheme):
 
     def local_step(self, worker, gradient):
         sgd(worker.params, gradient, self.learning_rate)
-
-    def message(self, worker):
-        return worker.params
 
     def server_update(self, server, message, staleness):
         moved = message - server.center

@@ -26,7 +26,7 @@ class FedProx(Scheme):
 
     paper = "Li et al. 2020"
     sync = Barrier()
-    sends_params = True
+    sends = "params"
     elementwise = True
 
     communication_period: Period = 10
@@ -41,9 +41,6 @@ class FedProx(Scheme):
 
     def local_step(self, worker, gradient):
         sgd(worker.params, gradient + self.proximity * (worker.params - worker.began), self.learning_rate)
-
-    def message(self, worker):
-        return worker.params
 
     def server_update(self, server, message, staleness):
         server.center.assign(message)

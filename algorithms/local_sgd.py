@@ -29,7 +29,7 @@ class LocalSGD(Scheme):
     aliases = ("fedavg",)
     sync = Barrier()
     elementwise = True
-    sends_params = True
+    sends = "params"
 
     communication_period: Period = 10
     """Local steps between two averages."""
@@ -43,9 +43,6 @@ class LocalSGD(Scheme):
     def rounds(self, steps, done=0, worker=0):
         single = min(steps, max(0, self.synchronous_steps - done))
         return Rounds.even(single, 1) + super().rounds(steps - single)
-
-    def message(self, worker):
-        return worker.params
 
     def server_update(self, server, message, staleness):
         server.center.assign(message)

@@ -31,7 +31,7 @@ class PALSGD(Scheme):
 
     paper = "Naganuma et al. 2025"
     sync = Barrier()
-    sends_params = True
+    sends = "params"
 
     communication_period: Period = 20
     """Local steps between two outer steps, pulls included."""
@@ -73,9 +73,6 @@ class PALSGD(Scheme):
         worker.params.assign(tf.where(pulls, pull, worker.params))
         for name, value in kept.items():
             getattr(worker, name).assign(tf.where(pulls, value, getattr(worker, name)))
-
-    def message(self, worker):
-        return worker.params
 
     def server_update(self, server, message, staleness):
         moved = server.center - message

@@ -22,7 +22,7 @@ class SAGN(Scheme):
     paper = "none; Hermans et al. 2017, made synchronous"
     sync = Barrier()
     elementwise = True
-    uses_gradient_sum = True
+    sends = "gradient_sum"
 
     communication_period: Period = 5
     """Local steps H between two updates."""

@@ -30,7 +30,7 @@ class Scaffold(Scheme):
     sync = Barrier()
     describes_data = True
     elementwise = True
-    uses_gradient_sum = True
+    sends = "gradient_sum"
 
     communication_period: Period = 10
     """Local steps between two rounds."""

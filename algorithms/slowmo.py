@@ -28,7 +28,7 @@ class SlowMo(Scheme):
     equals = "bmuf --form classical, at a constant rate"
     sync = Barrier()
     elementwise = True
-    sends_params = True
+    sends = "params"
 
     communication_period: Period = 10
     """Local steps between two averages."""
@@ -43,9 +43,6 @@ class SlowMo(Scheme):
 
     def global_variables(self, center):
         return {"velocity": 0 * center}
-
-    def message(self, worker):
-        return worker.params
 
     def server_update(self, server, message, staleness):
         moved = (server.center - message) / self.learning_rate

@@ -40,7 +40,7 @@ class StreamingDiLoCo(Scheme):
 
     paper = "Douillard et al. 2025"
     sync = Barrier()
-    sends_params = True
+    sends = "params"
 
     communication_period: Period = 20
     """Local steps H between two outer steps of a fragment; a multiple of the fragments."""

@@ -40,7 +40,7 @@ class ZeroOneAdam(OneBitAdam):
 
     paper = "Lu et al. 2023"
     scalars = ("rate", "floats")
-    uses_gradient_sum = True
+    sends = "gradient_sum"
 
     communication_period: Period = 4
     """Most local steps H of a round."""

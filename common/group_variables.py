@@ -41,7 +41,7 @@ class LocalVariables:
         self.scheme, self.known, self.sizes = scheme, known, sizes
         self.all = rows({"params": center, **scheme.worker_variables(center)})
         self.codecs = [rows(scheme.codec.local_variables(tf.zeros([n]))) for n in sizes]
-        vectors = {"gradient_sum": scheme.uses_gradient_sum}
+        vectors = {"gradient_sum": scheme.sends == "gradient_sum"}
         vectors["gradient"] = scheme.period == 1 and not scheme.overlap
         self.kept = rows({name: tf.zeros_like(center) for name, needed in vectors.items() if needed})
         self.kept |= rows({"loss": tf.constant(0.0)})

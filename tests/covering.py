@@ -89,7 +89,7 @@ COVER_OF_OPTIMIZER = (
 # What concerns no executor: names, checks and advice, and what follows from other declarations.
 IRRELEVANT = {
     *("aliases", "at", "but", "check", "declares_sizes", "default_devices_per_worker", "describes_data", "elementwise"),
-    *("events", "idea", "name", "paper", "period", "scheduled", "sends_params"),
+    *("events", "idea", "name", "paper", "period", "scheduled", "sends"),
     *("server_update", "sparse", "takes_means"),
 }
 

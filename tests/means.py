@@ -33,7 +33,7 @@ class Normalised(WithoutPS):
     """
 
     name = "normalised"
-    uses_gradient_sum = True
+    sends = "gradient_sum"
 
     communication_period: Period = 2
     """Gradients of a round, all at the same x."""

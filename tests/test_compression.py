@@ -320,7 +320,7 @@ def test_a_codec_that_is_none_is_refused_in_one_line(codec, wrong):
 
 def test_parameters_are_not_made_sparse():
     for name, kind in SCHEMES.items():
-        if kind.sends_params and kind().sync.uses_ps and not kind().sends_in_turn:
+        if kind.sends == "params" and kind().sync.uses_ps and not kind().sends_in_turn:
             assert rounded(kind(), "int8").codec.remembers
             with pytest.raises(
                 UserError, match=f"{name} sends parameters, for which a codec is one of bf16, int8. Rec"

@@ -50,7 +50,7 @@ class Alternating(Scheme):
     """Each function of a worker depends on the kind of the round."""
 
     name = "alternating"
-    uses_gradient_sum = True
+    sends = "gradient_sum"
     kinds: ClassVar = {"sums": Kind(), "halves": Kind(codec=Halved(), reply_codec=Halved())}
 
     communication_period: Period = 2

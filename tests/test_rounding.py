@@ -185,7 +185,7 @@ KINDS = {"aeasgd", "cocod_sgd", "co2", "eager_diloco", "fednova", "slowmo", "str
 @pytest.mark.rotating
 def test_messages_that_are_no_gradients_follow_the_equations_with_their_codec(name, tmp_path):
     scheme = CATALOGUE[name] if SCHEMES[name]().regions else SCHEMES[name]()  # whose regions send in so few steps
-    codec = "int8" if scheme.sends_params else "fp4"
+    codec = "int8" if scheme.sends == "params" else "fp4"
     steps = max(12, 3 * scheme.overlap)  # where a round begins with its message, the first one is zero
     servers = 1 if scheme.whole_center else 2
     record(scheme, tmp_path / "run", workers=2, steps=steps, hidden=(8,), codec=codec, ps=servers, backend="simulation")

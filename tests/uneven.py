@@ -11,7 +11,7 @@ from distsgd.common.contract import Barrier, Period, Positive, Rate, Rounds, Sch
 class Uneven(Scheme):
     """Rounds of worker k have as many steps as the k-th of some numbers."""
 
-    uses_gradient_sum = True
+    sends = "gradient_sum"
 
     local_steps: tuple[Period, ...] = (1, 2, 4)
     """Local steps of a round, of one worker after the other."""

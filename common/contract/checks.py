@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import at_least
+from ..arguments import at_least, one_of
 from ..errors import UserError
 from ..messages.codec import Codec
 from ..record_format import EVENTS
@@ -52,6 +52,8 @@ REMOVED = {
     **dict.fromkeys(("events", "sent_as_floats", "sends_in_turn"), OF_KINDS),
     "most_hostile": "is no longer there: declare the share of the messages that the rule of the server leaves out, as "
     "in sync = Barrier(outliers=0.25)",
+    "uses_gradient_sum": 'is no longer there: declare sends = "gradient_sum"',
+    "sends_params": 'is no longer there: declare sends = "params"',
     "warnings": "is no longer there: return the warnings from check",
     "in_place": "is no longer there: with sync = Unlocked() it follows from overriding server_update alone",
     "plain_inner_steps": "is no longer there: leave out local_step where a local step is that of inner_optimizer alone",
@@ -109,6 +111,7 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
     scheme.sync.check(workers)
     _check_declared(scheme)
     _check_moved(scheme)
+    one_of(("gradient", "gradient_sum", "params"), sends=scheme.sends)
     if scheme.makes_inner_steps and "learning_rate" not in rates_of(scheme):
         raise UserError(f"{scheme.name}: inner_optimizer needs its step size: declare learning_rate: Rate = 0.1")
     _check_kinds(scheme, workers)
@@ -262,11 +265,11 @@ def _check_overlap(scheme: Scheme) -> None:
             f"Received: delay={overlap}, period={period}"
         )
     plain = scheme.events == {"exchange"} and not (scheme.regions or scheme.sparse)
-    if not (scheme.sync.overlaps and plain) or scheme.uses_gradient_sum:
+    if not (scheme.sync.overlaps and plain) or scheme.sends == "gradient_sum":
         raise UserError(
             f"{name}: a delay needs a message of parameters or local variables, and a barrier without backup workers, "
             "a quorum whose late messages count, no ps, or asynchronous exchanges with one server. Received: "
-            f"delay={overlap}, sync={scheme.sync}, uses_gradient_sum={scheme.uses_gradient_sum}"
+            f"delay={overlap}, sync={scheme.sync}, sends={scheme.sends!r}"
         )
     if scheme.takes_means or scheme.sync.buckets > 1:
         raise UserError(

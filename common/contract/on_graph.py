@@ -24,7 +24,7 @@ class OnGraph(Scheme):
     """
 
     rule: ClassVar[Any] = Gossip
-    sends_params = True
+    sends = "params"
     linear_vectors: ClassVar[int] = 0
     linear_rates: ClassVar[tuple[str, ...]] = ()
 

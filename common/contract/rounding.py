@@ -427,17 +427,18 @@ def rounded(scheme: Scheme, codec: str) -> Scheme:
         raise UserError(f"{name} has a codec of its own: leave codec out. Received: codec={codec}")
     if scheme.sends_in_turn:
         raise UserError(f"{name} sends several vectors in turn: leave codec out. Received: codec={codec}")
-    if kind.sends_params and not compressor.fits_parameters:
+    if kind.sends == "params" and not compressor.fits_parameters:
         fitting = ", ".join(name for name, other in CODECS.items() if other.fits_parameters)
         raise UserError(f"{name} sends parameters, for which a codec is one of {fitting}. Received: codec={codec}")
     forgets = scheme.sync.outliers > 0
     messages = WithMemory(compressor, forgets=forgets) if compressor.memory == "yes" else compressor
-    if compressor.rounds_replies and only_takes_gradients(kind):
+    if compressor.rounds_replies and only_takes_gradients(scheme):
         return scheme.but(codec=messages, reply_codec=compressor)
     return scheme.but(codec=messages)
 
 
-def only_takes_gradients(kind: type[Scheme]) -> bool:
+def only_takes_gradients(scheme: Scheme) -> bool:
     """Return True if workers use a reply only as the point of the next gradient, and send only that gradient."""
     questions = ("gradient_point", "local_step", "message", "on_reply", "local_variables")
-    return all(getattr(kind, name) is getattr(Scheme, name) for name in questions)
+    own = [name for name in questions if getattr(type(scheme), name) is not getattr(Scheme, name)]
+    return not own and scheme.sends == "gradient" and scheme.inner is None

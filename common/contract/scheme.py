@@ -21,7 +21,7 @@ import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Literal, Self, final
 
 from ..arguments import CheckedCall
 from ..errors import UserError
@@ -76,11 +76,12 @@ class Scheme(CheckedCall):
             self.inner.step(worker, gradient, rates_of(self)["learning_rate"])
 
     def message(self, worker: Worker) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the vector to push, [P]; with `scalars`, also a number for each of their names. Default: the gradient.
+        """Return the vector to push, [P]; with `scalars`, also a number for each of their names.
 
-        ::
+        Default: what `sends` names, the gradient of the round's only step. `worker.gradient_sum` is there with
+        `sends = "gradient_sum"`; few codecs of `--codec` fit parameters. ::
 
-            scalars = ("steps",)
+            sends, scalars = "gradient_sum", ("steps",)
             ...
                 return worker.gradient_sum, {"steps": worker.steps}
 
@@ -88,7 +89,9 @@ class Scheme(CheckedCall):
         message is the mean over the workers, they are means, too. A message with a scalar that is not finite is refused
         like a message with such an element.
         """
-        return worker.gradient
+        if self.sends == "gradient_sum":
+            return worker.gradient_sum
+        return worker.params if self.sends == "params" else worker.gradient
 
     def server_update(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:
         """Merge one message into the center, under the lock; return the reply.
@@ -117,8 +120,7 @@ class Scheme(CheckedCall):
     reply_codec: ClassVar[Codec] = Codec()  # encoding of replies
     scalars: ClassVar[tuple[str, ...]] = ()  # names of the numbers in a message besides its vector, see `message`
     elementwise: ClassVar[bool] = True  # the worker's rules treat each coordinate by itself, see `__init_subclass__`
-    uses_gradient_sum: ClassVar[bool] = False  # `message` reads `worker.gradient_sum`
-    sends_params: ClassVar[bool] = False  # the message is the worker's parameters: few codecs of `--codec` fit them
+    sends: ClassVar[Literal["gradient", "gradient_sum", "params"]] = "gradient"  # of what `message` makes its vector
 
     @property
     def period(self) -> int:
@@ -219,7 +221,7 @@ class Scheme(CheckedCall):
         package, _, module = cls.__module__.rpartition(".")
         if package and "name" not in vars(cls):
             cls.name = module
-        if "idea" not in vars(cls) and (text := docstring(cls)):
+        if text := docstring(cls):
             cls.idea = headline(text)
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from ..sync.store import Tensor
 
 MESSAGE_ONLY = {
     "gradient": "there, and only if a round is one step",
-    "gradient_sum": "there, if the class has uses_gradient_sum = True",
+    "gradient_sum": 'there, if the class has sends = "gradient_sum"',
     "loss": "there, not of schemes that overlap, and in a Group if each step brings its loss",
 }
 
@@ -33,7 +33,7 @@ class Worker(SimpleNamespace):
     gradient: Tensor
     """The gradient of the last step, [P]; for `message`, only if a round is one step."""
     gradient_sum: Tensor
-    """The sum of the gradients of this round, [P]; for `message`, if the class has `uses_gradient_sum = True`."""
+    """The sum of the gradients of this round, [P]; for `message`, if the class has `sends = "gradient_sum"`."""
     round: Tensor
     """Rounds that this worker did before this one, an int64 scalar; it continues after a restart or a resumed run."""
     step: Tensor

@@ -134,7 +134,7 @@ class Job:
         """True if workers may take gradients at the center itself, which is in their memory, instead of at a copy."""
         how, codecs = self.options, (type(self.codec), type(self.scheme.reply_codec))
         whole = self.sparse or is_dense(how, None, self.devices_per_worker)
-        fits = isinstance(self.scheme.sync, Unlocked) and only_takes_gradients(type(self.scheme))
+        fits = isinstance(self.scheme.sync, Unlocked) and only_takes_gradients(self.scheme)
         return fits and self.cluster.placement.in_process and not whole and codecs == (Codec, Codec)
 
     @property

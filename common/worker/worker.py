@@ -224,7 +224,7 @@ class DenseWorker(WorkerRules):
 
     def _last_gradient(self) -> list[Any]:
         """Return the parts of the gradient of a single step, after which a message without it leaves."""
-        holds_it = type(self.scheme).message is Scheme.message
+        holds_it = type(self.scheme).message is Scheme.message and self.scheme.sends != "params"
         return [] if self.period > 1 or holds_it else _parts([view.gradient for view in self.views])
 
     def _collected(self) -> list[Any]:

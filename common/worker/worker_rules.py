@@ -84,7 +84,7 @@ class WorkerRules:
             self._step(gradients)
             show(self.views, step=first + 1)
             show_each(self.views, gradient=gradients)
-            if self.scheme.uses_gradient_sum:
+            if self.scheme.sends == "gradient_sum":
                 show_each(self.views, gradient_sum=gradients)
             return loss
 
@@ -101,12 +101,12 @@ class WorkerRules:
             return reduce(tf.logical_and, stepped, t < tf.shape(rows)[0])
 
         with tf.control_dependencies([after]):
-            nothing = [zeros(size) for size in self.buckets.sizes] if self.scheme.uses_gradient_sum else []
+            nothing = [zeros(size) for size in self.buckets.sizes] if self.scheme.sends == "gradient_sum" else []
             start = tf.constant(0), tf.constant(0.0), nothing, [tf.constant(True)] if self.may_end else []
         # One iteration at a time: a step reads the variables that the one before has written.
         made, total, sums, _ = tf.while_loop(is_left, step, start, parallel_iterations=1)
         self._end_steps(first, made if self.may_end else tf.shape(rows, tf.int64)[0])
-        if self.scheme.uses_gradient_sum:
+        if self.scheme.sends == "gradient_sum":
             show_each(self.views, gradient_sum=sums)
         return total
 

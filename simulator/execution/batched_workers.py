@@ -117,7 +117,7 @@ class BatchedWorkers:
         start["seeds"] = [seeds(seed) for seed in self.model.initial_seeds]
         self.tables = tf.nest.map_structure(lambda value: tf.Variable(value, name="table"), start)
         self.shared = tf.Variable(all_rows(state), name="shared")
-        self.sums_gradients = scheme.period > 1 and scheme.uses_gradient_sum
+        self.sums_gradients = scheme.period > 1 and scheme.sends == "gradient_sum"
         replaces = (self._replaces_params(initial[0], kind) for kind in range(len(self.kinds)))
         self.replaces_params = scheme.events == {"exchange"} and all(replaces)
 
@@ -236,7 +236,7 @@ class BatchedWorkers:
         """
         means: list[Any] = []
         names = ["gradient"] if self.scheme.period == 1 else []
-        names += ["gradient_sum"] if self.scheme.uses_gradient_sum else []
+        names += ["gradient_sum"] if self.scheme.sends == "gradient_sum" else []
         names = [] if self.scheme.overlap else names
 
         def act(variables: Values, index: Any, now: Any, loss: Any, *gradient: Any) -> Any:
