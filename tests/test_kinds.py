@@ -11,12 +11,13 @@ import tensorflow as tf
 from test_optimizer import grouped, trained
 
 from distsgd import UserError
-from distsgd.algorithms import DESLOC, SSP, AllReduce, AsyncSGD, Downpour, OneBitAdam, SyncSGD, ZeroOneAdam
+from distsgd.algorithms import DESLOC, SSP, AllReduce, AsyncSGD, DiLoCo, Downpour, OneBitAdam, SyncSGD, ZeroOneAdam
 from distsgd.common import Group
 from distsgd.common.contract import (
     Async,
     Barrier,
     Codec,
+    InnerOptimizer,
     Kind,
     Period,
     Quorum,
@@ -159,12 +160,52 @@ class First(AsyncSGD):
     exchange_first = True
 
 
+class Robust(SyncSGD):
+    def most_hostile(self, messages):
+        return 1
+
+
+class Careful(AsyncSGD):
+    def warnings(self, workers):
+        return ["mind the rate"]
+
+
+class Summing(AsyncSGD):
+    uses_gradient_sum = True
+
+
+class Inside(DiLoCo):
+    plain_inner_steps = False
+
+
+class Averaging(AsyncSGD):
+    sends = "parameters"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rateless(SyncSGD):
+    learning_rate: float = 0.1
+    inner_optimizer: InnerOptimizer = "sgd"
+
+
 FOLLOWS = r"follows from the kinds of its rounds: declare these instead, as in kinds = "
 GONE = r"exchange_first is no longer there: .*Rounds.ending_at\(period, steps, done\)"
 
 
-@pytest.mark.parametrize(("kind", "message"), [(Pushes, FOLLOWS), (Floats, FOLLOWS), (Turns, FOLLOWS), (First, GONE)])
-def test_a_member_that_is_gone_is_refused_with_what_to_declare(kind, message):
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        *((kind, FOLLOWS) for kind in (Pushes, Floats, Turns)),
+        (First, GONE),
+        (Robust, r"most_hostile is no longer there: .*sync = Barrier\(outliers=0.25\)"),
+        (Careful, "warnings is no longer there: return the warnings from check"),
+        (Summing, 'uses_gradient_sum is no longer there: declare sends = "gradient_sum"'),
+        (Inside, "plain_inner_steps is no longer there: leave out local_step"),
+        (Averaging, "sends must be one of gradient, gradient_sum, params. Received: sends=parameters"),
+        (Rateless, "inner_optimizer needs its step size: declare learning_rate: Rate"),
+    ],
+)
+def test_a_member_that_is_gone_or_cannot_be_is_refused_with_what_to_declare(kind, message):
     with pytest.raises(UserError, match=message):
         check_scheme(kind(), 2)
 

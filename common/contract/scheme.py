@@ -7,6 +7,7 @@ pushes a message; the server merges it and replies, as one atomic event; the wor
     local_step      the worker's own update between two exchanges
     message         the vector that a worker pushes
     sync            the synchronization rule: asynchronous, bounded staleness, or barrier
+    weighted        the vector that a barrier adds for a message
     server_update   the server's update with a message, and its reply
     on_reply        the worker's use of the reply
 
@@ -85,13 +86,21 @@ class Scheme(CheckedCall):
             ...
                 return worker.gradient_sum, {"steps": worker.steps}
 
-        The server reads them as floats, `server.sent.steps`, of the message that is merged or weighed; where the
+        The server reads scalars as floats, `server.sent.steps`, of the message that is merged or weighed; where the
         message is the mean over the workers, they are means, too. A message with a scalar that is not finite is refused
         like a message with such an element.
         """
         if self.sends == "gradient_sum":
             return worker.gradient_sum
         return worker.params if self.sends == "params" else worker.gradient
+
+    def weighted(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:
+        """Return the vector [P] that a barrier adds to its sum for this message. Default: the message.
+
+        Called for barriers only, under the lock, for each message when it arrives. It may write variables of each
+        worker, through which `server_update` can see each message.
+        """
+        return message
 
     def server_update(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:
         """Merge one message into the center, under the lock; return the reply.
@@ -165,19 +174,9 @@ class Scheme(CheckedCall):
             UserError: the hyperparameters do not fit that number of workers, beside `contract.checks`.
         """
 
-    # Rules of few schemes: what a barrier adds.
-
-    def weighted(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:
-        """Return the vector [P] that a barrier adds to its sum for this message. Default: the message.
-
-        Called for barriers only, under the lock, for each message when it arrives. It may write variables of each
-        worker, through which `server_update` can see each message.
-        """
-        return message
+    # Rounds and messages of few schemes.
 
     whole_center: ClassVar[bool] = False  # the rules of the server are not elementwise: one ps alone
-
-    # Rounds and messages of few schemes.
 
     def message_sizes(self, shapes: Sequence[tuple[int, ...]]) -> Sequence[int]:
         """Return the elements of what a worker sends in a round: of each `worker.mean`, then of message and reply.
