@@ -58,7 +58,7 @@ def write_pages(folder: Path) -> None:
             *described(kind),
             *drawn,
             *_section("Run it", f"```console\n$ bash run.sh {name}\n{found['outputs']}\n```"),
-            f"From Python: `train(model, data, {kind.__name__}())`{own_loop}, see [python.md](../python.md). "
+            f"From Python: `train(model, data, {kind.__name__}())`{own_loop}, see [Python](../python.md). "
             "Compare: [Which algorithm?](../choosing.md) · [My run does not converge](../not-converging.md)",
             *_section("Hyperparameters", hyperparameter_table(kind)),
             *_section("In the benchmark", in_the_benchmark(name, rows)),

@@ -75,7 +75,8 @@ def test_what_does_not_go_together_is_refused_in_one_line(command, run_main):
 
 
 def test_the_page_on_python_has_the_inner_optimizer_of_every_algorithm():
-    text = (ROOT / "docs" / "python.md").read_text().split("It is `sgd` by default in ")[1].split(". The other ")[0]
+    text = " ".join((ROOT / "docs" / "python.md").read_text().split())
+    text = text.split("It is `sgd` by default in ")[1].split(". The other ")[0]
     named = zip(("sgd", "adamw"), text.split("`adamw` in "), strict=True)
     found = {name: default for default, names in named for name in re.findall(r"`(\w+)`", names)}
     has = {name: getattr(scheme, "inner_optimizer", None) for name, scheme in SCHEMES.items()}
