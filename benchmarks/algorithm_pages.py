@@ -21,6 +21,7 @@ from ..common.sources import docstring
 from . import reproduced, tables
 from .algorithm_pictures import WORKERS, curve, for_the_picture, timeline
 from .claims_catalogue import CLAIMS
+from .claims_page import address
 from .claims_study import Found
 from .equations import MATHS, markdown, rows_of
 from .outcome_files import RESULTS
@@ -183,7 +184,7 @@ def claims() -> dict[str, list[str]]:
             for name in {arm.split(",")[0] for arm in mine.arms} & set(SCHEMES):
                 found.setdefault(name, []).append(
                     f"* **{verdict.word}**: {claim.paper}: {claim.sentence}. Measured: {verdict.why} "
-                    f"([claim](../claims.md#{claim.name}))"
+                    f"([claim](../{address(claim.name)}))"
                 )
     return found
 
@@ -214,7 +215,7 @@ def exercises() -> dict[str, str]:
     for name, question, answer in re.findall(
         r"^## (\w+)\n\n(.*?)\n\n\*Answer\.\* (.*?)(?=\n\n##|\n*\Z)", text, re.M | re.S
     ):
-        answer = re.sub(r"\]\((?=[\w-]+\.md)", "](../", answer)  # a page of an algorithm is one folder deeper
+        answer = re.sub(r"\]\((?=[\w/-]+\.md)", "](../", answer)  # a page of an algorithm is one folder deeper
         found[name] = f"{question}\n\n:::{{dropdown}} Answer\n{answer}\n:::"
     return found
 

@@ -14,8 +14,9 @@ from rich.console import Console
 from ..common.arguments import check_known
 from ..common.cli import flags
 from . import reproduced, stamps
-from .claims_catalogue import CLAIMS
-from .claims_page import update_page
+from .claims_catalogue import CLAIMS, pictured
+from .claims_page import update_pages
+from .claims_pictures import in_general
 from .claims_study import Found
 from .outcome_files import Output, keep
 from .plots import title_of
@@ -36,7 +37,7 @@ class Options:
 
 def figure_of(claim: Any, found: Found) -> Any:
     """Return the figure of a claim with a picture, with its sentence above."""
-    figure = claim.draw(found)
+    figure = claim.draw(found) if claim.draw else in_general(found, claim.column, claim.unit)
     title_of(figure, f"{claim.paper}: {claim.sentence}")
     return figure
 
@@ -56,9 +57,9 @@ def main(arguments: list[str]) -> int:
         found = Found(claim.measure())
         verdict = claim.judge(found)
         console.print(f"[bold]{claim.name}[/]: {verdict.word}: {verdict.why}")
-        if claim.draw:
+        if claim in pictured():
             stamps.save(figure_of(claim, found), place.output / f"claims-{claim.name}.png")
         keep(place.output / "claims.json", {claim.name: found.as_json()}, [each.name for each in CLAIMS])
     if place.is_shown:
-        update_page()
+        update_pages()
     return 0

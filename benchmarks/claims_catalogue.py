@@ -22,3 +22,11 @@ CLAIMS: list[Claim] = [
     *claims_of_clients.CLAIMS,
     *claims_of_machines.CLAIMS,
 ]
+
+
+def pictured() -> list[Claim]:
+    """Return the claims with a picture: of those that share their runs, the first."""
+    first: dict[object, Claim] = {}
+    for claim in CLAIMS:
+        first.setdefault(claim.measure, claim)
+    return list(first.values())

@@ -127,6 +127,11 @@ CLAIMS = [
         judge_language,
         lambda found: against_places(found, "local steps of a round", f"test loss after {STEPS} steps", least=2),
         scale=f"characters of Python's sources, 20,097 parameters, {STEPS} steps",
+        remark=(
+            "The gain is due to the inner AdamW: its averages over 50 steps have a lower loss than SGD with a message "
+            "each step. Outer momentum (0.9, as in the paper) brings none within 6 to 30 rounds. The sources are those "
+            "of Python 3.11; the command takes eight minutes of CPU time."
+        ),
     ),
     Claim(
         "text-bytes",

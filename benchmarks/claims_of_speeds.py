@@ -111,11 +111,10 @@ CLAIMS = [
         "FedBuff (Nguyen et al. 2022)",
         "a buffer of K messages needs less time and fewer client updates than rounds, and than none",
         (
-            f"{CLIENTS} workers that all train at the same time, whose times of a step have a half-normal "
-            f"distribution; {LOCAL_STEPS} local steps in a message, K = 10 as in the paper. K = 1 stands for "
-            "FedAsync. Rates are tuned for each column. A fast worker begins again at once, and all have equal "
-            "data: the fastest ones do most of the work, which is no loss here. The paper draws "
-            "clients from many, each with own data; it reports 3.3 times the efficiency of rounds, 2.5 of FedAsync."
+            f"{CLIENTS} workers train at the same time; their times of a step are half-normal. A message has "
+            f"{LOCAL_STEPS} local steps, K = 10 as in the paper; K = 1 stands for FedAsync. Rates are tuned for each "
+            "column. A fast worker begins again at once; all have equal data, so that is no loss here. The paper "
+            "draws clients with data of their own, and reports 3.3 times the efficiency of rounds, 2.5 of FedAsync."
         ),
         f"to a loss of {TARGET}",
         "what it takes",

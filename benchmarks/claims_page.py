@@ -1,11 +1,13 @@
-"""The tables of docs/claims.md, made from what was measured."""
+"""The pages of the papers' claims: `docs/claims.md` with all verdicts, and a page in `docs/claims/` for each group."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from .claims_catalogue import CLAIMS
@@ -17,32 +19,69 @@ from .outcome_files import locked
 RESULTS = FOLDER / "claims.json"
 PAGE = Path(__file__).parent.parent / "docs" / "claims.md"
 
+Known = Mapping[Claim, Found]
 
-def update_page(page: Path = PAGE, results: Path = RESULTS) -> None:
-    """Put the tables into the page, if this is a source checkout."""
+
+@dataclass(frozen=True)
+class Group:
+    """A page of claims: its file in `docs/claims/`, its title, and the names of its claims."""
+
+    file: str
+    title: str
+    names: Sequence[str]
+
+
+GROUPS = [
+    Group(
+        "asynchronous",
+        "Asynchronous algorithms",
+        ("agn", "adag", "dynsgd", "downpour", "easgd-momentum", "easgd-period", "hogwild", "dc-asgd"),
+    ),
+    Group(
+        "rounds",
+        "Batches, local steps and outer momentum",
+        (
+            *("per-update", "local-sgd", "diloco", "slow-momentum", "palsgd", "diloco-text", "text-bytes"),
+            "post-local",
+        ),
+    ),
+    Group(
+        "messages",
+        "Smaller and rarer messages",
+        (
+            *("ef-sgd", "signsgd", "powersgd", "des-loc", "sparseloco", "sparta", "demo", "one-bit-adam"),
+            "zero-one-adam",
+        ),
+    ),
+    Group("clients", "Clients with data of their own", ("participation", "fedopt", "fedbuff-unequal")),
+    Group(
+        "machines",
+        "Time on unequal machines and slow links",
+        ("asynchronous", "backups", "ssp", "ringmaster", "fedbuff", "bandwidth", "all-reduce", "failures"),
+    ),
+]
+
+
+def update_pages(page: Path = PAGE, results: Path = RESULTS) -> None:
+    """Write the pages of the groups and the table of verdicts, if this is a source checkout."""
     if page.exists():
         with locked(page):
-            page.write_text(with_tables(page.read_text(), results))
+            known = read(results)
+            page.write_text(with_verdicts(page.read_text(), known))
+            for group in GROUPS:
+                (page.parent / "claims" / f"{group.file}.md").write_text(page_of(group, known))
 
 
-def with_tables(text: str, results: Path = RESULTS) -> str:
-    """Return the text with each `<!-- claims: ... -->` ... `<!-- end -->` filled in, as far as results exist."""
+def read(results: Path = RESULTS) -> Known:
+    """Return what was measured, in the order of the catalogue."""
     content = json.loads(results.read_text()) if results.exists() else {}
-    found = {claim: Found.of_json(content[claim.name]) for claim in CLAIMS if claim.name in content}
-    blocks, shown = {"verdicts": verdicts(found)}, {}
-    for claim, mine in found.items():
-        first = shown.setdefault(claim.measure, claim.name)
-        blocks[claim.name] = "\n".join(
-            [about(claim, first), "", table(claim, mine)] if first == claim.name else [about(claim, first)]
-        )
-    for name, block in blocks.items():
-        pattern = rf"(<!-- claims: {name} -->\n).*?(<!-- end -->)"
-        text = re.sub(pattern, lambda place, block=block: f"{place[1]}{block}\n{place[2]}", text, flags=re.DOTALL)
-    for claim, mine in found.items():
-        pattern = rf"(<a id=\"{claim.name}\"></a>\n\n)?### {claim.name}(: .*)?\n"
-        line = heading(claim, mine)
-        text = re.sub(pattern, lambda _, line=line: line, text)
-    return text
+    return {claim: Found.of_json(content[claim.name]) for claim in CLAIMS if claim.name in content}
+
+
+def address(name: str) -> str:
+    """Return the link to a claim, from the folder `docs`."""
+    (file,) = [group.file for group in GROUPS if name in group.names]
+    return f"claims/{file}.md#{name}"
 
 
 def slug(title: str) -> str:
@@ -52,54 +91,98 @@ def slug(title: str) -> str:
     return github_slugify(re.sub(r": not seen here \(.*", "", title))
 
 
-def heading(claim: Claim, found: Found) -> str:
-    """Return the heading of a claim: if the experiment does not show it, with what was too small to show it."""
-    if claim.judge(found).word != "not seen here":
-        return f"### {claim.name}\n"
-    return f'<a id="{claim.name}"></a>\n\n### {claim.name}: not seen here ({claim.scale})\n'
+def with_verdicts(text: str, known: Known) -> str:
+    """Return the text of the first page with the table of all verdicts."""
+    pattern = r"(<!-- claims: verdicts -->\n).*?(<!-- end -->)"
+    return re.sub(pattern, lambda place: f"{place[1]}{verdicts(known)}\n{place[2]}", text, flags=re.DOTALL)
 
 
-def verdicts(found: dict[Claim, Found]) -> str:
-    """Return a table with a row for each claim."""
-    rows = ["| claim | | what was measured |", "|---|---|---|"]
-    for claim, mine in found.items():
-        verdict = claim.judge(mine)
-        rows.append(
-            f"| [{claim.name}](#{claim.name}): {claim.paper}: {claim.sentence} | **{verdict.word}** | {verdict.why} |"
-        )
+def verdicts(known: Known) -> str:
+    """Return a table with a row for each group and for each of its claims."""
+    by_name = {claim.name: (claim, found) for claim, found in known.items()}
+    rows = ["| claim | paper | | verdict |", "|---|---|---|---|"]
+    for group in GROUPS:
+        rows.append(f"| **[{group.title}](claims/{group.file}.md)** | | | |")
+        for claim, found in (by_name[name] for name in group.names if name in by_name):
+            word = claim.judge(found).word
+            rows.append(f"| [{claim.name}]({address(claim.name)}) | {claim.paper} | {claim.sentence} | {word} |")
     return "\n".join(rows)
 
 
-def about(claim: Claim, first: str) -> str:
-    """Return the claim and its experiment; and where its table is, if that is not below."""
-    where = "" if first == claim.name else f" The numbers are in the table of [{first}](#{first})."
-    whose = f"The experiment is {claim.whose}."
-    return f"*{claim.paper}: {claim.sentence}.* {claim.experiment} {whose}{where} `bash run.sh claims {claim.name}`"
+def page_of(group: Group, known: Known) -> str:
+    """Return the page of a group: a section for each claim."""
+    by_name = {claim.name: (claim, found) for claim, found in known.items()}
+    parts = [
+        f"# {group.title}",
+        "What papers claim, beside what was measured here. [The papers' claims](../claims.md) has all\n"
+        "verdicts, and says how they are measured.",
+    ]
+    shown: dict[object, str] = {}
+    for claim, found in (by_name[name] for name in group.names if name in by_name):
+        parts.append(section(claim, found, shown.setdefault(claim.measure, claim.name)))
+    return "\n\n".join(parts) + "\n"
+
+
+def section(claim: Claim, found: Found, first: str) -> str:
+    """Return the section of a claim; the picture and the numbers are those of the first with the same runs."""
+    verdict = claim.judge(found)
+    said = f"| {claim.sentence} | {verdict.why} | **{verdict.word}** |"
+    parts = [
+        heading(claim, found),
+        f"| {claim.paper} | measured here | |\n|---|---|---|\n{said}",
+        about(claim, found, first),
+    ]
+    if first == claim.name:
+        parts += [f"![{claim.sentence}](../../benchmarks/results/claims-{claim.name}.png)", table(claim, found)]
+    if claim.remark:
+        parts.append(_wrapped(claim.remark))
+    return "\n\n".join(parts)
+
+
+def heading(claim: Claim, found: Found) -> str:
+    """Return the heading of a claim: if the experiment does not show it, with what was too small to show it."""
+    if claim.judge(found).word != "not seen here":
+        return f"## {claim.name}"
+    return f'<a id="{claim.name}"></a>\n\n## {claim.name}: not seen here ({claim.scale})'
+
+
+def about(claim: Claim, found: Found, first: str) -> str:
+    """Return the experiment and its command; and where its table is, if that is not below."""
+    where = "" if first == claim.name else f" Picture and numbers are those of [{first}](#{first})."
+    whose = "" if claim.whose == "ours" else f" The experiment is {claim.whose}."
+    seeds = f", on {len(found.rows[0].scores)} seeds" if any(row.tried for row in found.rows) else ""
+    text = re.sub(
+        r"\]\(#([\w-]+)\)", lambda link: f"](../{address(link[1])})".replace("../claims/", ""), claim.experiment
+    )
+    return f"{_wrapped(text + whose + where)}\nCommand: `bash run.sh claims {claim.name}`{seeds}."
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def table(claim: Claim, found: Found) -> str:
-    """Return the results of a claim: an algorithm in each row, with the chosen settings."""
+    """Return the results of a claim: an algorithm in each row, with the chosen settings and how many were tried."""
+    counts = tried(found)
     rows = [
-        f"| {claim.unit}; {claim.column} | {' | '.join(found.places)} |".replace("; |", " |"),
-        "|---" * (1 + len(found.places)) + "|",
+        f"| {claim.unit}; {claim.column} | {' | '.join(found.places)} |".replace(";  |", " |")
+        + " tried |" * bool(counts),
+        "|---" * (1 + len(found.places) + bool(counts)) + "|",
     ]
     for arm in found.arms:
-        cells = [cell(found.get(arm, place)) for place in found.places]
+        cells = [cell(found.get(arm, place)) for place in found.places] + ([counts[arm]] if counts else [])
         rows.append(f"| {arm} | {' | '.join(cells)} |")
-    if sides := tried(found):
-        rows += ["", sides]
     if any(row.edges for row in found.rows):
         rows += ["", "\\* chosen at the end of what was tried: a wider search might find something better."]
     return "\n".join(rows)
 
 
-def tried(found: Found) -> str:
-    """Return how many settings were tried for each arm, least and most of its places, and the number of seeds."""
+def tried(found: Found) -> dict[str, str]:
+    """Return how many settings were tried for each arm, least and most of its places; empty if none was."""
     if not any(row.tried for row in found.rows):
-        return ""
+        return {}
     counts = {arm: [max(1, row.tried + row.further) for row in found.rows if row.arm == arm] for arm in found.arms}
-    sides = "; ".join(f"{arm} ({_span(numbers)})" for arm, numbers in counts.items())
-    return f"Settings tried: {sides}. Shown on {len(found.rows[0].scores)} seeds."
+    return {arm: _span(numbers) for arm, numbers in counts.items()}
 
 
 def _span(numbers: Sequence[int]) -> str:

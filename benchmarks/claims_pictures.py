@@ -84,6 +84,43 @@ def bars(found: Found, xlabel: str) -> Any:
     return figure
 
 
+def in_general(found: Found, column: str, unit: str) -> Any:
+    """Plot any claim: bars at one place, lines against numbers, or else a panel for each place."""
+    if len(found.places) == 1:
+        return bars(found, unit)
+    numbers = all(place.isdecimal() for place in found.places)
+    if not numbers and len(found.arms) > 1 and len(found.rows) == len(found.arms) * len(found.places):
+        return _panels(found, unit)
+    figure = on_logarithms(found, column, unit)
+    means = [row.mean for row in found.rows if math.isfinite(row.mean)]
+    if max(means) < 10 * min(means):
+        figure.axes[0].set_yscale("linear")
+    if not numbers:
+        figure.axes[0].tick_params(axis="x", labelrotation=30)
+    return figure
+
+
+def _panels(found: Found, xlabel: str) -> Any:
+    """Plot a panel with an axis of its own for each place; an arm that missed the target is a cross at the edge."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(2.2 + 2.2 * len(found.places), 1.5 + 0.3 * len(found.arms)), layout="constrained")
+    panels = figure.subplots(1, len(found.places), sharey=True)
+    for axes, place in zip(panels, found.places, strict=True):
+        rows = [found[arm, place] for arm in found.arms]
+        there = [i for i, row in enumerate(rows) if math.isfinite(row.mean)]
+        bare(axes)
+        axes.errorbar([rows[i].mean for i in there], there, xerr=[rows[i].spread for i in there], fmt="o", capsize=3)
+        missing = [i for i in range(len(rows)) if i not in there]
+        axes.scatter([1.0] * len(missing), missing, marker="x", c="0.4", s=22, transform=axes.get_yaxis_transform())
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.set_title(place, fontsize=9)
+    panels[0].set(yticks=range(len(found.arms)), yticklabels=found.arms, ylim=(len(found.arms) - 0.5, -0.5))
+    figure.supxlabel(xlabel, fontsize=9)
+    return figure
+
+
 def dots(found: Found, xlabel: str) -> Any:
     """Plot a panel for each place, a row for each arm; an arm that missed the target is a cross at the right edge."""
     from matplotlib.figure import Figure

@@ -39,6 +39,7 @@ class Claim:
         draw: the picture, or None.
         whose: the experiment is.
         scale: task, size and steps; for the heading of a claim that is not seen here.
+        remark: what else the numbers say, below them.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Claim:
     draw: Callable[[Found], Any] | None = None
     whose: Literal["ours", "the paper's"] = "ours"
     scale: str = ""
+    remark: str = ""
 
 
 def of_parts(parts: list[bool], why: str) -> Verdict:

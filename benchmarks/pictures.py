@@ -55,8 +55,8 @@ def from_results(folder: Path = RESULTS) -> dict[Path, Callable[[], Any]]:
         **{name: partial(make, outcomes) for name, make in plots.PICTURES.items()},
         **{
             f"claims-{each.name}": partial(claims.figure_of, each, Found.of_json(found[each.name]))
-            for each in claims.CLAIMS
-            if each.draw and each.name in found
+            for each in claims.pictured()
+            if each.name in found
         },
         **{
             f"reproduced-{each.name}": partial(reproduced.figure_of, each, numbers[each.name])

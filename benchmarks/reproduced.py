@@ -9,6 +9,7 @@ returns numbers by name, and an entry in `EXPERIMENTS` of one of the modules bel
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ from .plots import title_of
 from .reproduced_experiment import Numbers
 
 FILE = "reproduced.json"
-PAGE = Path(__file__).parent.parent / "docs" / "claims.md"
+PAGE = Path(__file__).parent.parent / "docs" / "claims" / "reproduced.md"
 
 EXPERIMENTS = [
     *reproduced_asynchrony.EXPERIMENTS,
@@ -62,12 +63,25 @@ class Options:
 
 
 def with_table(text: str, results: Mapping[str, Numbers]) -> str:
-    """Return the text of the page with the table of what was measured."""
-    rows = ["| schemes | experiment | expected | ours | | command |", "|---|---|---|---|---|---|"]
-    rows += [each.row(results[each.name]) for each in EXPERIMENTS if each.name in results]
-    table = "\n".join(rows)
+    """Return the text of the page with a section for each experiment that was measured."""
+    parts = "\n\n".join(section(each, results[each.name]) for each in EXPERIMENTS if each.name in results)
     pattern = r"(<!-- reproduced -->\n).*?(<!-- end -->)"
-    return re.sub(pattern, lambda place: f"{place[1]}{table}\n{place[2]}", text, flags=re.DOTALL)
+    return re.sub(pattern, lambda place: f"{place[1]}{parts}\n\n{place[2]}", text, flags=re.DOTALL)
+
+
+def section(each: Any, numbers: Numbers) -> str:
+    """Return the section of an experiment: its source, what is expected beside ours, and its picture."""
+    verdict = "reproduced" if each.agrees(numbers) else "**not reproduced**"
+    parts = [
+        f"## {each.name}",
+        textwrap.fill(f"{each.schemes}. {each.source}.", 100, break_long_words=False, break_on_hyphens=False)
+        + f"\nCommand: `bash run.sh reproduced {each.name}`.",
+        f"| expected | ours | |\n|---|---|---|\n| {each.expected} | {each.ours.format(**numbers)} | {verdict} |",
+    ]
+    if each.draw:
+        alt = f"{each.schemes}: {each.expected}".replace("`", "")
+        parts.append(f"![{alt}](../../benchmarks/results/reproduced-{each.name}.png)")
+    return "\n\n".join(parts)
 
 
 def figure_of(each: Any, numbers: Numbers) -> Any:

@@ -43,12 +43,6 @@ class Experiment:
     agrees: Callable[[Numbers], bool]
     draw: Callable[[Numbers], Any] | None = None
 
-    def row(self, numbers: Numbers) -> str:
-        """Return a row of the table."""
-        verdict = "reproduced" if self.agrees(numbers) else "**not reproduced**"
-        cells = self.schemes, self.source, self.expected, self.ours.format(**numbers), verdict
-        return f"| {' | '.join(cells)} | `bash run.sh reproduced {self.name}` |"
-
 
 class Task(NamedTuple):
     """A network with one hidden layer on digits: its start, its gradients on shards of workers, and its losses."""

@@ -393,9 +393,11 @@ def test_below_a_table_is_how_many_settings_each_side_tried():
     claim = next(claim for claim in claims_catalogue.CLAIMS if claim.name == "agn")
     rows = [Row("a", "4", {"learning_rate": 0.1}, [], [0.5] * 3, 4), Row("b", "4", {}, [], [0.5] * 3)]
     rows.append(Row("a", "8", {"learning_rate": 0.1}, [], [0.5] * 3, 4, further=2))
-    *_, last = claims_page.table(claim, Found(rows)).splitlines()
-    assert last == "Settings tried: a (4 to 6); b (1). Shown on 3 seeds."
-    assert "Settings tried" not in claims_page.table(claim, Found(rows[1:2]))
+    *_, tuned, plain = claims_page.table(claim, Found(rows)).splitlines()
+    assert tuned.endswith(" | 4 to 6 |")
+    assert plain.endswith(" | 1 |")
+    assert "tried" not in claims_page.table(claim, Found(rows[1:2]))
+    assert "on 3 seeds." in claims_page.about(claim, Found(rows), "agn")
 
 
 def test_the_quadratic_has_its_stated_minimum_and_ignores_late_gradients():
@@ -439,17 +441,34 @@ def test_the_picture_shows_arms_that_never_reach_the_target():
     assert [len(axes.collections[-1].get_offsets()) for axes in figure.axes] == [0, 1]
 
 
-def test_the_page_shows_what_was_measured_and_its_commands_exist():
-    page = (ROOT / "docs" / "claims.md").read_text()
-    assert claims_page.with_tables(page) == page
-    names = {claim.name for claim in claims_catalogue.CLAIMS}
+def page_of(group):
+    return (ROOT / "docs" / "claims" / f"{group.file}.md").read_text()
+
+
+def test_the_pages_show_what_was_measured_and_their_commands_exist():
+    known, names = claims_page.read(), {claim.name for claim in claims_catalogue.CLAIMS}
+    first = claims_page.PAGE.read_text()
+    assert claims_page.with_verdicts(first, known) == first
+    pages = {group: page_of(group) for group in claims_page.GROUPS}
+    assert pages == {group: claims_page.page_of(group, known) for group in claims_page.GROUPS}
+    text = first + "".join(pages.values())
     assert set(json.loads(claims_page.RESULTS.read_text())) == names
-    assert set(re.findall(r"^### ([\w-]+)(?:: not seen here .*)?$", page, re.MULTILINE)) == names
+    headings = re.findall(r"^## ([\w-]+)(?:: not seen here .*)?$", "".join(pages.values()), re.MULTILINE)
+    assert sorted(headings) == sorted(names)
     assert {
-        name for line in re.findall(r"run\.sh claims ([\w -]+)", page) for name in line.split("  ")[0].split()
+        name for line in re.findall(r"run\.sh claims ([\w -]+)", text) for name in line.split("  ")[0].split()
     } <= names
-    drawn = {claim.name for claim in claims_catalogue.CLAIMS if claim.draw}
-    assert set(re.findall(r"results/claims-([\w-]+)\.png", page)) == drawn
+    drawn = {claim.name for claim in claims_catalogue.pictured()}
+    assert set(re.findall(r"results/claims-([\w-]+)\.png", text)) == drawn
+
+
+def test_a_claim_has_a_verdict_a_picture_and_120_words_at_most():
+    for group in claims_page.GROUPS:
+        for section in page_of(group).split("\n## ")[1:]:
+            words = [line for line in section.splitlines()[1:] if not line.startswith(("|", "![", "<a"))]
+            assert len(" ".join(words).split()) <= 120, section
+            assert "| measured here | |" in section
+            assert "![" in section or "Picture and numbers are those of" in " ".join(section.split())
 
 
 def test_commands_at_the_same_time_keep_the_results_of_each_other(tmp_path):
@@ -480,8 +499,9 @@ def test_the_heading_of_a_claim_that_is_not_seen_here_names_task_size_and_steps(
     assert unseen
     for claim in unseen:
         assert re.fullmatch(r"[^,]+, [\d,]+ parameters, \d+ (steps|epochs)", claim.scale), claim.name
-        assert f"### {claim.name}: not seen here ({claim.scale})\n" in claims_page.PAGE.read_text()
-        assert f'<a id="{claim.name}"></a>' in claims_page.PAGE.read_text()  # for links to it
+        (group,) = [each for each in claims_page.GROUPS if claim.name in each.names]
+        anchor = f'<a id="{claim.name}"></a>'  # for links to it
+        assert f"{anchor}\n\n## {claim.name}: not seen here ({claim.scale})\n" in page_of(group)
 
 
 def test_the_heading_of_a_claim_follows_its_verdict():
@@ -491,5 +511,5 @@ def test_the_heading_of_a_claim_follows_its_verdict():
         rows = [Row(arm, place, {}, [], [0.6, 0.6] if arm == "diloco" else [loss, loss])
                 for arm in ("diloco", "palsgd") for place in ("20", "80")]  # fmt: skip
         lines.append(claims_page.heading(claim, Found(rows)))
-    assert lines[0] == "### palsgd\n"
-    assert "### palsgd: not seen here (" in lines[1]
+    assert lines[0] == "## palsgd"
+    assert "## palsgd: not seen here (" in lines[1]

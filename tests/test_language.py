@@ -19,7 +19,7 @@ PLACES = {
         "run.sh",
         "deploy/**/*",
     ],
-    "docs": ["README.md", "docs/*.md"],
+    "docs": ["README.md", "docs/*.md", "docs/claims/*.md"],
     "tests": ["tests/*.py", "tests/mutations/*.diff"],
     "notebooks": ["tutorials/*.ipynb"],
 }
