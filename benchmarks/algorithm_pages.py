@@ -209,15 +209,15 @@ def identities() -> dict[str, list[str]]:
 
 
 def exercises() -> dict[str, str]:
-    """Return the exercise of each algorithm, with a folded answer, from `docs/exercises.md`."""
-    text = (CHECKOUT / "docs" / "exercises.md").read_text()
-    found = {}
-    for name, question, answer in re.findall(
-        r"^## (\w+)\n\n(.*?)\n\n\*Answer\.\* (.*?)(?=\n\n##|\n*\Z)", text, re.M | re.S
-    ):
-        answer = re.sub(r"\]\((?=[\w/-]+\.md)", "](../", answer)  # a page of an algorithm is one folder deeper
-        found[name] = f"{question}\n\n:::{{dropdown}} Answer\n{answer}\n:::"
-    return found
+    """Return the exercise of each algorithm, with a folded answer, from the pages in `docs/exercises/`."""
+    text = "\n\n".join(page.read_text() for page in sorted((CHECKOUT / "docs" / "exercises").glob("*.md")))
+    found = {
+        name: f"{question}\n\n:::{{dropdown}} Answer\n{answer}\n:::"
+        for name, question, answer in re.findall(
+            r"^## (\w+)\n\n(.*?)\n\n\*Answer\.\* (.*?)(?=\n\n#|\n*\Z)", text, re.M | re.S
+        )
+    }
+    return {name: found[name] for name in SCHEMES if name in found}
 
 
 def gallery() -> str:

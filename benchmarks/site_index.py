@@ -17,7 +17,7 @@ def site_index(docs: Path) -> str:
         docs: the folder of the pages, in Markdown: each begins with a heading and a paragraph, whose first sentence
             says what the page is about.
     """
-    files = [*sorted(docs.glob("*.md")), *sorted(docs.glob("claims/*.md"))]
+    files = [*sorted(docs.glob("*.md")), *sorted(docs.glob("claims/*.md")), *sorted(docs.glob("exercises/*.md"))]
     pages = [_line(f"docs/{page.relative_to(docs).with_suffix('.html')}", page.read_text()) for page in files]
     algorithms = [f"- [{name}](docs/algorithms/{name}.html): {kind.idea}" for name, kind in SCHEMES.items()]
     return "\n".join(["# distsgd", "", f"> {ABOUT}", "", "## Pages", *pages, "", "## Algorithms", *algorithms, ""])

@@ -11,12 +11,12 @@ from distsgd.benchmarks.site_index import site_index
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-CLAIMS = sorted((ROOT / "docs" / "claims").glob("*.md"))
+PARTS = [page for folder in ("claims", "exercises") for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
 # Code in backticks that looks like a file of the checkout; what a run leaves behind is not one.
 FILE = re.compile(r"`((?:algorithms|benchmarks|common|deploy|docs|simulator|tests)/[\w/.-]*)`")
 
 
-@pytest.mark.parametrize("page", [*PAGES, *CLAIMS], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *PARTS], ids=lambda page: page.name)
 def test_every_file_and_link_that_a_page_names_is_there(page):
     text = page.read_text()
     links = {target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target}
@@ -89,7 +89,7 @@ def test_the_index_for_programs_has_a_sentence_for_every_page_and_algorithm():
         r"^- \[[^]]+\]\(docs/(?:algorithms/)?(\S+)\.html\): `?\w.{15,}", site_index(ROOT / "docs"), re.MULTILINE
     )
     pages = {page.stem for page in (ROOT / "docs").glob("*.md")}
-    assert {*found} == {*SCHEMES, *pages, *(f"claims/{page.stem}" for page in (ROOT / "docs" / "claims").glob("*.md"))}
+    assert {*found} == {*SCHEMES, *pages, *(f"{page.parent.name}/{page.stem}" for page in PARTS)}
 
 
 def test_the_steps_of_the_workflows_are_commands_of_this_checkout():

@@ -19,7 +19,7 @@ PLACES = {
         "run.sh",
         "deploy/**/*",
     ],
-    "docs": ["README.md", "docs/*.md", "docs/claims/*.md"],
+    "docs": ["README.md", "docs/*.md", "docs/claims/*.md", "docs/exercises/*.md"],
     "tests": ["tests/*.py", "tests/mutations/*.diff"],
     "notebooks": ["tutorials/*.ipynb"],
 }
