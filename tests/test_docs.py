@@ -12,11 +12,17 @@ from distsgd.benchmarks.site_index import site_index
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 PARTS = [page for folder in ("claims", "exercises") for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
+
+
+def named(page):
+    return str(page.relative_to(ROOT))
+
+
 # Code in backticks that looks like a file of the checkout; what a run leaves behind is not one.
 FILE = re.compile(r"`((?:algorithms|benchmarks|common|deploy|docs|simulator|tests)/[\w/.-]*)`")
 
 
-@pytest.mark.parametrize("page", [*PAGES, *PARTS], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *PARTS], ids=named)
 def test_every_file_and_link_that_a_page_names_is_there(page):
     text = page.read_text()
     links = {target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target}
@@ -32,6 +38,21 @@ def test_the_readme_takes_two_minutes_and_names_every_page_and_the_number_of_alg
     assert not [page.name for page in PAGES if page.name != "README.md" and page.name not in text]
     named = text + (ROOT / "docs" / "index.md").read_text()
     assert re.findall(r"\b(\d+) (?:distributed SGD )?algorithms\b", named) == [str(len(SCHEMES))] * 3
+
+
+def prose(page):
+    """The lines of a page that its authors have written: no code, tables, comments, and what commands fill in."""
+    text = re.sub(r"^<!-- [\w:, -]+ -->\n.*?^<!-- end -->$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^ *(```+).*?^ *\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return [line for line in text.splitlines() if not line.lstrip().startswith("|")]
+
+
+@pytest.mark.parametrize("page", [*(page for page in PAGES if page.name != "CHANGELOG.md"), *PARTS], ids=named)
+def test_a_page_has_2000_words_and_its_lines_100_characters_at_most(page):
+    lines = prose(page)
+    assert len(" ".join(lines).split()) <= 2000
+    free = "![", "<"
+    assert not [line for line in lines if len(line) > 100 and not line.startswith(free)]
 
 
 def test_the_drawing_of_the_folders_has_all_of_them_in_their_order():
