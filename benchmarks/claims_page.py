@@ -24,10 +24,11 @@ Known = Mapping[Claim, Found]
 
 @dataclass(frozen=True)
 class Group:
-    """A page of claims: its file in `docs/claims/`, its title, and the names of its claims."""
+    """A page of claims: its file in `docs/claims/`, its title, a word for its subject, and the names of its claims."""
 
     file: str
     title: str
+    about: str
     names: Sequence[str]
 
 
@@ -35,11 +36,13 @@ GROUPS = [
     Group(
         "asynchronous",
         "Asynchronous algorithms",
+        "workers that do not wait",
         ("agn", "adag", "dynsgd", "downpour", "easgd-momentum", "easgd-period", "hogwild", "dc-asgd"),
     ),
     Group(
         "rounds",
         "Batches, local steps and outer momentum",
+        "how often workers exchange, and what follows",
         (
             *("per-update", "local-sgd", "diloco", "slow-momentum", "palsgd", "diloco-text", "text-bytes"),
             "post-local",
@@ -48,15 +51,22 @@ GROUPS = [
     Group(
         "messages",
         "Smaller and rarer messages",
+        "compression and moments that are rarely sent",
         (
             *("ef-sgd", "signsgd", "powersgd", "des-loc", "sparseloco", "sparta", "demo", "one-bit-adam"),
             "zero-one-adam",
         ),
     ),
-    Group("clients", "Clients with data of their own", ("participation", "fedopt", "fedbuff-unequal")),
+    Group(
+        "clients",
+        "Clients with data of their own",
+        "federated training",
+        ("participation", "fedopt", "fedbuff-unequal"),
+    ),
     Group(
         "machines",
         "Time on unequal machines and slow links",
+        "the time that algorithms need",
         ("asynchronous", "backups", "ssp", "ringmaster", "fedbuff", "bandwidth", "all-reduce", "failures"),
     ),
 ]
@@ -114,8 +124,8 @@ def page_of(group: Group, known: Known) -> str:
     by_name = {claim.name: (claim, found) for claim, found in known.items()}
     parts = [
         f"# {group.title}",
-        "What papers claim, beside what was measured here. [The papers' claims](../claims.md) has all\n"
-        "verdicts, and says how they are measured.",
+        f"Claims of papers on {group.about}, beside our measurements.\n"
+        "[The papers' claims](../claims.md) has all verdicts, and says how they are measured.",
     ]
     shown: dict[object, str] = {}
     for claim, found in (by_name[name] for name in group.names if name in by_name):
