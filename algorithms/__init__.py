@@ -51,6 +51,7 @@ SCHEMES = Catalogue(
         "slowmo": "SlowMo",
         "fedopt": "FedOpt",
         "scaffold": "Scaffold",
+        "proxskip": "ProxSkip",
         "fedprox": "FedProx",
         "fednova": "FedNova",
         "bmuf": "BMUF",

@@ -44,6 +44,7 @@ from .zero_one_adam import ZeroOneAdam as ZeroOneAdam
 from .local_sgd import LocalSGD as LocalSGD
 from .slowmo import SlowMo as SlowMo
 from .fedopt import FedOpt as FedOpt
+from .proxskip import ProxSkip as ProxSkip
 from .scaffold import Scaffold as Scaffold
 from .fedprox import FedProx as FedProx
 from .fednova import FedNova as FedNova

@@ -41,7 +41,7 @@ class AEASGD(Scheme):
     def check(self, workers):
         return unstable_above(workers, workers, beta=self.beta)
 
-    def rounds(self, steps, done=0, worker=0):
+    def rounds(self, steps, done=0, worker=0, seed=0):
         return Rounds.ending_at(self.communication_period, steps, done)
 
     def local_variables(self, params):

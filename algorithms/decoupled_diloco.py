@@ -74,7 +74,7 @@ class DecoupledDiLoCo(Scheme):
     def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         return Quorum(self.quorum, late="count", grace=self.grace)
 
-    def rounds(self, steps, done=0, worker=0):
+    def rounds(self, steps, done=0, worker=0, seed=0):
         return Rounds.even_share(steps, self.communication_period, self.work[worker % len(self.work)])
 
     def local_variables(self, params):

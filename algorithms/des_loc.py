@@ -62,7 +62,7 @@ class DESLOC(Scheme):
             got = f"Received: communication_period={self.communication_period}"
             raise UserError(f"communication_period must be at least 3, a step for each vector. {got}")
 
-    def rounds(self, steps, done=0, worker=0):
+    def rounds(self, steps, done=0, worker=0, seed=0):
         cycle = self.communication_period * math.lcm(self.first_moment_every, self.second_moment_every)
         begun = done % cycle
         lead = min(steps, cycle - begun)  # a resumed run continues its cycle

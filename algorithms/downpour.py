@@ -64,7 +64,7 @@ class Downpour(Scheme):
         together = self.phase == "window" and self.period == (self.pull_period or self.communication_period)
         return {"exchange": Kind()} if together else USUAL
 
-    def rounds(self, steps, done=0, worker=0):
+    def rounds(self, steps, done=0, worker=0, seed=0):
         # The last round of a run always exchanges, so a resumed run begins with whole periods.
         return Rounds.repeating(self._rounds, steps, self.period, self.pull_period or self.communication_period)
 

@@ -40,7 +40,7 @@ class EASGD(Scheme):
     def check(self, workers):
         return unstable_above(2 * workers / (workers + 1), workers, beta=self.beta)
 
-    def rounds(self, steps, done=0, worker=0):
+    def rounds(self, steps, done=0, worker=0, seed=0):
         return Rounds.ending_at(self.communication_period, steps, done)
 
     def local_variables(self, params):

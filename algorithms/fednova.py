@@ -39,7 +39,7 @@ class FedNova(Scheme):
     work: tuple[Fraction, ...] = (1.0, 0.5)
     """Fractions of the period's steps that workers make, of one worker after the other."""
 
-    def rounds(self, steps, done=0, worker=0):
+    def rounds(self, steps, done=0, worker=0, seed=0):
         return Rounds.even_share(steps, self.communication_period, self.work[worker % len(self.work)])
 
     def local_step(self, worker, gradient):

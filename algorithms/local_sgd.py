@@ -40,7 +40,7 @@ class LocalSGD(Scheme):
     inner_optimizer: InnerOptimizer = "sgd"
     """Optimizer of the local steps: sgd, momentum, adam, adamw, lion or muon; with options, adamw:weight_decay=0.1."""
 
-    def rounds(self, steps, done=0, worker=0):
+    def rounds(self, steps, done=0, worker=0, seed=0):
         single = min(steps, max(0, self.synchronous_steps - done))
         return Rounds.even(single, 1) + super().rounds(steps - single)
 

@@ -53,7 +53,7 @@ class OneBitAdam(Scheme):
     beta_2: Decay = 0.999
     """Decay β₂ of the variance v."""
 
-    def rounds(self, steps, done=0, worker=0):
+    def rounds(self, steps, done=0, worker=0, seed=0):
         floats = min(max(0, self.warmup_steps - done), steps)
         return Rounds.even(floats, 1, "floats") + Rounds.even(steps - floats, 1, "signs")
 

@@ -51,7 +51,7 @@ class ZeroOneAdam(OneBitAdam):
     doubling_steps: Natural = 60
     """Steps S before the local steps of a round double, up to the most."""
 
-    def rounds(self, steps, done=0, worker=0):
+    def rounds(self, steps, done=0, worker=0, seed=0):
         found, begin, length = Rounds(), 0, 1
         while begin < done + steps:
             lasts = self.doubling_steps if begin else self.warmup_steps

@@ -333,7 +333,7 @@ class Group:
         check_positions(without_decay, len(shapes))
         known: dict[str, Any] = {"workers": workers, "ps": ps, "shapes": shapes, "seed": seed}
         self._operations = Operations(scheme, center, **known, without_decay=without_decay)
-        self._turns = Turns(scheme, workers, self._operations.do)
+        self._turns = Turns(scheme, workers, self._operations.do, seed)
 
     # What the caller reads.
 

@@ -82,12 +82,12 @@ class Turns:
         sequencer: decides what a message does, and who continues.
     """
 
-    def __init__(self, scheme: Scheme, workers: int, do: Callable[[str, Now], None]):
+    def __init__(self, scheme: Scheme, workers: int, do: Callable[[str, Now], None], seed: int = 0):
         self.scheme, self.sync, self.workers, self.do = scheme, scheme.sync, workers, do
         self.kinds = [*scheme.kinds]
         self.sequencer = sequencer = Sequencer(scheme, workers, self._effect)
         self.events = {"exchange": sequencer.exchange, "push": sequencer.push, "pull": sequencer.pull}
-        self.at = [Position(iter(scheme.rounds(ENDLESS, 0, k).after(0))) for k in range(workers)]
+        self.at = [Position(iter(scheme.rounds(ENDLESS, 0, k, seed).after(0))) for k in range(workers)]
         for at in self.at:
             self._begin_round(at)
 
@@ -234,7 +234,7 @@ class TurnsAhead:
     """
 
     def __init__(self, scheme: Scheme, workers: int, order: Order, seed: int, begin: int):
-        self.turns, names = Turns(scheme, workers, self._note), operations_of(scheme)
+        self.turns, names = Turns(scheme, workers, self._note, seed), operations_of(scheme)
         self.operations = [*itertools.product(names, range(len(scheme.kinds)))]
         self.order, self.longest = self._order(order, workers, seed)
         self.steps: deque[tuple[Now, list[tuple[int, ...]]]] = deque()

@@ -58,7 +58,7 @@ class ShortFirst(AEAMSGD):
 
     name = "short_first"
 
-    def rounds(self, steps: int, done: int = 0, worker: int = 0) -> Rounds:
+    def rounds(self, steps: int, done: int = 0, worker: int = 0, seed: int = 0) -> Rounds:
         return super().rounds(steps if worker else 1, done, worker)
 
 

@@ -194,7 +194,7 @@ class PlayedRun:
         batch_size = options.pop("batch_size", 16)
         self.gradient = digits_gradient([64, *hidden, 10], workers=workers, seed=seed, batch_size=batch_size)
         self.group = Group(scheme, self._arrays(self.start), workers=workers, seed=seed, **options)
-        self.rounds = [scheme.rounds(10**6, 0, k).after(0) for k in range(workers)]
+        self.rounds = [scheme.rounds(10**6, 0, k, seed).after(0) for k in range(workers)]
         self.done, self.left = [0] * workers, [0] * workers  # local steps, and those that follow an early message
 
     def _arrays(self, vector: np.ndarray) -> list[np.ndarray]:

@@ -398,7 +398,7 @@ class Lopsided(Fair):
 
     name = "lopsided"
 
-    def rounds(self, steps, done=0, worker=0):
+    def rounds(self, steps, done=0, worker=0, seed=0):
         return Rounds.even(steps if worker else self.period, self.period)
 
 

@@ -55,6 +55,7 @@ from distsgd.algorithms import (
     MultiGPU,
     NoLoCo,
     PowerSGD,
+    ProxSkip,
     RescaledASGD,
     Ringleader,
     Ringmaster,
@@ -72,8 +73,9 @@ from distsgd.algorithms import (
 )
 from distsgd.common import Cluster, Group, Recovery, train
 from distsgd.common.cluster.platform import Machines, Platform
-from distsgd.common.contract import Server, Worker, uniform_numbers
+from distsgd.common.contract import Rounds, Server, Worker, uniform_numbers
 from distsgd.common.contract.optimizers import adamw, sgd, top_k
+from distsgd.common.contract.rounds import COINS
 from distsgd.common.data.models import ModelRecipe
 from distsgd.common.errors import UserError, WaitTimeout
 from distsgd.common.replay.reference import (
@@ -104,6 +106,15 @@ def played(scheme, workers=1, steps=40, schedule=()):
 
 
 ETA = 0.2
+
+
+class FixedProxSkip(ProxSkip):
+    """With a fixed period in place of the coin."""
+
+    def rounds(self, steps, done=0, worker=0, seed=0):
+        return Rounds.even(steps, self.period)
+
+
 ONE_WORKER = [
     AsyncSGD(learning_rate=ETA),
     Hogwild(learning_rate=ETA),
@@ -135,6 +146,7 @@ ONE_WORKER = [
     SlowMo(learning_rate=ETA, slow_momentum=0.0),
     BMUF(learning_rate=ETA),
     Scaffold(learning_rate=ETA, communication_period=4),
+    FixedProxSkip(learning_rate=ETA, probability=0.25),
     FedProx(learning_rate=ETA, proximity=0.0),
     FedNova(learning_rate=ETA, communication_period=4),
     TrimmedMean(learning_rate=ETA),
@@ -234,6 +246,8 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (LocalSGD(), FedProx(proximity=0.0), TOGETHER),
         (SyncSGD(), FedProx(communication_period=1, proximity=3.0), TOGETHER),
         (SyncSGD(), Scaffold(communication_period=1), TOGETHER),
+        (SyncSGD(), ProxSkip(probability=1.0), TOGETHER),
+        (Scaffold(communication_period=5), FixedProxSkip(probability=0.2), TOGETHER),
         (LocalSGD(), FedNova(work=(1.0,)), TOGETHER),
         (SyncSGD(), TrimmedMean(trim=0.0), TOGETHER),
         (SyncSGD(), Krum(chosen=3), TOGETHER),
@@ -695,6 +709,21 @@ def test_scaffold_reaches_the_minimum_where_local_sgd_drifts_away_from_it():
     assert abs(drifted() - MINIMUM) > 0.2
     assert at_rest(Scaffold(**LOCAL)) == pytest.approx(MINIMUM, rel=1e-4)
     assert at_rest(Scaffold(server_learning_rate=0.5, **LOCAL)) == pytest.approx(MINIMUM, rel=1e-4)
+    assert at_rest(ProxSkip(learning_rate=0.1)) == pytest.approx(MINIMUM, rel=1e-4)
+
+
+def test_rounds_are_drawn_from_the_seed_alike_for_all_workers_and_a_resumed_run_continues_the_draw():
+    scheme = ProxSkip(probability=0.1)
+    drawn, other = ([*scheme.rounds(3 * COINS, seed=seed)] for seed in (0, 1))
+    assert drawn != other
+    assert [*scheme.rounds(3 * COINS, worker=2)] == drawn
+    ends = np.cumsum([steps for steps, _ in drawn])
+    assert ends[-1] == 3 * COINS
+    assert len(drawn) / (3 * COINS) == pytest.approx(0.1, rel=0.02)
+    for done in (1, 7, int(ends[4]), COINS - 1, COINS, COINS + 5):
+        again = done + np.cumsum([steps for steps, _ in scheme.rounds(COINS, done)])
+        expected = ends[(ends > done) & (ends < done + COINS)].tolist()
+        assert again.tolist() == [*expected, done + COINS]  # the last round ends with the run
 
 
 @pytest.mark.parametrize("mu", [0.1, 1.0, 3.0])

@@ -61,7 +61,7 @@ class Alternating(Scheme):
     def sync(self) -> Synchronization:  # pyright: ignore[reportIncompatibleVariableOverride]
         return Barrier() if self.waits else Async()
 
-    def rounds(self, steps, done=0, worker=0):
+    def rounds(self, steps, done=0, worker=0, seed=0):
         pattern = [(2, "sums"), (2, "halves"), (1, "halves")]
         turn = 0 if self.waits else worker  # without a barrier, workers need not be in rounds of one kind
         whole, rest = divmod(steps, 5)
@@ -219,7 +219,7 @@ def test_rounds_end_at_each_multiple_of_a_period_and_steps_after_the_last_are_le
 
 
 class Unnamed(AsyncSGD):
-    def rounds(self, steps, done=0, worker=0):
+    def rounds(self, steps, done=0, worker=0, seed=0):
         return Rounds.even(steps, 1, "push")
 
 
@@ -257,7 +257,7 @@ def test_kinds_that_cannot_be_are_refused(kinds, message):
 
 
 class Crossed(Alternating):
-    def rounds(self, steps, done=0, worker=0):
+    def rounds(self, steps, done=0, worker=0, seed=0):
         names = ["sums", "halves"]
         return Rounds.even(2, 1, names[worker % 2]) + Rounds.even(steps - 2, 2, "sums")
 

@@ -145,7 +145,7 @@ class TooLong(Scheme):
 
     name = "too_long"
 
-    def rounds(self, steps, done=0, worker=0):
+    def rounds(self, steps, done=0, worker=0, seed=0):
         return Rounds.even(steps, 1 + worker)
 
 

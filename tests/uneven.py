@@ -41,7 +41,7 @@ class FedNova(Uneven):
     sync = Barrier()
     scalars = ("steps",)
 
-    def rounds(self, steps, done=0, worker=0):
+    def rounds(self, steps, done=0, worker=0, seed=0):
         own = self.own(worker)
         return Rounds.even(steps // self.period * own, own)  # as many rounds as the others
 
@@ -67,7 +67,7 @@ class Clipped(Uneven):
     limit: Positive = 1.0
     """The norm c to which messages are clipped."""
 
-    def rounds(self, steps, done=0, worker=0):
+    def rounds(self, steps, done=0, worker=0, seed=0):
         return Rounds.even(steps, self.own(worker))  # as many steps as the others
 
     def message(self, worker):

@@ -11,8 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..messages.codec import Codec
 from ..sync.store import Event
+from .seeded import OF_ROUNDS, uniform_numbers
+
+COINS = 1 << 16  # coins of `Rounds.drawn` that differ
 
 ENDLESS = 2 * 10**12  # local steps of a worker whose last step is not known: more than any run may have
 
@@ -79,6 +84,29 @@ class Rounds:
         before, number = (-(-end // period) for end in (done, done + steps))
         first = cls.even(min(1, number), 1) if not before else cls()
         return first + cls.even((number - before - len(first)) * period, period)
+
+    @classmethod
+    def drawn(cls, probability: float, seed: int, steps: int, done: int = 0) -> Rounds:
+        """Build rounds each step of which is the last with a probability, by a coin that is the same on all workers.
+
+        The coins repeat after `COINS` steps. The last round ends with the run.
+
+        Args:
+            probability: that of a step to be the last of its round, above 0.
+            seed: that of the run.
+            steps: local steps of the run.
+            done: local steps of the run that this one resumes.
+        """
+        lasts = np.flatnonzero(uniform_numbers(seed, COINS, OF_ROUNDS) < probability)
+        ends = np.sort((lasts - done) % COINS) + 1 if len(lasts) else np.array([COINS])
+        ends = np.append(ends, ends[0] + COINS)  # a whole cycle after the first round
+
+        def cycle(length: int, _: bool) -> Iterable[Round]:
+            lengths = np.diff(np.minimum(ends - ends[0], length)).tolist()
+            return [(steps, "exchange") for steps in lengths if steps]
+
+        first = min(steps, int(ends[0]))
+        return cls.even(first, max(1, first)) + cls.repeating(cycle, steps - first, COINS)
 
     @classmethod
     def repeating(cls, rounds: Callable[[int, bool], Iterable[Round]], steps: int, *periods: int) -> Rounds:

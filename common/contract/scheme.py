@@ -133,7 +133,7 @@ class Scheme(CheckedCall):
 
     @property
     def period(self) -> int:
-        """Local steps of a round, or of the longest round if they differ."""
+        """Local steps of a round; of the longest round if they differ, and about their mean if they are drawn."""
         return declared(self, "communication_period", 1)
 
     @property
@@ -148,7 +148,7 @@ class Scheme(CheckedCall):
     # hyperparameter. `exchange` and `push` send the same message; one of any other name has a message of its own.
     kinds: ClassVar[Mapping[str, Kind]] = {"exchange": Kind()}
 
-    def rounds(self, steps: int, done: int = 0, worker: int = 0) -> Rounds:
+    def rounds(self, steps: int, done: int = 0, worker: int = 0, seed: int = 0) -> Rounds:
         """Return the rounds of a worker in a run of `steps` local steps: the steps of each, and the name of its kind.
 
         Workers may have different numbers and lengths of rounds, and make different numbers of steps in all. With a
@@ -158,6 +158,7 @@ class Scheme(CheckedCall):
             steps: local steps of each worker that the user has asked for.
             done: steps of the run that this one resumes; its last round may have been shorter than a period.
             worker: its index, from 0.
+            seed: that of the run, for rounds that are drawn, see `Rounds.drawn`.
         """
         return Rounds.even(steps, self.period)
 

@@ -78,8 +78,10 @@ def _in_rounds(
         updates = run.result["updates"]  # fewer than steps if the run was stopped early
         messages = np.bincount(run.trace["worker"][run.trace["accepted"] == 1], minlength=run.workers)
         must((messages == members.rounds(run.workers, updates)).all(), "how many messages each worker sent")
-        steps = min(run.steps, updates * _period(run))  # later steps are not in the center
-        centers = rule(run.start, run.gradient, run.workers, **{**_arguments(rule, run, given), "steps": steps})
+        arguments = _arguments(rule, run, given)
+        if "steps" in arguments:  # later steps are not in the center
+            arguments["steps"] = min(run.steps, updates * _period(run))
+        centers = rule(run.start, run.gradient, run.workers, **arguments)
         must(updates <= len(centers), "how many updates there were")
         return centers[:updates]
 
@@ -426,13 +428,11 @@ TRANSCRIPTIONS = {
     "slowmo": _in_rounds(synchronous_rules.slowmo, _inner_memory, alpha="slow_learning_rate", beta="slow_momentum"),
     "fedopt": _in_rounds(
         synchronous_rules.fedopt,
-        epsilon="server_learning_rate",
-        beta_1="beta_1",
-        beta_2="beta_2",
-        tau="tau",
-        form="server_optimizer",
+        **{name: name for name in ("beta_1", "beta_2", "tau")},
+        **{"epsilon": "server_learning_rate", "form": "server_optimizer"},
     ),
     "scaffold": _in_rounds(federated_rules.scaffold, lambda s: True, epsilon="server_learning_rate"),
+    "proxskip": _in_rounds(federated_rules.proxskip, lambda s: True, p="probability", ends=draws.ends),
     "fednova": _in_rounds(federated_rules.fednova, work="work"),
     "trimmed_mean": _in_rounds(federated_rules.trimmed_mean, beta="trim"),
     "krum": _in_rounds(

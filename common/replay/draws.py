@@ -36,3 +36,13 @@ def peer(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int, int], int]
 
     peers = Topology(scheme.topology).peers(run.workers)
     return lambda k, number: int(peers[number % len(peers), k])
+
+
+def ends(run: RecordedRun, scheme: Hyperparameters) -> list[int]:
+    """Return the steps, counted from 1, after which a coin, or the end of a run, made an update."""
+    from ..contract.rounds import COINS  # not at the top: few algorithms are random
+    from ..contract.seeded import OF_ROUNDS, uniform_numbers
+
+    coins = uniform_numbers(run.seed, COINS, OF_ROUNDS) < scheme.probability
+    drawn = np.flatnonzero(np.resize(coins, run.steps)) + 1
+    return np.union1d(drawn, [*run.earlier_step_targets, run.steps])[: run.result["updates"]].tolist()

@@ -60,8 +60,11 @@ class Plan:
         """Return the rounds of a worker: the local steps of each, and its kind."""
         if self.options.schedule:
             number = self.options.schedule.count(worker)
-            whole = self.scheme.rounds((number + 1) * self.scheme.period, 0, worker)
-            return whole.first(number)  # cut from a longer plan, so that no round is a short last one
+            steps, whole = self.scheme.period, Rounds()
+            while len(whole) <= number:  # cut from a longer plan, so that no round is a short last one
+                steps += number * self.scheme.period
+                whole = self.scheme.rounds(steps, 0, worker, self.options.seed)
+            return whole.first(number)
         targets = [self._own(steps, worker) for steps in (*self.earlier_step_targets, self.steps)]
         runs = itertools.pairwise((0, *targets))
         return sum((self._rounds_of_run(end - start, start, worker) for start, end in runs), Rounds())
@@ -73,7 +76,7 @@ class Plan:
     def _rounds_of_run(self, steps: int, done: int, worker: int) -> Rounds:
         if not self.scheme.sync.exchanges:
             return Rounds.even(steps, 1 if self.is_endless else ALONE_STEPS)
-        return self.scheme.rounds(steps, done, worker)
+        return self.scheme.rounds(steps, done, worker, self.options.seed)
 
     @property
     def is_endless(self) -> bool:
@@ -104,10 +107,9 @@ class Plan:
         longest, numbers = max(own.longest for own in rounds), [len(own) for own in rounds]
         for kind in {kind for own in rounds for kind in own.kinds()}:
             self.scheme.kind_of(kind)
-        if sync.exchanges and longest > self.scheme.period:
+        if sync.exchanges and longest > self.scheme.period == 1:
             raise UserError(
-                f"{name}: no round may be longer than the period of the scheme. Received: a round of {longest} steps, "
-                f"period={self.scheme.period}"
+                f"{name}: with a period of 1 a round is one step. Received: a round of {longest} steps: override period"
             )
         apart = {id(own): own for own in rounds}.values()  # of few workers, as most share theirs
         if len(apart) > 1 and self.scheme.sends_in_turn and sync.set_size(self.workers) is not None:

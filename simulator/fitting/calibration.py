@@ -44,9 +44,9 @@ TRANSIT_QUANTILES = 0.9, 0.5, 0.0
 ALIKE = 2.5
 
 
-def rounds_of(scheme: Scheme, steps: int) -> Rounds:
-    """Return the rounds of a worker that does that many steps."""
-    return scheme.rounds(steps) if scheme.sync.exchanges else Rounds.even(steps, ALONE_STEPS)
+def rounds_of(scheme: Scheme, steps: int, seed: int) -> Rounds:
+    """Return the rounds of a worker that does that many steps, in a run of that seed."""
+    return scheme.rounds(steps, seed=seed) if scheme.sync.exchanges else Rounds.even(steps, ALONE_STEPS)
 
 
 def read_rounds(run_dir: Path, workers: int) -> np.ndarray:

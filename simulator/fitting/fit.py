@@ -278,13 +278,14 @@ class Recording:
     cores: int | None
     core: float
     parameters: int
+    seed: int
 
     @classmethod
     def read(cls, run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> Recording:
         """Read the run of a folder."""
         config = read_config(run_dir)
         scheme, workers, steps = scheme_of(config, schemes), config["workers"], steps_of(run_dir, config)
-        rows, rounds = read_rounds(run_dir, workers), rounds_of(scheme, steps)
+        rows, rounds = read_rounds(run_dir, workers), rounds_of(scheme, steps, config["seed"])
         apart = scheme.overlap or scheme.sync.buckets > 1 or scheme.takes_means or scheme.sync.in_pairs
         if apart or rounds_differ(scheme, workers, steps):
             needed = (
@@ -299,7 +300,7 @@ class Recording:
         core = core_seconds(cpu, rows, rounds)
         cores = cpu["cores"] if cpu and core else None
         sizes = traffic.message, traffic.reply
-        return cls(scheme, workers, ps, steps, sizes, times, cores, core or 0.0, len(arrays["center"]))
+        return cls(scheme, workers, ps, steps, sizes, times, cores, core or 0.0, len(arrays["center"]), config["seed"])
 
     @property
     def latencies(self) -> int:
@@ -439,7 +440,7 @@ class Recording:
     def _simulated(self, found: FittedMachines) -> tuple[Recording, float]:
         """Simulate the same run on these machines; return it, and the seconds of a step on shared cores with waits."""
         machines, workers = found.machines(), self.workers
-        rounds = rounds_of(self.scheme, self.steps).first(max(LEAST_ROUNDS, MESSAGES // workers))
+        rounds = rounds_of(self.scheme, self.steps, self.seed).first(max(LEAST_ROUNDS, MESSAGES // workers))
         how = {"message_bytes": self.sizes[0], "reply_bytes": self.sizes[1], "ps": self.ps}
         schedule = EventLoop(self.scheme, machines, workers=workers, rounds=rounds, seed=0, **how).run()
         times = RoundTimes.of(schedule.rounds, rounds)

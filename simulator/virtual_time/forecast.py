@@ -118,7 +118,7 @@ def forecast(
     if layers is not None:
         return _layered(scheme, platform, workers, parameters, ps, layers)
     traffic = Traffic(scheme, scheme.codec, workers, even_sizes(parameters, ps))
-    whole = [scheme.rounds(LONG_RUN * scheme.period, 0, worker) for worker in range(workers)]
+    whole = [scheme.rounds(LONG_RUN * scheme.period, 0, worker, seed) for worker in range(workers)]
     before, times = warm_up(whole), 1
     while True:
         rounds = times * _rounds(scheme, workers)

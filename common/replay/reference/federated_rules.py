@@ -59,6 +59,32 @@ def scaffold(
     return path
 
 
+def proxskip(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    p: float,
+    ends: Sequence[int],
+    send: Send = as_it_is,
+) -> list[np.ndarray]:
+    """Execute x_k ← x_k − η (g − h_k); after the steps `ends`, counted from 1: θ ← mean_k x_k.
+
+    There h_k ← h_k + (p/η) (θ − x_k); x_k ← θ. Return θ after each of them.
+    """
+    x, h, path = [start.copy() for _ in range(workers)], [np.zeros_like(start) for _ in range(workers)], []
+    last = set(ends)
+    for t in range(max(ends, default=0)):
+        x = [x[k] - eta * (gradient(x[k], k, t) - h[k]) for k in range(workers)]
+        if t + 1 in last:
+            theta = np.mean([send(x[k], k) for k in range(workers)], axis=0)
+            h = [h[k] + p / eta * (theta - x[k]) for k in range(workers)]
+            x = [theta.copy() for _ in range(workers)]
+            path.append(theta)
+    return path
+
+
 def plus(gradient: Gradient, corrections: Sequence[np.ndarray]) -> Gradient:
     """Return the gradient of each worker plus its correction."""
     return lambda x, k, t: gradient(x, k, t) + corrections[k]
