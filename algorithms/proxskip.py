@@ -21,7 +21,7 @@ Limits: with p = 1 it is `sync_sgd`. With a fixed period of H = 1/p steps in pla
 import math
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, Rate, Rounds, Scheme, UserError, sgd
+from ..common.contract import Barrier, Probability, Rate, Rounds, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class ProxSkip(Scheme):
     elementwise = True
     sends = "params"
 
-    probability: Fraction = 0.1
+    probability: Probability = 0.1
     """Probability p of an exchange after a step."""
     learning_rate: Rate = 0.2
     """Step size η."""
@@ -43,10 +43,6 @@ class ProxSkip(Scheme):
     @property
     def period(self):
         return math.ceil(1 / self.probability)
-
-    def check(self, workers):
-        if self.probability == 0:
-            raise UserError("probability must be above 0: workers that never exchange share nothing. Received: 0")
 
     def rounds(self, steps, done=0, worker=0, seed=0):
         return Rounds.drawn(self.probability, seed, steps, done)

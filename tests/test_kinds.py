@@ -182,6 +182,11 @@ class Averaging(AsyncSGD):
     sends = "parameters"
 
 
+class Seedless(AsyncSGD):
+    def rounds(self, steps, done=0, worker=0):
+        return Rounds.even(steps, 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rateless(SyncSGD):
     learning_rate: float = 0.1
@@ -202,6 +207,7 @@ GONE = r"exchange_first is no longer there: .*Rounds.ending_at\(period, steps, d
         (Summing, 'uses_gradient_sum is no longer there: declare sends = "gradient_sum"'),
         (Inside, "plain_inner_steps is no longer there: leave out local_step"),
         (Averaging, "sends must be one of gradient, gradient_sum, params. Received: sends=parameters"),
+        (Seedless, r"rounds needs an argument for the run's seed: write def rounds\(self, steps"),
         (Rateless, "inner_optimizer needs its step size: declare learning_rate: Rate"),
     ],
 )

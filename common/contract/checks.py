@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,9 @@ def _check_moved(scheme: Scheme) -> None:
 
 def _check_kinds(scheme: Scheme, workers: int) -> None:
     """Refuse kinds of rounds that are none, and codecs with memory."""
+    if "seed" not in signature(scheme.rounds).parameters:
+        usage = "def rounds(self, steps, done=0, worker=0, seed=0)"
+        raise UserError(f"{scheme.name}: rounds needs an argument for the run's seed: write {usage}")
     kinds = scheme.kinds.values() if isinstance(scheme.kinds, Mapping) else ()
     if not kinds or not all(isinstance(kind, Kind) for kind in kinds):
         raise UserError(

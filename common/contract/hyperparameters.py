@@ -26,6 +26,8 @@ NotNegative = Annotated[float, not_negative]
 """A number from zero."""
 Fraction = Annotated[float, fraction]
 """A number from zero to one."""
+Probability = Annotated[float, positive, fraction]
+"""A number above zero, to one."""
 Decay = Annotated[float, below_one]
 """Weight of the past in a moving average, from 0 to less than 1."""
 Graph = Annotated[str, lambda **given: _check_graph(*given.values())]
