@@ -33,7 +33,7 @@ from distsgd.common.contract.hyperparameters import rates_of, undeclared
 from distsgd.common.contract.seeded import uniform
 from distsgd.common.contract.stability import diverging_rate
 from distsgd.common.data.named import load
-from distsgd.common.tasks import graph, plan
+from distsgd.common.tasks import plan
 from runs import ONES, Harness, linear, quadratic
 
 SPARSE = load("sparse:examples=64,features=64,active=2")
@@ -521,24 +521,19 @@ class Numbered(Hogwild):
 
     def message(self, worker):
         times, gradient = tf.cast(worker.round + worker.step, tf.float32), worker.gradient
-        if isinstance(gradient, tf.IndexedSlices):
-            return tf.IndexedSlices(times * gradient.values, gradient.indices)
-        return [times * part for part in gradient] if isinstance(gradient, list) else times * gradient
+        return tf.IndexedSlices(times * gradient.values, gradient.indices)
 
 
-@pytest.mark.parametrize(("data", "in_place"), [(None, True), (SPARSE, False)], ids=["in place", "sparse"])
 @pytest.mark.rotating
-def test_rounds_of_one_call_count_as_those_of_separate_calls(data, in_place, monkeypatch):
+def test_rounds_of_one_call_count_as_those_of_separate_calls(monkeypatch):
     monkeypatch.setattr(plan, "LONG_RUN_ROUNDS", 1)
     monkeypatch.setattr(plan, "ROUNDS_PER_CALL", 3)
-    monkeypatch.setattr(graph, "IN_PLACE_FLOATS", 0 if in_place else 1 << 40)
     centers = []
     for calls in (1, 3):
-        with Harness(Numbered(), workers=1, data=data) as harness:
+        with Harness(Numbered(), workers=1, data=SPARSE) as harness:
             rows = np.arange(3 * 8, dtype=np.int32).reshape(3, 1, 8)
             worker = harness.worker(0)
             for first, batches in zip(range(5, 8), np.split(rows, calls), strict=False):
                 worker.calls.rounds("exchange", batches, (first, first, 0, 0))
             centers.append(harness.run("center"))
-    assert harness.graph.in_place == in_place
     np.testing.assert_allclose(*centers, rtol=1e-6)

@@ -144,7 +144,7 @@ def waiting_at(sync: Synchronization, workers: int) -> Waiting:
     if not sync.simulated:
         raise UserError(
             f"{type(sync).__name__} overrides methods that a simulation and a Group do not call. If they mean the same "
-            "as those of its base, set `simulated = True` (docs/contributing.md); else train on processes or threads"
+            "as those of its base, set `simulated = True` (docs/scheme.md); else train on processes or threads"
         )
     if sync.set_size(workers) is not None:
         return SetOfMessages(sync, workers)

@@ -44,7 +44,7 @@ SAME = 1e-5  # of a rate: the precision with which it is found
 ABOUT = (
     "Compute the bandwidth of a worker's link, each way, at which workers compute for a given fraction of their time. "
     "Messages of layers travel while others are computed. For algorithms with options as in "
-    "diloco:communication_period=100. See docs/simulation.md."
+    "diloco:communication_period=100. See docs/bandwidth.md."
 )
 
 

@@ -47,7 +47,7 @@ ABOUT = (
 
 OF_TIME = (
     "Simulate the time of a run without its gradients, for a model of any size (with --parameters). With --layers, "
-    "messages of layers travel while others are computed; see docs/simulation.md."
+    "messages of layers travel while others are computed; see docs/bandwidth.md."
 )
 
 
