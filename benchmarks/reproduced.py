@@ -22,6 +22,7 @@ from ..common.cli import flags
 from . import (
     reproduced_asynchrony,
     reproduced_clients,
+    reproduced_coins,
     reproduced_directions,
     reproduced_failures,
     reproduced_gossip,
@@ -43,6 +44,7 @@ EXPERIMENTS = [
     *reproduced_waiting.EXPERIMENTS,
     *reproduced_messages.EXPERIMENTS,
     *reproduced_clients.EXPERIMENTS,
+    *reproduced_coins.EXPERIMENTS,
     *reproduced_links.EXPERIMENTS,
     *reproduced_failures.EXPERIMENTS,
     *reproduced_directions.EXPERIMENTS,

@@ -77,7 +77,7 @@ def path(
     scheme: Scheme, start: np.ndarray, gradient: Gradient, *, workers: int, steps: int, seed: int = 0, **platform: str
 ) -> np.ndarray:
     """Return the center after each update in virtual time, [updates, P], while all workers have rounds left."""
-    machines, rounds = Platform(**platform), scheme.rounds(steps)  # pyright: ignore[reportArgumentType]
+    machines, rounds = Platform(**platform), scheme.rounds(steps, seed=seed)  # pyright: ignore[reportArgumentType]
     times: dict[str, Any] = {"message_bytes": 0, "reply_bytes": 0}
     loop = EventLoop(scheme, machines, workers=workers, rounds=rounds, seed=seed, stop_at_version=steps, **times)
     return np.array(centers(scheme, loop.run().trace, start, gradient, workers, steps, seed=seed))
