@@ -107,9 +107,11 @@ class Plan:
         longest, numbers = max(own.longest for own in rounds), [len(own) for own in rounds]
         for kind in {kind for own in rounds for kind in own.kinds()}:
             self.scheme.kind_of(kind)
-        if sync.exchanges and longest > self.scheme.period == 1:
+        # The graph of a round depends on whether it has one step, or steps before those that follow its message.
+        if sync.exchanges and longest > self.scheme.period and (self.scheme.period == 1 or self.scheme.overlap):
             raise UserError(
-                f"{name}: with a period of 1 a round is one step. Received: a round of {longest} steps: override period"
+                f"{name}: rounds of one step, or with an overlap, are not longer than the period of the scheme: "
+                f"override period. Received: a round of {longest} steps, period={self.scheme.period}"
             )
         apart = {id(own): own for own in rounds}.values()  # of few workers, as most share theirs
         if len(apart) > 1 and self.scheme.sends_in_turn and sync.set_size(self.workers) is not None:
