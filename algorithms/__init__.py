@@ -68,6 +68,7 @@ SCHEMES = Catalogue(
         "all_reduce": "AllReduce",
         "powersgd": "PowerSGD",
         "d_psgd": "DPSGD",
+        "qg_dsgdm": "QGDSGDm",
         "dsgd_tracking": "DSGDTracking",
         "sgp": "SGP",
         "noloco": "NoLoCo",

@@ -62,6 +62,7 @@ from .sparta import Sparta as Sparta
 from .all_reduce import AllReduce as AllReduce
 from .powersgd import PowerSGD as PowerSGD
 from .d_psgd import DPSGD as DPSGD
+from .qg_dsgdm import QGDSGDm as QGDSGDm
 from .dsgd_tracking import DSGDTracking as DSGDTracking
 from .sgp import SGP as SGP
 from .noloco import NoLoCo as NoLoCo

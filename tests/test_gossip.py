@@ -11,7 +11,7 @@ import tensorflow as tf
 from resting import RestingDPSGD
 from scheduled import happens
 
-from distsgd.algorithms import DPSGD, SCHEMES, SGP, DSGDTracking, NoLoCo, Serial
+from distsgd.algorithms import DPSGD, SCHEMES, SGP, DSGDTracking, NoLoCo, QGDSGDm, Serial
 from distsgd.common import Group, Platform, Recovery, UserError
 from distsgd.common.contract import Barrier, Gossip
 from distsgd.common.contract.rounds import Rounds
@@ -462,3 +462,16 @@ def test_a_run_that_a_signal_interrupts_has_the_mean_of_its_last_common_round_an
     again = record(scheme, tmp_path / "again", steps=reached + 20, **how)
     assert again.result["recovery"]["resumed_from"] == reached
     assert again.error() < 1e-5
+
+
+def test_quasi_global_momentum_comes_to_rest_where_plain_gossip_does():
+    """A momentum of each worker's own gradients would rest ten times as far from the mean."""
+    curvatures, minima = np.array([0.5, 1.0, 1.5, 2.0]), np.array([-1.0, 3.0, 0.0, 1.0])
+    ends = []
+    for scheme in (SGP(topology="ring", learning_rate=0.1), QGDSGDm(learning_rate=0.1, momentum=0.8)):
+        group = Group(scheme, np.zeros(1), workers=4)
+        for k in list(range(4)) * 300:
+            group.step(k, curvatures[k] * (group.point(k) - minima[k]))
+        ends.append([float(group.params(k)[0]) for k in range(4)])
+    np.testing.assert_allclose(*ends, atol=1e-4)
+    assert np.ptp(ends[0]) > 0.1

@@ -56,6 +56,7 @@ from distsgd.algorithms import (
     NoLoCo,
     PowerSGD,
     ProxSkip,
+    QGDSGDm,
     RescaledASGD,
     Ringleader,
     Ringmaster,
@@ -154,6 +155,7 @@ ONE_WORKER = [
     PowerSGD(learning_rate=ETA / 2, momentum=0.0, rank=100),
     DSGDTracking(learning_rate=ETA),
     SGP(learning_rate=ETA),
+    QGDSGDm(learning_rate=ETA, momentum=0.0),
     GASLoC(inner_optimizer="sgd", learning_rate=ETA, outer_learning_rate=1.0, momentum=0.0),
     NoLoCo(inner_optimizer="sgd", learning_rate=ETA, outer_learning_rate=1.0, consensus_rate=1.0, momentum=0.0),
     MultiGPU(learning_rate=ETA),
@@ -190,6 +192,7 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (SyncSGD(), AllReduce(), TOGETHER),
         (AllReduce(), PowerSGD(learning_rate=0.1, momentum=0.0, rank=100), TOGETHER),  # 0.1: η (d + v), and v = d
         (AllReduce(), SGP(topology="complete"), TOGETHER),
+        (SGP(topology="ring", learning_rate=0.02), QGDSGDm(momentum=0.0), TOGETHER),
         (AllReduce(), DSGDTracking(topology="complete"), TOGETHER),
         (DiLoCo(), GASLoC(topology="ring"), TOGETHER),
         (

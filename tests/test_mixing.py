@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from distsgd import Group
-from distsgd.algorithms import DPSGD, SCHEMES, SGP, DiLoCo, DSGDTracking, GASLoC, NoLoCo
+from distsgd.algorithms import DPSGD, SCHEMES, SGP, DiLoCo, DSGDTracking, GASLoC, NoLoCo, QGDSGDm
 from distsgd.common import UserError
 from distsgd.common.contract.mixing import growth, largest_momentum, largest_step
 from distsgd.common.contract.stability import diverging_rate, largest_rate
@@ -15,7 +15,7 @@ from distsgd.common.launch import run as launch
 from distsgd.common.sync.topology import GRAPHS, Topology
 from runs import record
 
-KINDS = (DPSGD, SGP, DSGDTracking, GASLoC, NoLoCo)
+KINDS = (DPSGD, SGP, DSGDTracking, GASLoC, NoLoCo, QGDSGDm)
 OUTER = (GASLoC, NoLoCo)
 FIXED = ("ring", "torus", "hypercube", "complete")  # and symmetric
 SIZES = range(4, 33)
@@ -136,6 +136,8 @@ def _after_kick(kind, scheme, mix, moved):
         return [velocity, velocity]
     if kind is DSGDTracking:
         return [mix @ moved, -mix @ moved, -moved]
+    if kind is QGDSGDm:
+        return [mix @ moved, (scheme.smoothing - 1) * (mix @ moved)]
     return [moved] if kind is DPSGD else [mix @ moved]
 
 
@@ -155,6 +157,7 @@ def test_limits_on_symmetric_graphs_are_closed_forms(graph, workers):
     low, near = min(values[0], 0), {"abs": 0.0011}
     assert largest_step(DPSGD(topology=graph), workers) == pytest.approx(1 + values[0], **near)
     assert largest_step(SGP(topology=graph), workers) == pytest.approx(2, **near)
+    assert largest_step(QGDSGDm(topology=graph), workers) == pytest.approx(2 * 1.99 / 1.9, **near)
     tracking = min(2, 1 / max(-low, 1e-9) + low)
     assert largest_step(DSGDTracking(topology=graph), workers) == pytest.approx(tracking, **near)
     assert largest_momentum(GASLoC(topology=graph), workers) == 0.99
@@ -169,7 +172,7 @@ def test_limits_on_symmetric_graphs_are_closed_forms(graph, workers):
 
 
 @pytest.mark.parametrize("graph", ["ring", "exponential", "one-peer", "random-matching"])
-@pytest.mark.parametrize("kind", [DPSGD, SGP, DSGDTracking], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [DPSGD, SGP, DSGDTracking, QGDSGDm], ids=lambda kind: kind.name)
 def test_workers_diverge_right_above_the_limit_of_their_rate(kind, graph):
     workers = 6
     limit = largest_step(kind(topology=graph), workers)

@@ -126,11 +126,13 @@ def check_growth(scheme: Any, workers: int) -> None:
         return
     most = largest_momentum(scheme, workers) if "momentum" in scheme.linear_rates else 0.0
     rates = {name: getattr(scheme, name) for name in scheme.linear_rates}
-    lower = f"lower momentum to at most {most:.2g}, or consensus_rate" if most else "lower consensus_rate"
+    ways = [f"lower momentum to at most {most:.2g}"] if most else []
+    ways += ["consensus_rate" if most else "lower consensus_rate"] if "consensus_rate" in rates else []
     received = ", ".join(f"{name}={value}" for name, value in rates.items())
     raise UserError(
         f"{scheme.name}: on the graph {scheme.topology} of {workers} workers, the distance between workers grows "
-        f"{factor:.3g} times in a round, at any learning rate: {lower}. Received: {received}"
+        f"{factor:.3g} times in a round, at any learning rate: "
+        f"{', or '.join(ways) or 'choose another graph'}. Received: {received}"
     )
 
 

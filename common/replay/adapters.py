@@ -307,6 +307,7 @@ USUAL: dict[str, Argument] = {
     "steps": lambda run, s: run.steps,
     "inner": _inner,
     "send": lambda run, s: run.send,
+    "form": "form",
 }
 
 GOSSIP: dict[str, Any] = {"weights": mixing_of, "members": lambda run, s: members_of(run)}
@@ -370,6 +371,7 @@ TRANSCRIPTIONS = {
         lambda run, s: _DELAYED.execute(run, s) if s.get("delay") else _sync_sgd(run), "synchronous"
     ),
     "d_psgd": _in_rounds(gossip_rules.d_psgd, lambda s: True, **GOSSIP),
+    "qg_dsgdm": _in_rounds(gossip_rules.qg_dsgdm, lambda s: True, **GOSSIP, beta="momentum", mu="smoothing"),
     "ad_psgd": _in_order(gossip_rules.ad_psgd, lambda s: True, peer=draws.peer),
     "dsgd_tracking": _in_rounds(gossip_rules.dsgd_tracking, lambda s: True, **GOSSIP),
     "sgp": _in_rounds(gossip_rules.sgp, lambda s: True, **GOSSIP),

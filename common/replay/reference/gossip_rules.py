@@ -212,6 +212,38 @@ def sgp(
     return path
 
 
+def qg_dsgdm(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    weights: Mixing,
+    eta: float,
+    beta: float,
+    mu: float,
+    form: str,
+    steps: int,
+    members: Members = ALL,
+) -> list[np.ndarray]:
+    """Execute m ← β m̂ + g;  x' ← W (x − η m);  m̂ ← μ m̂ + (1 − μ)(x − x')/η;  x ← x'; returns the means of x.
+
+    With Nesterov's form x' ← W (x − η (g + β m)). `weights` returns W of a step.
+    """
+    x, path = np.tile(start, (workers, 1)), []
+    hat = np.zeros_like(x)
+    for t in range(steps):
+        x[members.anew(t)] = path[-1] if path else start
+        hat[members.anew(t)] = 0
+        g = np.array([gradient(own, k, t) for k, own in enumerate(x)])
+        m = beta * hat + g
+        if form == "nesterov":
+            m = g + beta * m
+        mixed = members.mixing(weights(t), t, start.dtype) @ (x - eta * m)
+        hat, x = mu * hat + (1 - mu) * (x - mixed) / eta, mixed
+        path.append(members.mean(x, t + 1))
+    return path
+
+
 def noloco(
     start: np.ndarray,
     gradient: Gradient,
