@@ -25,6 +25,7 @@ SCHEMES = Catalogue(
         "k_batch_async": "KBatchAsync",
         "k_batch_sync": "KBatchSync",
         "dynsgd": "DynSGD",
+        "fedasync": "FedAsync",
         "fedbuff": "FedBuff",
         "aeasgd": "AEASGD",
         "aeamsgd": "AEAMSGD",

@@ -19,6 +19,7 @@ from .softsync import SoftSync as SoftSync
 from .k_batch_async import KBatchAsync as KBatchAsync
 from .k_batch_sync import KBatchSync as KBatchSync
 from .dynsgd import DynSGD as DynSGD
+from .fedasync import FedAsync as FedAsync
 from .fedbuff import FedBuff as FedBuff
 from .aeasgd import AEASGD as AEASGD
 from .aeamsgd import AEAMSGD as AEAMSGD

@@ -26,6 +26,7 @@ from distsgd.algorithms import (
     DiLoCo,
     Downpour,
     EagerDiLoCo,
+    FedAsync,
     FedBuff,
     FedOpt,
     FedProx,
@@ -72,6 +73,8 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "adag": ADAG(distance_scale=1e-5, communication_period=3),  # a distance at which the scale matters
     "dc_asgd": DCASGD(compensation=100.0),  # a strength at which it matters
     "ringmaster": Ringmaster(delay_threshold=2),
+    "fedasync": FedAsync(communication_period=3, proximity=0.5),
+    "fedasync with a hinge": FedAsync(communication_period=3, weight="hinge", patience=1, slope=2.0, proximity=0.5),
     "fedbuff": FedBuff(
         staleness_exponent=2.0, messages_per_update=2, communication_period=3
     ),  # an exponent that matters
@@ -198,6 +201,7 @@ IDLE = {
     **{"fednova": "work", "trimmed_mean": "trim", "krum": "hostile_share", "fedopt with adagrad": "beta_2"},
     **{"decoupled_diloco": "work", "decoupled_diloco with plain averages": "work"},
     "decoupled_diloco with a delay": "work",
+    **{"fedasync": "slope", "fedasync with a hinge": "exponent"},
 }
 
 

@@ -97,11 +97,11 @@ def _in_sets(
         _check_period(run)
         _check_evicted(run)
         _check_messages(run, memory(scheme))
-        arguments = _arguments(rule, run, given)
+        arguments = _arguments(rule, run, {"ends": lambda run, s: (), **given})
         rounds = [-(-end // _period(run)) for end in [*run.earlier_step_targets, run.steps]]
         # Workers leave a run that is resumed later at its steps, but none does if it was stopped before.
         for ends in (rounds, rounds[-1:]):
-            centers, lawful = rule(run.start, run.gradient, _reads(run), run.workers, ends=ends, **arguments)
+            centers, lawful = rule(run.start, run.gradient, _reads(run), run.workers, **arguments | {"ends": ends})
             if lawful:
                 break
         must(lawful, "how long a worker waited")
@@ -119,8 +119,10 @@ def _sends(rule: Callable[..., Any]) -> bool:
 
 
 def _arguments(rule: Callable[..., Any], run: RecordedRun, given: Mapping[str, Argument]) -> dict[str, Any]:
-    """Return the keyword arguments of a rule for a run."""
-    found = {name: argument for name, argument in USUAL.items() if name in signature(rule).parameters} | dict(given)
+    """Return the keyword arguments of a rule for a run: given ones, usual ones, and hyperparameters by their names."""
+    named = {own.name: own for own in signature(rule).parameters.values() if own.kind is own.KEYWORD_ONLY}
+    found = {name: name for name, own in named.items() if own.default is own.empty or name in run.hyperparameters}
+    found |= {name: USUAL[name] for name in named if name in USUAL} | dict(given)
     return {
         name: getattr(run.hyperparameters, value) if isinstance(value, str) else value(run, run.hyperparameters)
         for name, value in found.items()
@@ -307,7 +309,6 @@ USUAL: dict[str, Argument] = {
     "steps": lambda run, s: run.steps,
     "inner": _inner,
     "send": lambda run, s: run.send,
-    "form": "form",
 }
 
 GOSSIP: dict[str, Any] = {"weights": mixing_of, "members": lambda run, s: members_of(run)}
@@ -332,7 +333,7 @@ TRANSCRIPTIONS = {
     ),
     "downpour_easy": Transcription(lambda run, s: _downpour(run), sends=True),
     "agn": _in_order(asynchronous_rules.agn, gamma="server_learning_rate"),
-    "adag": _in_order(asynchronous_rules.agn, distance_scale="distance_scale"),
+    "adag": _in_order(asynchronous_rules.agn),
     "delay_adaptive": _in_order(asynchronous_rules.delay_adaptive),
     "rescaled_asgd": _in_order(asynchronous_rules.rescaled_asgd),
     "ringleader": _in_order(buffered_rules.ringleader),
@@ -341,6 +342,7 @@ TRANSCRIPTIONS = {
     "k_batch_async": Transcription(_k_batch, "synchronous"),
     "k_batch_sync": Transcription(_k_batch, "synchronous"),
     "dynsgd": _in_order(asynchronous_rules.dynsgd),
+    "fedasync": _in_order(federated_rules.fedasync, alpha="mixing", rho="proximity"),
     "fedbuff": _in_order(
         buffered_rules.fedbuff,
         buffered=True,
@@ -352,7 +354,6 @@ TRANSCRIPTIONS = {
     "aeamsgd": _in_order(asynchronous_rules.aeamsgd, delta="momentum", **elastic.OPTIONS),
     "dc_asgd": _in_order(
         asynchronous_rules.dc_asgd,
-        compensation="compensation",
         m=lambda run, s: s.decay if s.form == "adaptive" else None,
     ),
     "async_diloco": _in_order(
@@ -383,7 +384,7 @@ TRANSCRIPTIONS = {
         mean=lambda run, s: s.reduction == "mean",
     ),
     "sagn": _in_rounds(synchronous_rules.sagn, gamma="server_learning_rate"),
-    "easgd": _in_rounds(synchronous_rules.easgd, lambda s: True, beta="beta"),
+    "easgd": _in_rounds(synchronous_rules.easgd, lambda s: True),
     "local_sgd": _in_rounds(synchronous_rules.local_sgd, _inner_memory, synchronous="synchronous_steps"),
     "diloco": _in_rounds(synchronous_rules.diloco, _inner_memory, epsilon="outer_learning_rate", mu="momentum"),
     "streaming_diloco": _in_rounds(
@@ -392,7 +393,6 @@ TRANSCRIPTIONS = {
         epsilon="outer_learning_rate",
         mu="momentum",
         alpha="mixing",
-        fragments="fragments",
         tau="delay",
     ),
     "eager_diloco": _in_rounds(overlapped_rules.eager_diloco, lambda s: True, **OUTER),
@@ -403,7 +403,6 @@ TRANSCRIPTIONS = {
         _inner_memory,
         count="quorum",
         together=lambda run, s: _set_sizes(run) if s.grace else None,
-        work="work",
         tau="delay",
         sizes=lambda run, s: [] if s.average == "plain" else [*map(math.prod, run.shapes)],
         **OUTER,
@@ -430,18 +429,17 @@ TRANSCRIPTIONS = {
     "slowmo": _in_rounds(synchronous_rules.slowmo, _inner_memory, alpha="slow_learning_rate", beta="slow_momentum"),
     "fedopt": _in_rounds(
         synchronous_rules.fedopt,
-        **{name: name for name in ("beta_1", "beta_2", "tau")},
-        **{"epsilon": "server_learning_rate", "form": "server_optimizer"},
+        epsilon="server_learning_rate",
+        form="server_optimizer",
     ),
     "scaffold": _in_rounds(federated_rules.scaffold, lambda s: True, epsilon="server_learning_rate"),
     "proxskip": _in_rounds(federated_rules.proxskip, lambda s: True, p="probability", ends=draws.ends),
-    "fednova": _in_rounds(federated_rules.fednova, work="work"),
+    "fednova": _in_rounds(federated_rules.fednova),
     "trimmed_mean": _in_rounds(federated_rules.trimmed_mean, beta="trim"),
     "krum": _in_rounds(
         federated_rules.krum,
         jumps=True,
         beta=lambda run, s: 0.25 if s.hostile_share is None else s.hostile_share,
-        chosen="chosen",
     ),
     "fedprox": _in_rounds(federated_rules.fedprox, mu="proximity"),
     "bmuf": _in_rounds(
@@ -458,7 +456,6 @@ TRANSCRIPTIONS = {
         lambda s: s.momentum > 0,
         jumps=True,
         beta="momentum",
-        weight_decay="weight_decay",
         decays=lambda run, s: _decays(run),
     ),
     "ef_sgd": _in_rounds(synchronous_rules.ef_sgd, lambda s: True, jumps=True, compress=compressors.of_share),
@@ -492,7 +489,6 @@ TRANSCRIPTIONS = {
         compressed_rules.powersgd,
         lambda s: True,
         mu="momentum",
-        rank="rank",
         shapes=lambda run, s: run.shapes,
         first=draws.first_factors,
     ),

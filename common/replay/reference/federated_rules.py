@@ -112,6 +112,49 @@ def fedprox(
     return path
 
 
+def fedasync(
+    start: np.ndarray,
+    gradient: Gradient,
+    order: Sequence[int],
+    workers: int,
+    *,
+    eta: float,
+    rho: float,
+    alpha: float,
+    weight: str,
+    exponent: float,
+    patience: int,
+    slope: float,
+    period: int,
+    steps: int,
+    send: Send = as_it_is,
+) -> list[np.ndarray]:
+    """Execute on a worker: H steps x ← x − η (g(x) + ρ (x − a)) from the pulled center a; push x.
+
+    Server, τ updates after the pull: θ ← (1 − α s(τ)) θ + α s(τ) x, where s is 1, (τ + 1)^−exponent, or 1 if τ is at
+    most the patience b and else 1/(slope (τ − b) + 1). ~k in `order` is a lost worker k that starts anew at θ.
+    """
+    theta, path, t = start.copy(), [], [0] * workers
+    pulled, versions = [start.copy() for _ in range(workers)], [0] * workers
+    for k in order:
+        if k >= 0:
+            length = min(period, steps - t[k])
+            near = proximal(gradient, pulled[k], rho)
+            x = send(inner_window(pulled[k], {}, near, k, t[k], length, eta, sgd_step), k)
+            t[k] += length
+            late = len(path) - versions[k]
+            s = {
+                "constant": 1.0,
+                "polynomial": (late + 1.0) ** -exponent,
+                "hinge": 1.0 if late <= patience else 1 / (slope * (late - patience) + 1),
+            }[weight]
+            theta = (1 - alpha * s) * theta + alpha * s * x
+            path.append(theta.copy())
+        k = max(k, ~k)
+        pulled[k], versions[k] = theta.copy(), len(path)
+    return path
+
+
 def proximal(gradient: Gradient, theta: np.ndarray, mu: float) -> Gradient:
     """Return the gradient of f_k(x) + μ/2 ‖x − θ‖²."""
     return lambda x, k, t: gradient(x, k, t) + mu * (x - theta)
