@@ -58,5 +58,5 @@ class ProxSkip(Scheme):
         return server.center
 
     def on_reply(self, worker, reply):
-        worker.correction.assign_add(self.probability / self.learning_rate * (reply - worker.params))
+        worker.correction.assign_add(self.probability * (reply - worker.params) / self.learning_rate)
         worker.params.assign(reply)
