@@ -63,7 +63,7 @@ def test_a_transcription_declares_what_the_scheme_does(name):
     several = scheme.sync.updates_per_round(3) != 3
     assert equations.kind == ("synchronous" if several else "asynchronous" if scheme.sync.exchanges else "alone")
     if scheme.sync.uses_ps:
-        assert (name in PUSH_GRADIENTS) == only_takes_gradients(type(scheme))
+        assert (name in PUSH_GRADIENTS) == only_takes_gradients(scheme)
 
 
 @pytest.mark.parametrize(
