@@ -121,7 +121,7 @@ def _sends(rule: Callable[..., Any]) -> bool:
 def _arguments(rule: Callable[..., Any], run: RecordedRun, given: Mapping[str, Argument]) -> dict[str, Any]:
     """Return the keyword arguments of a rule for a run: given ones, usual ones, and hyperparameters by their names."""
     named = {own.name: own for own in signature(rule).parameters.values() if own.kind is own.KEYWORD_ONLY}
-    found = {name: name for name, own in named.items() if own.default is own.empty or name in run.hyperparameters}
+    found = {name: name for name, own in named.items() if own.default is own.empty}
     found |= {name: USUAL[name] for name in named if name in USUAL} | dict(given)
     return {
         name: getattr(run.hyperparameters, value) if isinstance(value, str) else value(run, run.hyperparameters)
@@ -333,7 +333,7 @@ TRANSCRIPTIONS = {
     ),
     "downpour_easy": Transcription(lambda run, s: _downpour(run), sends=True),
     "agn": _in_order(asynchronous_rules.agn, gamma="server_learning_rate"),
-    "adag": _in_order(asynchronous_rules.agn),
+    "adag": _in_order(asynchronous_rules.agn, distance_scale="distance_scale"),
     "delay_adaptive": _in_order(asynchronous_rules.delay_adaptive),
     "rescaled_asgd": _in_order(asynchronous_rules.rescaled_asgd),
     "ringleader": _in_order(buffered_rules.ringleader),
@@ -456,6 +456,7 @@ TRANSCRIPTIONS = {
         lambda s: s.momentum > 0,
         jumps=True,
         beta="momentum",
+        weight_decay="weight_decay",
         decays=lambda run, s: _decays(run),
     ),
     "ef_sgd": _in_rounds(synchronous_rules.ef_sgd, lambda s: True, jumps=True, compress=compressors.of_share),
