@@ -182,6 +182,11 @@ class Averaging(AsyncSGD):
     sends = "parameters"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Inner(AsyncSGD):
+    inner: float = 0.5
+
+
 class Seedless(AsyncSGD):
     def rounds(self, steps, done=0, worker=0):
         return Rounds.even(steps, 1)
@@ -207,6 +212,7 @@ GONE = r"exchange_first is no longer there: .*Rounds.ending_at\(period, steps, d
         (Summing, 'uses_gradient_sum is no longer there: declare sends = "gradient_sum"'),
         (Inside, "plain_inner_steps is no longer there: leave out local_step"),
         (Averaging, "sends must be one of gradient, gradient_sum, params. Received: sends=parameters"),
+        (Inner, "inner is a member that the engine reads: give your own another name"),
         (Seedless, r"rounds needs an argument for the run's seed: write def rounds\(self, steps"),
         (Rateless, "inner_optimizer needs its step size: declare learning_rate: Rate"),
     ],

@@ -145,6 +145,10 @@ def _check_moved(scheme: Scheme) -> None:
     for name, instead in REMOVED.items():
         if getattr(type(scheme), name, None) is not getattr(Scheme, name, None):
             raise UserError(f"{scheme.name}: {name} {instead}")
+    for name, member in vars(Scheme).items():
+        final = getattr(getattr(member, "fget", member), "__final__", False)
+        if final and getattr(type(scheme), name) is not member:
+            raise UserError(f"{scheme.name}: {name} is a member that the engine reads: give your own another name")
     for name, now in MOVED.items():
         own = getattr(scheme, name, None)
         if own is not None and own != getattr(scheme.sync, now, None):
