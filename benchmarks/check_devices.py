@@ -154,9 +154,8 @@ def checks(options: Options, folder: Path) -> Iterator[tuple[str, Callable[[], C
 
 def short(kind: type[Scheme]) -> Scheme:
     """Return the algorithm with its defaults, but with short rounds if it has a period."""
-    if any(own.name == "communication_period" for own in fields(kind)):
-        return kind(communication_period=PERIOD)  # pyright: ignore[reportCallIssue]
-    return kind()
+    lengths = {"communication_period": PERIOD, "probability": 1 / PERIOD}
+    return kind(**{own.name: lengths[own.name] for own in fields(kind) if own.name in lengths})
 
 
 # On processes and threads.

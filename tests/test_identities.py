@@ -149,7 +149,7 @@ ONE_WORKER = [
     SlowMo(learning_rate=ETA, slow_momentum=0.0),
     BMUF(learning_rate=ETA),
     Scaffold(learning_rate=ETA, communication_period=4),
-    FixedProxSkip(learning_rate=ETA, probability=0.25),
+    ProxSkip(learning_rate=ETA, probability=1.0),
     FedProx(learning_rate=ETA, proximity=0.0),
     FedNova(learning_rate=ETA, communication_period=4),
     TrimmedMean(learning_rate=ETA),

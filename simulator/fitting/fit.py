@@ -285,7 +285,7 @@ class Recording:
         """Read the run of a folder."""
         config = read_config(run_dir)
         scheme, workers, steps = scheme_of(config, schemes), config["workers"], steps_of(run_dir, config)
-        rows, rounds = read_rounds(run_dir, workers), rounds_of(scheme, steps, config["seed"])
+        rows, rounds = read_rounds(run_dir, workers), rounds_of(scheme, steps, seed := config.get("seed", 0))
         apart = scheme.overlap or scheme.sync.buckets > 1 or scheme.takes_means or scheme.sync.in_pairs
         if apart or rounds_differ(scheme, workers, steps):
             needed = (
@@ -300,7 +300,7 @@ class Recording:
         core = core_seconds(cpu, rows, rounds)
         cores = cpu["cores"] if cpu and core else None
         sizes = traffic.message, traffic.reply
-        return cls(scheme, workers, ps, steps, sizes, times, cores, core or 0.0, len(arrays["center"]), config["seed"])
+        return cls(scheme, workers, ps, steps, sizes, times, cores, core or 0.0, len(arrays["center"]), seed)
 
     @property
     def latencies(self) -> int:
