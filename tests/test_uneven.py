@@ -9,7 +9,7 @@ import uneven
 from scheduled import happens
 from uneven import Clipped, FedNova
 
-from distsgd.algorithms import AsyncSGD
+from distsgd.algorithms import AsyncSGD, Downpour, ProxSkip
 from distsgd.common import Group, Platform, UserError
 from distsgd.common.contract import Async, Barrier, Collective, Rounds, Scheme
 from distsgd.common.contract.rounds import ENDLESS
@@ -155,6 +155,23 @@ class Sparse(AsyncSGD):
     name = "sparse_with_scalars"
     sparse = True
     scalars = ("norm",)
+
+
+class Once(AsyncSGD):
+    """Worker 0 makes one round, whatever the length of the run."""
+
+    name = "once"
+
+    def rounds(self, steps, done=0, worker=0, seed=0):
+        return Rounds.even(steps if worker else self.period, self.period)
+
+
+def test_a_schedule_takes_the_first_rounds_of_each_worker_none_of_which_is_a_short_last_one():
+    for scheme in (Once(), ProxSkip(probability=0.3), Downpour(push_period=2, pull_period=3)):
+        job = job_of(scheme, 2, backend="threads", schedule=(0, 0, 1, 0, 1), seed=4)
+        for worker, number in ((0, 3), (1, 2)):
+            assert [*job.plan.rounds(worker)] == [*scheme.rounds(600, 0, worker, 4)][:number]
+    assert len(job_of(Once(), 2, backend="threads", schedule=(0, 0, 1)).plan.rounds(0)) == 1
 
 
 def test_rounds_and_scalars_that_cannot_be_are_refused_in_one_line():

@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from distsgd.algorithms import AEAMSGD, AEASGD, EASGD, SCHEMES
+from distsgd.algorithms import AEAMSGD, AEASGD, EASGD, SCHEMES, AsyncSGD
 from distsgd.common import UserError
-from distsgd.common.contract.checks import warnings_of
+from distsgd.common.contract.checks import check_scheme, warnings_of
 from distsgd.common.launch import run as launch
 from distsgd.common.replay.reference import asynchronous_rules, synchronous_rules
 from runs import record
@@ -50,6 +50,25 @@ def test_elastic_workers_are_warned_only_where_exchanges_drive_them_apart(scheme
     (line,) = scheme(beta=2 * limit).check(workers)
     assert f"{workers} workers" in line
     assert line.endswith(f"Received: beta={2 * limit:g}")
+
+
+class Yields(AsyncSGD):
+    def check(self, workers):
+        if workers > 2:
+            raise UserError("too many")
+        yield "mind the rate"
+
+
+class ReturnsOne(AsyncSGD):
+    def check(self, workers):
+        return "mind the rate"
+
+
+def test_a_check_may_yield_its_warnings_or_return_one_and_a_refusal_is_never_lost():
+    for kind in (Yields, ReturnsOne):
+        assert warnings_of(kind(), 2) == ["mind the rate"]
+    with pytest.raises(UserError, match="too many"):
+        check_scheme(Yields(), 3)
 
 
 @pytest.mark.parametrize("name", SCHEMES)

@@ -119,12 +119,18 @@ def check_scheme(scheme: Scheme, workers: int) -> None:
     _check_messages(scheme)
     kept_by(scheme)
     _check_regions(scheme)
-    scheme.check(workers)
+    _checked(scheme, workers)
+
+
+def _checked(scheme: Scheme, workers: int) -> list[str]:
+    """Return the warnings of the scheme's own check: of one that yields them, or returns a single one, too."""
+    lines = scheme.check(workers)  # a generator raises only when it is read
+    return [lines] if isinstance(lines, str) else [*(lines or ())]
 
 
 def warnings_of(scheme: Scheme, workers: int) -> list[str]:
     """Return the warnings of a scheme with that number of workers, a line each."""
-    return [*undeclared(scheme), *(scheme.check(workers) or ())]
+    return [*undeclared(scheme), *_checked(scheme, workers)]
 
 
 def _check_declared(scheme: Scheme) -> None:

@@ -73,8 +73,8 @@ class Scheme(CheckedCall):
         Default: a step of the hyperparameter `inner_optimizer: InnerOptimizer` with the rate `learning_rate`; nothing
         if the class declares none. An optimizer of a script may make the default in its place (`worker.stepped`).
         """
-        if self.inner is not None:
-            self.inner.step(worker, gradient, rates_of(self)["learning_rate"])
+        if (optimizer := self.inner) is not None:
+            optimizer.step(worker, gradient, rates_of(self)["learning_rate"])
 
     def message(self, worker: Worker) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
         """Return the vector to push, [P]; with `scalars`, also a number for each of their names.
@@ -248,14 +248,14 @@ class Scheme(CheckedCall):
     @final
     def worker_variables(self, params: Tensor) -> Mapping[str, Tensor]:
         """Return the initial values of all local variables: those of the inner optimizer and of the class itself."""
-        own = self.local_variables(params)
-        return own if self.inner is None else {**self.inner.local_variables(params), **own}
+        of_optimizer = {} if (optimizer := self.inner) is None else optimizer.local_variables(params)
+        return {**of_optimizer, **self.local_variables(params)}
 
     @property
     @final
     def in_coordinates(self) -> bool:
         """True if the worker's rules are elementwise, with those of the inner optimizer."""
-        return self.elementwise and (self.inner is None or self.inner.elementwise)
+        return self.elementwise and ((optimizer := self.inner) is None or optimizer.elementwise)
 
     @property
     @final

@@ -59,12 +59,9 @@ class Plan:
     def rounds(self, worker: int) -> Rounds:
         """Return the rounds of a worker: the local steps of each, and its kind."""
         if self.options.schedule:
-            number = self.options.schedule.count(worker)
-            steps, whole = self.scheme.period, Rounds()
-            while len(whole) <= number:  # cut from a longer plan, so that no round is a short last one
-                steps += number * self.scheme.period
-                whole = self.scheme.rounds(steps, 0, worker, self.options.seed)
-            return whole.first(number)
+            # Cut from a plan without an end, so that no round is a short last one.
+            whole = self.scheme.rounds(ENDLESS, 0, worker, self.options.seed)
+            return whole.first(self.options.schedule.count(worker))
         targets = [self._own(steps, worker) for steps in (*self.earlier_step_targets, self.steps)]
         runs = itertools.pairwise((0, *targets))
         return sum((self._rounds_of_run(end - start, start, worker) for start, end in runs), Rounds())
