@@ -55,6 +55,14 @@ def test_a_page_has_2000_words_and_its_lines_100_characters_at_most(page):
     assert not [line for line in lines if len(line) > 100 and not line.startswith(free)]
 
 
+@pytest.mark.parametrize("page", [*PAGES, *PARTS], ids=named)
+def test_a_comment_stands_above_its_command(page):
+    """A trailing one is cut off beside a long command, and on a narrow screen."""
+    blocks = re.findall(r"^( *)```(bash|console)\n(.*?)^\1```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    commands = [line for _, kind, text in blocks for line in text.splitlines() if kind == "bash" or "$ " in line]
+    assert not [line for line in commands if re.search(r"\S +# ", line)]
+
+
 def test_the_drawing_of_the_folders_has_all_of_them_in_their_order():
     """As import-linter has it from `pyproject.toml`."""
     drawing = (ROOT / "docs" / "architecture.md").read_text().split("```")[1]
