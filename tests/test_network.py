@@ -121,6 +121,14 @@ def test_a_message_without_links_or_bytes_takes_no_time():
         assert ends(link, [(0, 0, 1000.0), (0, 1, 500.0), (0, 2, 0.0)]) == [0, 500, 0]
 
 
+def test_messages_of_gigabytes_on_slow_links_end_in_spite_of_rounding():
+    draw = np.random.default_rng(0)
+    for _ in range(100):
+        link = SharedLinks([1.25e-3] * 3, [(0,), (1,), (0, 2), (1, 2)].__getitem__, 2, fifo=False)
+        begun = np.sort(draw.integers(10**12, size=8)).tolist()
+        assert min(ends(link, [(at, way, 4e9) for at, way in zip(begun, draw.integers(4, size=8), strict=True)])) > 3e12
+
+
 @pytest.mark.parametrize("ways", [{"uplink": "8Mbit", "downlink": "8Mbit"}, {"regions": ",".join(["0ms/8Mbit"] * 5)}])
 def test_unshared_links_carry_messages_of_all_workers_at_once(ways):
     """Five workers with a link each: 10 ms of computing, a second there and one back."""

@@ -74,6 +74,9 @@ class SharedLinks:
         if not self.ended:
             self._move(self.end)
             over = self.left <= self.speed * DUST
+            if not over.any():  # rounding has left more than dust of gigabytes: the message nearest to its end is over
+                times = np.divide(self.left, self.speed, out=np.full_like(self.left, np.inf), where=self.speed > 0)
+                over[np.argmin(times)] = True
             places = np.flatnonzero(over).tolist()
             self.ended = [self.what[i] for i in places]
             for i in reversed(places):
