@@ -113,8 +113,8 @@ def described(kind: type[Scheme]) -> Iterator[str]:
 def equation_table(paragraph: str) -> str:
     """Return the equations as a table, between the words of the docstring."""
     rows = [
-        f"| {first if first in MATHS else markdown(first)} | {markdown(equation)} |"
-        for first, equation in rows_of(paragraph.splitlines())
+        f"| {first if first in MATHS else markdown(first)} | {'<br>'.join(map(markdown, lines))} |"
+        for first, lines in rows_of(paragraph.splitlines())
     ]
     return "\n".join(["| | |", "|---|---|", *rows])
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+TASKS = {"push", "reply", "send", "draw", "none", "otherwise"}  # words that begin an equation, not its second line
+
 MATHS = {"sign", "min", "max", "AdamW", "old", "cW", "ki", "ij"}  # of several letters, but no words
 
 SIGNS = {
@@ -28,12 +30,47 @@ NAME = re.compile(r"(?P<letter>[^\W\d_])(?P<raised>[⁺])?_(?P<index>old|[^\W\d_
 EDGE = " ,;:."
 
 
-def rows_of(block: list[str]) -> list[tuple[str, str]]:
-    """Return task and equations of each line; a continued line has no task."""
+def rows_of(block: list[str]) -> list[tuple[str, list[str]]]:
+    """Return each task with the lines of its equations; a sentence that is continued on a line is one with it.
+
+    An indented task is a case of the one above it, which has the equations below the cases: `then`.
+    """
     block = [line[4:] for line in block]
     gaps = [gap.end() for line in block if (gap := re.match(r"\S.*?\S {3,}(?=\S)", line))]
     place = min(gaps, default=0)
-    return [(line[:place].strip(), line[place:].strip()) for line in block]
+    rows: list[tuple[str, list[str]]] = []
+    is_case = False
+    for line in block:
+        task, equations = _split(line, place)
+        if not rows or (task and equations):
+            rows.append((task, [equations]))
+            is_case = bool(task) and line[0] == " "
+        elif task:
+            rows[-1] = f"{rows[-1][0]} {task}", rows[-1][1]
+        elif _is_continued(rows[-1][1][-1], equations):
+            rows[-1][1][-1] += f" {equations}"
+        elif is_case:
+            rows.append(("then", [equations]))
+            is_case = False
+        else:
+            rows[-1][1].append(equations)
+    return rows
+
+
+def _split(line: str, place: int) -> tuple[str, str]:
+    """Return what is before and behind a place of a line, or of its own gap if a longer task reaches over the place."""
+    if place and line[place - 1 : place].strip():
+        task, _, equations = re.sub(" {3,}", "\n", line.strip()).partition("\n")
+        return task, equations
+    return line[:place].strip(), line[place:].strip()
+
+
+def _is_continued(before: str, line: str) -> bool:
+    """Return True if a line is in the middle of a sentence: behind a word, with a word that is no task."""
+    first = WORD.match(line)
+    behind = list(WORD.finditer(before))
+    in_words = bool(first and behind) and behind[-1].end() == len(before)
+    return in_words and first[0] not in TASKS and "   " not in line
 
 
 def markdown(text: str) -> str:

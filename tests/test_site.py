@@ -1,6 +1,7 @@
 """The site's generated pages; the build itself, with warnings as errors, is a step of `.ci/run`."""
 
 import re
+import sys
 
 import pytest
 from latex2mathml.converter import convert
@@ -26,6 +27,22 @@ from distsgd.common.cli.catalogue import aliases
 )
 def test_equations_become_tex_between_words(written, shown):
     assert equations.markdown(written) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "lines"),
+    [
+        ("diloco", "worker, each step", r"x ← AdamW\(.* its moments are kept over periods and never leave the worker"),
+        ("sync_sgd", "server", "of W = R .* present θ:|θ ← θ − η .*"),
+        ("streaming_diloco", "τ steps before the end of a round", r"push x\[p\], .*"),
+        ("halos", "K pushes after the last merge", "send p_r − θ_r to the global server"),
+        ("softsync", "then", "reply θ"),
+    ],
+)
+def test_an_equation_that_takes_two_lines_is_one_row(name, task, lines):
+    block = algorithm_pages.docstring(sys.modules[SCHEMES[name].__module__]).split("\n\n")[1]
+    rows = dict(equations.rows_of(block.splitlines()))
+    assert re.fullmatch(lines.replace("|", "\n"), "\n".join(rows[task]))
 
 
 @pytest.mark.parametrize("kind", SCHEMES.values(), ids=lambda kind: kind.name)
