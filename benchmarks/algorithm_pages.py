@@ -19,6 +19,8 @@ from ..common.cli.catalogue import hyperparameters, timing
 from ..common.contract.scheme import Scheme
 from ..common.sources import docstring
 from . import reproduced, tables
+from .algorithm_groups import pages
+from .algorithm_icons import icon_alone
 from .algorithm_pictures import WORKERS, curve, for_the_picture, timeline
 from .claims_catalogue import CLAIMS
 from .claims_page import address
@@ -32,7 +34,7 @@ SECTION = re.compile(r"^(Reference|Departures|Limits|Defaults|Memory|Use): ", re
 
 
 def write_pages(folder: Path) -> None:
-    """Write `<algorithm>.md` and its pictures for each algorithm, and `index.md`, the gallery."""
+    """Write `<algorithm>.md` and its pictures for each algorithm, and the pages of all and of each group."""
     folder.mkdir(parents=True, exist_ok=True)
     outcomes = {
         row["algorithm"]: row for row in of_part(json.loads((RESULTS / "convergence.json").read_text()), "main")
@@ -68,7 +70,8 @@ def write_pages(folder: Path) -> None:
             *_section("Exercise", found["exercises"]),
         ]
         _write(folder / f"{name}.md", "\n\n".join(sections) + "\n")
-    _write(folder / "index.md", gallery())
+    for page, text in pages():
+        _write(folder / f"{page}.md", text)
 
 
 def _write(file: Path, text: str) -> None:
@@ -123,6 +126,7 @@ def drawing(kind: type[Scheme], folder: Path) -> list[str]:
     """Draw a few rounds; return the section with the picture, or nothing for an algorithm that exchanges nothing."""
     scheme = for_the_picture(kind)
     if not scheme.sync.exchanges:
+        (folder / f"{scheme.name}-icon.svg").write_text(icon_alone(scheme))
         return []
     figures = timeline(scheme, folder / f"{scheme.name}.png")
     changed = {name: value for name, value in vars(scheme).items() if value != getattr(kind(), name)}
@@ -218,23 +222,3 @@ def exercises() -> dict[str, str]:
         )
     }
     return {name: found[name] for name in SCHEMES if name in found}
-
-
-def gallery() -> str:
-    """Return the gallery: a card with a thumbnail for each algorithm, in the order of the catalogue."""
-    groups: dict[str, list[str]] = {}
-    for name, kind in SCHEMES.items():
-        picture = f":img-top: {name}.png\n" if kind().sync.exchanges else ""
-        card = f":::{{grid-item-card}} {name}\n:link: {name}\n:link-type: doc\n{picture}\n{kind.idea}\n:::"
-        groups.setdefault(timing(kind), []).append(card)
-    parts = [
-        "# All algorithms",
-        f"{len(SCHEMES)} algorithms; the pictures show a few rounds of four workers, of which one is slow.",
-    ]
-    for label, cards in groups.items():
-        parts += [
-            f"## {label[0].upper()}{label[1:]}",
-            "::::{grid} 1 2 2 3\n:gutter: 2\n\n" + "\n\n".join(cards) + "\n::::",
-        ]
-    parts.append("```{toctree}\n:hidden:\n\n" + "\n".join(SCHEMES) + "\n```")
-    return "\n\n".join(parts) + "\n"

@@ -1,4 +1,4 @@
-"""The two pictures of an algorithm's page: a few rounds as a timeline, and its curve in the benchmark."""
+"""The pictures of an algorithm: a few rounds as a timeline, the same as an icon, and its curve in the benchmark."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ..common.timeline.lanes import Tracks, lanes_of, within
 from ..common.timeline.picture import draw
 from ..simulator.virtual_time.forecast import Forecast, figures
 from ..simulator.virtual_time.schedule import EventLoop, EventSchedule
+from .algorithm_icons import icon
 from .plots import AXES, GREY, Outcome, band, bare, colour
 
 WORKERS = 4
@@ -82,9 +83,11 @@ def _shown(scheme: Scheme) -> float:
 
 
 def timeline(scheme: Scheme, file: Path) -> Forecast:
-    """Draw the first rounds; return the figures of the whole simulated run."""
+    """Draw the first rounds, and their icon beside the file; return the figures of the whole simulated run."""
     schedule, traffic, rounds = schedule_of(scheme)
-    save(draw([tracks_of(scheme, schedule)], end=_shown(scheme)), file, dpi=130)
+    tracks = tracks_of(scheme, schedule)
+    save(draw([tracks], end=_shown(scheme)), file, dpi=130)
+    file.with_name(f"{scheme.name}-icon.svg").write_text(icon(scheme, tracks, traffic, rounds, 4 * PARAMETERS))
     return figures(schedule, scheme, traffic, rounds)
 
 

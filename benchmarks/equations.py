@@ -67,10 +67,8 @@ def _split(line: str, place: int) -> tuple[str, str]:
 
 def _is_continued(before: str, line: str) -> bool:
     """Return True if a line is in the middle of a sentence: behind a word, with a word that is no task."""
-    first = WORD.match(line)
-    behind = list(WORD.finditer(before))
-    in_words = bool(first and behind) and behind[-1].end() == len(before)
-    return in_words and first[0] not in TASKS and "   " not in line
+    first, last = WORD.match(line), [word.end() for word in WORD.finditer(before)][-1:]
+    return bool(first) and first[0] not in TASKS and last == [len(before)] and "   " not in line
 
 
 def markdown(text: str) -> str:
@@ -95,12 +93,11 @@ def _math(text: str) -> str:
     if not inner:
         return text
     before, after = text.split(inner, 1)
-    return "&emsp;".join(f"${tex(part)}$" for part in re.split(" {3,}", inner)).join((before, after))
+    return "&emsp;".join(f"${tex(part)}$" for part in re.split(" {2,}", inner)).join((before, after))
 
 
 def tex(text: str) -> str:
     """Return an equation without words as TeX."""
-    text = re.sub(r" {2}", r" \\quad ", text)
     text = re.sub(r"√\((.*?)\)", r"\\sqrt{\1}", text)
     text = re.sub(r"√(\w)", r"\\sqrt{\1}", text)
     text = NAME.sub(_with_index, text)

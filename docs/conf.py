@@ -7,12 +7,16 @@ site and in the repository.
 from __future__ import annotations
 
 import re
+import shutil
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from docutils import nodes
 from latex2mathml.converter import convert
+from pygments.lexer import inherit
+from pygments.lexers.shell import BashLexer, BashSessionLexer
+from pygments.token import Name
 from sphinx.application import Sphinx
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -21,7 +25,7 @@ project, author = "distsgd", "the authors of distsgd"
 copyright = "the authors of distsgd; Apache-2.0"
 version = release = version_of("distsgd")
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_design"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
 root_doc = "docs/index"
 include_patterns = ["docs/**", "tutorials/*.ipynb", "CHANGELOG.md"]
 exclude_patterns = ["docs/conf.py"]
@@ -38,6 +42,9 @@ default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the signatures of the docstrings' texts are enough
 suppress_warnings = ["mystnb.unknown_mime_type"]
+copybutton_prompt_text, copybutton_prompt_is_regexp = r"\$ |>>> |\.\.\. ", True
+copybutton_line_continuation_character = "\\"
+copybutton_selector = ":is(.highlight-bash, .highlight-console, .highlight-python, .highlight-toml, .cell_input) pre"
 
 
 def with_algorithm_pages(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -61,9 +68,30 @@ def write_entry(app: Sphinx, exception: Exception | None) -> None:
 
     if app.builder.name == "html" and exception is None:
         (Path(app.outdir) / "llms.txt").write_text(site_index(CHECKOUT / "docs"))
+        for notebook in CHECKOUT.glob("tutorials/*.ipynb"):
+            shutil.copy(notebook, Path(app.outdir) / "tutorials")
         target = f"{root_doc}.html"
         text = f'<!doctype html><meta http-equiv="refresh" content="0; url={target}"><a href="{target}">distsgd</a>\n'
         (Path(app.outdir) / "index.html").write_text(text)
+
+
+def with_download(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Put a link to the file above the page of a notebook."""
+    if pagename.startswith("tutorials/"):
+        file = f"{pagename.removeprefix('tutorials/')}.ipynb"
+        context["body"] = f'<p class="download"><a href="{file}" download>Download {file}</a></p>' + context["body"]
+
+
+class Commands(BashLexer):
+    """Bash whose flags are words of their own, so that no line is broken within one."""
+
+    tokens: ClassVar = {"root": [(r"(?<=\s)--?[A-Za-z][\w-]*", Name.Attribute), inherit]}
+
+
+class Session(BashSessionLexer):
+    """Such commands with prompts, and what they print."""
+
+    _innerLexerCls = Commands
 
 
 def visit_math(translator: Any, node: nodes.math) -> None:
@@ -82,6 +110,9 @@ def setup(app: Sphinx) -> None:
     """Connect the functions above."""
     app.connect("builder-inited", write_pages)
     app.connect("source-read", with_algorithm_pages)
+    app.add_lexer("bash", Commands)
+    app.add_lexer("console", Session)
+    app.connect("html-page-context", with_download)
     app.connect("build-finished", write_entry)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_block, None))
 

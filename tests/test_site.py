@@ -7,14 +7,14 @@ import pytest
 from latex2mathml.converter import convert
 
 from distsgd.algorithms import SCHEMES
-from distsgd.benchmarks import algorithm_pages, algorithm_pictures, equations
+from distsgd.benchmarks import algorithm_groups, algorithm_icons, algorithm_pages, algorithm_pictures, equations
 from distsgd.common.cli.catalogue import aliases
 
 
 @pytest.mark.parametrize(
     ("written", "shown"),
     [
-        ("push g,  x ← reply", r"push $g, \quad x \leftarrow$ reply"),
+        ("push g,  x ← reply", r"push $g,$&emsp;$x \leftarrow$ reply"),
         ("θ ← θ − η g_k(x)", r"$\theta \leftarrow \theta - \eta g_{k}(x)$"),
         ("c ← (θ_old − θ)/(ε H)", r"$c \leftarrow (\theta_{\mathrm{old}} - \theta)/(\varepsilon H)$"),
         ("λ₀ / √(q + 10⁻⁷)", r"$\lambda_{0}/ \sqrt{q + 10^{-7}}$"),
@@ -85,6 +85,43 @@ def test_the_picture_shows_the_wait_of_a_synchronous_scheme_alone(tmp_path):
     assert figures["sync_sgd"].waiting > 0.2
     assert figures["async_sgd"].waiting == 0
     assert figures["async_sgd"].staleness > 2
+
+
+def icon_of(name):
+    scheme = algorithm_pictures.for_the_picture(SCHEMES[name])
+    schedule, traffic, rounds = algorithm_pictures.schedule_of(scheme)
+    tracks = algorithm_pictures.tracks_of(scheme, schedule)
+    return algorithm_icons.icon(scheme, tracks, traffic, rounds, 4 * algorithm_pictures.PARAMETERS)
+
+
+def test_the_icons_of_algorithms_with_different_rules_differ_in_more_than_colour():
+    names = [
+        "async_sgd",
+        "hogwild",
+        "downpour",
+        "aeasgd",
+        "k_batch_sync",
+        "hierarchical",
+        "ad_psgd",
+        "ssp",
+        "sync_sgd",
+        "k_sync",
+    ]
+    names += ["signsgd_mv", "local_sgd", "streaming_diloco", "co2", "all_reduce", "powersgd", "d_psgd", "noloco"]
+    icons = {name: re.sub(r"#\w{6}", "", icon_of(name)) for name in [*names, "krum"]}
+    assert len(set(icons.values())) == len(names)
+    assert icons["krum"] == icons["sync_sgd"]
+    assert max(map(len, icons.values())) < 10_000
+
+
+def test_each_algorithm_is_on_the_page_of_all_and_on_that_of_its_group():
+    found = dict(algorithm_groups.pages())
+    cards = {page: re.findall(r"^:link: (\w+)$", text, re.MULTILINE) for page, text in found.items()}
+    everything = cards.pop("index")
+    assert sorted(everything) == sorted(SCHEMES)
+    assert [name for names in cards.values() for name in names] == everything
+    assert max(map(len, cards.values())) <= 20
+    assert {"d_psgd", "ad_psgd"} <= {*cards["group-gossip"]}
 
 
 def test_what_a_command_printed_is_kept_for_each_algorithm():
