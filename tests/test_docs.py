@@ -104,6 +104,27 @@ def test_what_does_not_go_together_is_refused_in_one_line(command, run_main):
     assert error.startswith("error: ")
 
 
+def test_the_gallery_has_each_example_with_its_command_and_each_notebook():
+    text = (ROOT / "docs" / "gallery.md").read_text()
+    sources = re.findall(r"{literalinclude} \.\./(\S+)", text)
+    assert sorted(sources) == sorted(map(named, (ROOT / "examples").glob("*.py")))
+    blocks = "".join(re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    assert not [name for name in sources if f" {name}\n" not in blocks]
+    assert not [path.name for path in (ROOT / "tutorials").glob("*.ipynb") if f"../tutorials/{path.name})" not in text]
+
+
+def test_the_cheat_sheet_has_five_doors_ten_commands_and_ten_flags_that_exist(run_main):
+    text = (ROOT / "docs" / "cheat-sheet.md").read_text()
+    doors, commands, flags = (part.split("\n## ")[0] for part in re.split(r"\n## (?:Five|Ten) ", text)[1:])
+    lines = re.findall(r"^bash run\.sh (.*)$", commands, re.MULTILINE)
+    given = re.findall(r"^\| `(--[\w-]+)(?: .*)?` \|", flags, re.MULTILINE)
+    assert (doors.count("\n| ["), len(lines), len(given)) == (5, 10, 10)
+    for line in [*lines, f"downpour {' '.join(given)}"]:
+        command, *words = line.split()
+        known = run_main(command, "--help-all" if command in SCHEMES else "--help")[1]
+        assert not [word for word in words if word.startswith("--") and not re.search(rf"{word}\b", known)], line
+
+
 def test_the_page_on_python_has_the_inner_optimizer_of_every_algorithm():
     text = " ".join((ROOT / "docs" / "python.md").read_text().split())
     text = text.split("It is `sgd` by default in ")[1].split(". The other ")[0]
