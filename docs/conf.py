@@ -64,10 +64,12 @@ def write_pages(app: Sphinx) -> None:
 
 def write_entry(app: Sphinx, exception: Exception | None) -> None:
     """Let the folder itself lead to the first page, and list all pages for programs."""
+    from distsgd.benchmarks.choose_page import copy_scripts
     from distsgd.benchmarks.site_index import site_index
 
     if app.builder.name == "html" and exception is None:
         (Path(app.outdir) / "llms.txt").write_text(site_index(CHECKOUT / "docs"))
+        copy_scripts(Path(app.outdir) / "_static")
         for notebook in CHECKOUT.glob("tutorials/*.ipynb"):
             shutil.copy(notebook, Path(app.outdir) / "tutorials")
         target = f"{root_doc}.html"
@@ -75,8 +77,12 @@ def write_entry(app: Sphinx, exception: Exception | None) -> None:
         (Path(app.outdir) / "index.html").write_text(text)
 
 
-def with_download(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Put a link to the file above the page of a notebook."""
+def with_more(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Put the sliders into their page, and a link to the file above the page of a notebook."""
+    if pagename == "docs/choose":
+        from distsgd.benchmarks.choose_page import sliders
+
+        context["body"] = context["body"].replace('<div id="choose"></div>', sliders())
     if pagename.startswith("tutorials/"):
         file = f"{pagename.removeprefix('tutorials/')}.ipynb"
         context["body"] = f'<p class="download"><a href="{file}" download>Download {file}</a></p>' + context["body"]
@@ -112,7 +118,7 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", with_algorithm_pages)
     app.add_lexer("bash", Commands)
     app.add_lexer("console", Session)
-    app.connect("html-page-context", with_download)
+    app.connect("html-page-context", with_more)
     app.connect("build-finished", write_entry)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_block, None))
 
