@@ -37,11 +37,12 @@ MACHINES = Platform(
 
 
 def for_the_picture(kind: type[Scheme]) -> Scheme:
-    """Return the algorithm with its defaults, but periods of at most `PERIOD`, and quorums of half the workers."""
+    """Return the algorithm with its defaults, but short periods, quorums of half the workers, and little slack."""
     defaults: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(kind)}
     chosen = {
         "communication_period": min(defaults.get("communication_period", PERIOD), PERIOD),
         "workers_per_update": WORKERS // 2,
+        "slack": 1,
     }
     return kind(**{name: value for name, value in chosen.items() if name in defaults})
 
