@@ -32,7 +32,7 @@ eigenvalue λ_min below zero for η < (1/|λ_min| − |λ_min|)/L. The limits of
 
 from dataclasses import dataclass
 
-from ..common.contract import OnGraph, Rate, tf
+from ..common.contract import ClearedOnLoss, OnGraph, Rate, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,6 @@ class DSGDTracking(OnGraph):
 
     paper = "Pu & Nedić 2021"
     aliases = ("dsgt", "gradient_tracking")
-    sums = ("mean_gradient", "last_gradient")
     linear_vectors = 3  # parameters, and η times both sums
 
     learning_rate: Rate = 0.2
@@ -56,7 +55,7 @@ class DSGDTracking(OnGraph):
         return [2 * size for size in super().message_sizes(shapes)]
 
     def local_variables(self, params):
-        return {"mean_gradient": 0 * params, "last_gradient": 0 * params}
+        return {name: ClearedOnLoss(0 * params) for name in ("mean_gradient", "last_gradient")}
 
     def message(self, worker):
         followed = worker.mean_gradient + worker.gradient - worker.last_gradient

@@ -40,9 +40,8 @@ class OneBitAdam(Scheme):
 
     paper = "Tang et al. 2021"
     sync = Barrier()
-    codec = ScaledSigns()
-    reply_codec = ScaledSigns()
-    kinds: ClassVar = {"floats": Kind(codec=Codec(), reply_codec=Codec()), "signs": Kind()}
+    codec = ScaledSigns(), ScaledSigns()
+    kinds: ClassVar = {"floats": Kind(codec=Codec()), "signs": Kind()}
 
     learning_rate: Rate = 0.004
     """Step size η."""

@@ -21,7 +21,7 @@ Limits: with p = 1 it is `sync_sgd`. With a fixed period of H = 1/p steps in pla
 import math
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Probability, Rate, Rounds, Scheme, sgd
+from ..common.contract import Barrier, OfShard, Probability, Rate, Rounds, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,6 @@ class ProxSkip(Scheme):
     paper = "Mishchenko et al. 2022"
     aliases = ("scaffnew",)
     sync = Barrier()
-    describes_data = True
     elementwise = True
     sends = "params"
 
@@ -48,7 +47,7 @@ class ProxSkip(Scheme):
         return Rounds.drawn(self.probability, seed, steps, done)
 
     def local_variables(self, params):
-        return {"correction": 0 * params}
+        return {"correction": OfShard(0 * params)}
 
     def local_step(self, worker, gradient):
         sgd(worker.params, gradient - worker.correction, self.learning_rate)

@@ -19,7 +19,7 @@ gradient is zero.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Period, Rate, Scheme, sgd
+from ..common.contract import Barrier, OfShard, Period, Rate, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,6 @@ class Scaffold(Scheme):
 
     paper = "Karimireddy et al. 2020"
     sync = Barrier()
-    describes_data = True
     elementwise = True
     sends = "gradient_sum"
 
@@ -40,7 +39,7 @@ class Scaffold(Scheme):
     """The server's step size ε, in units of the workers' mean move."""
 
     def local_variables(self, params):
-        return {"began": params, "own": 0 * params, "common": 0 * params}
+        return {"began": params, "own": OfShard(0 * params), "common": 0 * params}
 
     def local_step(self, worker, gradient):
         sgd(worker.params, gradient - worker.own + worker.common, self.learning_rate)

@@ -29,8 +29,7 @@ class SignSGDMV(Scheme):
     paper = "Bernstein et al. 2019"
     aliases = ("signum",)
     sync = Barrier()
-    codec = Signs()
-    reply_codec = Signs()
+    codec = Signs(), Signs()
     elementwise = True
 
     learning_rate: Rate = 0.003

@@ -65,11 +65,7 @@ class SparseLoCo(Scheme):
 
     @property
     def codec(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return Coordinates(self.share)
-
-    @property
-    def reply_codec(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return SummedCoordinates(self.share)
+        return Coordinates(self.share), SummedCoordinates(self.share)
 
     def global_variables(self, center):
         return {"senders": 0 * center, "messages": 0 * center[0]} if self.mean_over == "senders" else {}

@@ -43,11 +43,7 @@ class Sparta(Scheme):
 
     @property
     def codec(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return Coordinates(self.share)
-
-    @property
-    def reply_codec(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return Coordinates(self.share)
+        return Coordinates(self.share), Coordinates(self.share)
 
     def local_variables(self, params):
         return {"copy": params}

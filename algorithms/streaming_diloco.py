@@ -62,7 +62,7 @@ class StreamingDiLoCo(Scheme):
     def __post_init__(self):
         super().__post_init__()
         if self.fragments > 1:
-            vars(self).update(dict.fromkeys(("codec", "reply_codec"), Span(1 / self.fragments)), scalars=("fragment",))
+            vars(self).update(codec=(Span(1 / self.fragments), Span(1 / self.fragments)), scalars=("fragment",))
 
     @property
     def period(self):

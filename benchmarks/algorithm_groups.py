@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..algorithms import SCHEMES
-from ..common.contract.scheme import Scheme
+from ..common.contract.scheme import Scheme, idea_of
 
 GROUPS = {
     "one process": "The baselines, without messages.",
@@ -60,7 +60,7 @@ def _cards(names: Sequence[str]) -> str:
     """Return a grid with a card for each algorithm."""
     cards = [
         f":::{{grid-item-card}} {name}\n:link: {name}\n:link-type: doc\n:img-top: {name}-icon.svg\n"
-        f":img-alt: three rounds of {name}\n:class-img-top: icon\n\n{SCHEMES[name].idea}\n:::"
+        f":img-alt: three rounds of {name}\n:class-img-top: icon\n\n{idea_of(SCHEMES[name])}\n:::"
         for name in names
     ]
     return "::::{grid} 2 2 3 3\n:gutter: 2\n\n" + "\n\n".join(cards) + "\n::::"

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..algorithms import SCHEMES
 from ..common.cli.catalogue import hyperparameters, timing
-from ..common.contract.scheme import Scheme
+from ..common.contract.scheme import Scheme, idea_of
 from ..common.sources import docstring
 from . import reproduced, tables
 from .algorithm_groups import pages
@@ -54,7 +54,7 @@ def write_pages(folder: Path) -> None:
         own_loop = f", in your own loop `join({kind.__name__}(), variables)`" if kind().sync.exchanges else ""
         sections = [
             f"# {name}",
-            f"{kind.idea}. *{timing(kind)}*",
+            f"{idea_of(kind)}. *{timing(kind)}*",
             *other_names(kind),
             f"From {kind.paper}. [Source](../../algorithms/{name}.py) · `from distsgd import {kind.__name__}` · "
             f"`bash run.sh explain {name}`",

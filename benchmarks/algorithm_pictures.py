@@ -49,7 +49,7 @@ def for_the_picture(kind: type[Scheme]) -> Scheme:
 
 def schedule_of(scheme: Scheme) -> tuple[EventSchedule, Traffic, list[Rounds]]:
     """Return the events of the algorithm on `MACHINES`, the sizes of its messages, and the rounds of each worker."""
-    traffic = Traffic(scheme, scheme.codec, WORKERS, even_sizes(PARAMETERS, 1))
+    traffic = Traffic(scheme, scheme.codecs()[0], WORKERS, even_sizes(PARAMETERS, 1))
     rounds = [scheme.rounds(STEPS, 0, worker) for worker in range(WORKERS)]
     loop = EventLoop(
         scheme,

@@ -20,7 +20,7 @@ SETTING = f"{WORKERS} workers, {STEPS} steps of each, AdamW inside"
 def sent(scheme: str, settings: dict[str, Any], steps: int = STEPS) -> float:
     """Return the kilobytes that a worker pushes and pulls in a run."""
     chosen = KINDS[scheme](**settings)
-    traffic = Traffic(chosen, chosen.codec, WORKERS, [PARAMETERS])
+    traffic = Traffic(chosen, chosen.codecs()[0], WORKERS, [PARAMETERS])
     return sum(traffic.moved(chosen.rounds(steps).kinds())) / 1e3
 
 

@@ -54,7 +54,7 @@ EQUATIONS: dict[str, Transcription] = {
 def message_kilobytes(scheme: Scheme, workers: int, shapes: Sequence[tuple[int, ...]]) -> float:
     """Return the kilobytes of a message on a model whose variables have these shapes."""
     sizes = [sum(map(math.prod, shapes))]
-    return Traffic(scheme, scheme.codec, workers, sizes, shapes=shapes).message / 1e3
+    return Traffic(scheme, scheme.codecs()[0], workers, sizes, shapes=shapes).message / 1e3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,7 @@ def centers(
 
 
 def _order(run: ClaimRun, scheme: Scheme, parameters: int) -> EventSchedule:
-    traffic = Traffic(scheme, scheme.codec, run.workers, [parameters])
+    traffic = Traffic(scheme, scheme.codecs()[0], run.workers, [parameters])
     return EventLoop(
         scheme,
         Platform(**run.platform),

@@ -26,7 +26,7 @@ from ..common.worker.flat_model import FlatModel, unpack
 
 def shares_runs(scheme: Scheme) -> bool:
     """Return True if several settings of the algorithm can share one run."""
-    return type(scheme.codec) in (Codec, Signs) and not scheme.whole_center and not class_digest(type(scheme))
+    return type(scheme.codecs()[0]) in (Codec, Signs) and not scheme.whole_center and not class_digest(type(scheme))
 
 
 def with_values(settings: Sequence[Scheme], size: int) -> Scheme:

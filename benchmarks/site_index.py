@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from ..algorithms import SCHEMES
+from ..common.contract.scheme import idea_of
 
 ABOUT = "Distributed SGD algorithms on TensorFlow, for models of Keras and PyTorch: real processes, replayed in NumPy."
 
@@ -19,7 +20,7 @@ def site_index(docs: Path) -> str:
     """
     files = [*sorted(docs.glob("*.md")), *sorted(docs.glob("claims/*.md")), *sorted(docs.glob("exercises/*.md"))]
     pages = [_line(f"docs/{page.relative_to(docs).with_suffix('.html')}", page.read_text()) for page in files]
-    algorithms = [f"- [{name}](docs/algorithms/{name}.html): {kind.idea}" for name, kind in SCHEMES.items()]
+    algorithms = [f"- [{name}](docs/algorithms/{name}.html): {idea_of(kind)}" for name, kind in SCHEMES.items()]
     return "\n".join(["# distsgd", "", f"> {ABOUT}", "", "## Pages", *pages, "", "## Algorithms", *algorithms, ""])
 
 

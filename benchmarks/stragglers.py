@@ -142,7 +142,7 @@ def measure(scheme: Scheme, data: Dataset, options: Options, seed: int, folder: 
 
 def predict(scheme: Scheme, machines: Machines, options: Options, parameters: int) -> dict[str, float]:
     """Predict such a run on these machines: milliseconds for each update, share of dropped gradients."""
-    traffic = Traffic(scheme, scheme.codec, options.workers, [parameters])
+    traffic = Traffic(scheme, scheme.codecs()[0], options.workers, [parameters])
     sizes: dict[str, Any] = {"message_bytes": traffic.message, "reply_bytes": traffic.reply}
     rounds, found = scheme.rounds(options.updates), []
     for seed in range(PREDICTIONS):

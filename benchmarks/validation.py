@@ -219,7 +219,7 @@ def figures_of(planned: ValidationRun, folder: Path) -> dict[str, Any]:
     """Return figures of a recorded run, between its first third and its end."""
     trace = read_arrays(folder, "trace.npz")
     size = len(read_arrays(folder, "center.npz")["center"])
-    traffic = Traffic(planned.scheme, planned.scheme.codec, planned.workers, even_sizes(size, 1))
+    traffic = Traffic(planned.scheme, planned.scheme.codecs()[0], planned.workers, even_sizes(size, 1))
     rounds = [planned.scheme.rounds(ENDLESS, 0, worker) for worker in range(planned.workers)]
     seen = figures(EventSchedule(trace, load_rounds(folder), 0.0), planned.scheme, traffic, rounds)
     counted = trace["accepted"] == 1

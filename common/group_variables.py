@@ -40,7 +40,7 @@ class LocalVariables:
 
         self.scheme, self.known, self.sizes = scheme, known, sizes
         self.all = rows({"params": center, **scheme.worker_variables(center)})
-        self.codecs = [rows(scheme.codec.local_variables(tf.zeros([n]))) for n in sizes]
+        self.codecs = [rows(scheme.codecs()[0].local_variables(tf.zeros([n]))) for n in sizes]
         vectors = {"gradient_sum": scheme.sends == "gradient_sum"}
         vectors["gradient"] = scheme.period == 1 and not scheme.overlap
         self.kept = rows({name: tf.zeros_like(center) for name, needed in vectors.items() if needed})
@@ -56,7 +56,7 @@ class LocalVariables:
         for name, value in {"params": center, **self.scheme.worker_variables(center)}.items():
             self.row(name, k).assign(value)
         for rows, n in zip(self.codecs, self.sizes, strict=True):
-            for name, value in self.scheme.codec.local_variables(tf.zeros([n])).items():
+            for name, value in self.scheme.codecs()[0].local_variables(tf.zeros([n])).items():
                 Row(rows[name], k).assign(value)
 
     def view(self, now: Now, **known: Any) -> Any:

@@ -87,7 +87,6 @@ def uncompressed(monkeypatch):
 
     monkeypatch.setattr("distsgd.algorithms.one_bit_adam.scaled_signs", lambda vector, shapes: vector)
     monkeypatch.setattr(OneBitAdam, "codec", Codec())
-    monkeypatch.setattr(OneBitAdam, "reply_codec", Codec())
 
 
 @pytest.fixture(autouse=True)

@@ -89,7 +89,7 @@ COVER_OF_OPTIMIZER = (
 # What concerns no executor: names, checks and advice, and what follows from other declarations.
 IRRELEVANT = {
     *("aliases", "at", "but", "check", "declares_sizes", "default_devices_per_worker", "describes_data", "elementwise"),
-    *("events", "idea", "name", "paper", "period", "scheduled", "sends"),
+    *("events", "name", "paper", "period", "scheduled", "sends"),
     *("server_update", "sparse", "takes_means"),
 }
 
@@ -118,8 +118,8 @@ def declares(scheme: Scheme) -> set[str]:
     found |= own_kinds(scheme)
     found |= {f"kept: {name}" for name, own in kept_by(scheme)._asdict().items() if own and name != "own"}
     found |= {f"sync.{name}" for name in OF_SYNC if getattr(sync, name) != vars(Synchronization)[name]}
-    found |= {f"codec.{name}" for name in changes(scheme.codec, Codec)}
-    found |= {f"reply_codec.{name}" for name in changes(scheme.reply_codec, Codec)}
+    found |= {f"codec.{name}" for name in changes(scheme.codecs()[0], Codec)}
+    found |= {f"reply_codec.{name}" for name in changes(scheme.codecs()[1], Codec)}
     found |= {"late messages are dropped"} if sync.uses_ps and not sync.accepts(1000) else set()
     found |= {"sets of some workers"} if sync.set_size(3) not in (None, 3) else set()
     return found | ({"local steps"} if scheme.period > 1 else set())
@@ -143,8 +143,8 @@ def plays(scheme: Scheme) -> set[str]:
         "local steps": scheme.period > 1,
     }
     found = {*operations_of(scheme), *(name for name, has in plan.items() if has), *own_kinds(scheme)}
-    found |= {f"codec.{name}" for name in changes(scheme.codec, Codec)}
-    return found | {f"reply_codec.{name}" for name in changes(scheme.reply_codec, Codec)}
+    found |= {f"codec.{name}" for name in changes(scheme.codecs()[0], Codec)}
+    return found | {f"reply_codec.{name}" for name in changes(scheme.codecs()[1], Codec)}
 
 
 def in_rotation(names: Iterable[str] = CATALOGUE, always: Iterable[str] = COVER) -> list[Any]:

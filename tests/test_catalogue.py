@@ -16,6 +16,7 @@ from distsgd.common.cli import train as train_command
 from distsgd.common.cli.catalogue import Card, _card_from_source, aliases, card, meant_by
 from distsgd.common.cli.flag_groups import parse_flags, scheme_of
 from distsgd.common.cli.main import dispatch
+from distsgd.common.contract.scheme import idea_of
 from distsgd.common.data.models import ModelRecipe
 from runs import DIGITS
 
@@ -53,7 +54,7 @@ def test_the_catalogue_in_the_source_is_that_of_the_classes(monkeypatch):
     monkeypatch.setattr(SCHEMES, "imported", lambda name: None)
     for name, kind in SCHEMES.items():
         assert card(name) == Card(
-            kind().sync.label, kind.idea, kind.paper, vars(kind).get("aliases", ()), vars(kind).get("equals", "")
+            kind().sync.label, idea_of(kind), kind.paper, vars(kind).get("aliases", ()), vars(kind).get("equals", "")
         )
         assert f"from .{name} import {kind.__name__} as" in (ROOT / "algorithms" / "__init__.pyi").read_text()
 
@@ -66,7 +67,7 @@ def test_an_algorithm_whose_source_says_it_in_another_way_is_imported(monkeypatc
             sources, "tree", lambda name, of=sources.tree, tree=tree: of(name) if "agn" not in name else tree
         )
         _card_from_source.cache_clear()
-        assert card("agn") == Card("asynchronous", SCHEMES["agn"].idea, SCHEMES["agn"].paper, (), "")
+        assert card("agn") == Card("asynchronous", idea_of(SCHEMES["agn"]), SCHEMES["agn"].paper, (), "")
 
 
 def test_the_package_of_algorithms_has_their_classes():
@@ -219,7 +220,8 @@ def test_the_readme_has_the_table_of_algorithms():
         of_them = {name: scheme for name, scheme in SCHEMES.items() if scheme().sync.label == label}
         same = {name: f" (= `{s.equals}`)" if s.equals else "" for name, s in of_them.items()}
         rows += [
-            f"| [`{name}`](algorithms/{name}.py) | {s.idea}{same[name]} | {s.paper} |" for name, s in of_them.items()
+            f"| [`{name}`](algorithms/{name}.py) | {idea_of(s)}{same[name]} | {s.paper} |"
+            for name, s in of_them.items()
         ]
     assert "\n".join(rows) in (ROOT / "README.md").read_text()
 

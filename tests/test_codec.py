@@ -152,7 +152,7 @@ def test_the_residual_of_a_codec_goes_with_a_later_message(tmp_path):
 def test_a_reply_codec_with_memory_and_a_codec_without_a_ps_are_refused():
     class Replies(RoundedSGD):
         name = "replies"
-        reply_codec = Rounded()
+        codec = Codec(), Rounded()
 
     class WithoutPS(AllReduce):
         name = "without_ps"

@@ -18,6 +18,7 @@ from distsgd.common.cluster.platform import Platform
 from distsgd.common.contract import (
     Async,
     Barrier,
+    Codec,
     Collective,
     EachWorker,
     Int8,
@@ -61,7 +62,7 @@ class Waiting(SyncSGDLR):
 
 class Replying(AsyncDiLoCo):
     name = "replying"
-    reply_codec = WithMemory(Int8())
+    codec = Codec(), WithMemory(Int8())
 
 
 @dataclass(frozen=True, kw_only=True)

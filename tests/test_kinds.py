@@ -52,7 +52,7 @@ class Alternating(Scheme):
 
     name = "alternating"
     sends = "gradient_sum"
-    kinds: ClassVar = {"sums": Kind(), "halves": Kind(codec=Halved(), reply_codec=Halved())}
+    kinds: ClassVar = {"sums": Kind(), "halves": Kind(codec=(Halved(), Halved()))}
 
     communication_period: Period = 2
     waits: bool = False
@@ -255,12 +255,9 @@ def test_a_round_of_a_kind_that_is_not_declared_is_refused_by_name():
         ({"join": Kind()}, r"with the name of an event is this event. Received: join"),
         ({"none": Kind(sends=False, answered=False)}, r"sends a message or asks for the center. Received: none"),
         ({"exchange": Kind(codec=WithMemory(Int8()))}, r"keeps no variables: return it from codec.*WithMemory"),
-        ({"exchange": Kind(reply_codec=WithMemory(Int8()))}, r"a codec of replies keeps no variables"),
-        ({"pull": Kind(sends=False, codec=Halved())}, r"without a message has no codec for it: leave codec out"),
-        (
-            {"push": Kind(answered=False, reply_codec=Halved())},
-            r"without a reply has no codec .*: leave reply_codec out",
-        ),
+        ({"exchange": Kind(codec=(Codec(), WithMemory(Int8())))}, r"a codec of replies keeps no variables"),
+        ({"pull": Kind(sends=False, codec=Halved())}, r"without a message has no codec for it"),
+        ({"push": Kind(answered=False, codec=(Codec(), Halved()))}, r"without a reply has no codec for it"),
     ],
 )
 def test_kinds_that_cannot_be_are_refused(kinds, message):
@@ -304,7 +301,7 @@ def test_without_a_server_no_kind_has_a_codec():
 
 
 def test_a_kind_may_have_another_codec_for_replies_alone():
-    scheme = AsyncSGD().but(kinds={"exchange": Kind(reply_codec=Halved())})
+    scheme = AsyncSGD().but(kinds={"exchange": Kind(codec=(Codec(), Halved()))})
     assert Traffic(scheme, Codec(), 2, [100]).moved({"exchange": 3, "join": 1}) == (3 * 400, 3 * 200 + 400)
 
 

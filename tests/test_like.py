@@ -42,7 +42,7 @@ PARAMETERS = 5000
 
 def recorded(run_dir, scheme, workers=4, steps=300, cpu=None, **machines):
     """The folder of a run on such machines, as far as the fit reads it; virtual time has no gaps between rounds."""
-    traffic = Traffic(scheme, scheme.codec, workers, even_sizes(PARAMETERS, 1))
+    traffic = Traffic(scheme, scheme.codecs()[0], workers, even_sizes(PARAMETERS, 1))
     schedule = happens(scheme, workers, steps, 3, traffic.message, reply_bytes=traffic.reply, **machines)
     run_dir.mkdir(exist_ok=True)
     save_rounds(run_dir / "rounds.npz", schedule.rounds)

@@ -102,7 +102,7 @@ def test_workers_keep_the_center_of_the_server_and_a_weight_without_variance_sta
 
 def test_the_bytes_of_the_first_rounds_are_those_of_floats():
     scheme = OneBitAdam(warmup_steps=4)
-    traffic = Traffic(scheme, scheme.codec.for_model(3), WORKERS, [100, 100])
+    traffic = Traffic(scheme, scheme.codecs()[0].for_model(3), WORKERS, [100, 100])
     signs, reply = 2 * 25 + 8 * (3 + 1), 2 * 25 + 8 * 2  # a magnitude for each variable and each slice
     assert (traffic.message, traffic.reply) == (signs, reply)
     assert traffic.moved(scheme.rounds(10).kinds()) == (4 * 800 + 6 * signs, 4 * 800 + 6 * reply)

@@ -372,7 +372,7 @@ def test_fragments_are_exchanged_in_turn_and_send_as_much_in_a_period_as_one(tmp
         group.step(0, np.ones(7))
         group.step(0, np.ones(7))
         assert ((group.center != before) == np.array(due)).all()
-    one, parts = (Traffic(scheme, scheme.codec, 2, [600]) for scheme in (DiLoCo(), StreamingDiLoCo(fragments=4)))
+    one, parts = (Traffic(scheme, scheme.codecs()[0], 2, [600]) for scheme in (DiLoCo(), StreamingDiLoCo(fragments=4)))
     assert 4 * parts.message == one.message + 4 * (4 + 4)  # besides index and fragment
 
 

@@ -58,6 +58,6 @@ def test_powersgd_sends_two_factors_of_each_matrix():
     assert scheme.message_sizes(SHAPES) == [2 * 6 + 2 * 8, 2 * 5 + 4 + 2 * 6]
     assert scheme.message_sizes([(3, 4), (5,)]) == [12 + 5]  # two factors of 2 would have 14 elements
     assert scheme.message_sizes([(4, 4)]) == [16]  # as many as two factors, which would lose something
-    moved = Traffic(scheme, scheme.codec, 4, [30 + 4 + 48], shapes=SHAPES)
+    moved = Traffic(scheme, scheme.codecs()[0], 4, [30 + 4 + 48], shapes=SHAPES)
     assert moved.of_kinds["exchange"] == (2 * 3 / 4 * 4 * 54 / 2, 2 * 3 / 4 * 4 * 54 / 2)
     assert sum(Traffic(AllReduce(), AllReduce().codec, 4, [82], shapes=SHAPES).vectors) == 4 * 82

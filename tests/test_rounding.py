@@ -90,8 +90,8 @@ def test_replies_are_rounded_where_they_are_the_place_of_a_gradient_alone():
                 scheme = rounded(kind(), codec)
             except UserError:
                 continue
-            assert scheme.codec.remembers
-            if type(scheme.reply_codec) is not Codec:
+            assert scheme.codecs()[0].remembers
+            if type(scheme.codecs()[1]) is not Codec:
                 found.add(name)
         return found
 

@@ -144,6 +144,7 @@ def test_each_member_that_an_author_of_a_scheme_can_set_is_set():
         if any(isinstance(called, ast.Name) and called.id == "declared" for called in calls):
             used.add(function.name)
     assert of_authors() - used == set()
+    assert len(of_authors()) <= 8 + 20  # the functions of a round, and what may be declared
     assert {"message", "sync", "scalars"} < of_authors()
     assert not {"at", "takes_means"} & of_authors()
 

@@ -87,7 +87,7 @@ def test_workers_end_a_round_at_the_center_with_one_momentum(ps):
 
 def test_only_rounds_in_which_the_variance_changes_have_the_bytes_of_floats():
     scheme = ZeroOneAdam(warmup_steps=12, variance_repeats=2)
-    traffic = Traffic(scheme, scheme.codec.for_model(3), WORKERS, [100, 100])
+    traffic = Traffic(scheme, scheme.codecs()[0].for_model(3), WORKERS, [100, 100])
     scalars, signs, reply = 2 * 2 * 4, 2 * 25 + 8 * (3 + 1), 2 * 25 + 8 * 2  # each slice has both scalars
     assert traffic.moved(scheme.rounds(10**9).kinds(20)) == (
         6 * 800 + 14 * signs + 20 * scalars,

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from ...algorithms import SCHEMES
 from ..arguments import nearest, spelt
+from ..contract.scheme import idea_of
 from ..errors import UserError
 from ..record.tables import columns
 from ..sources import ClassSource, docstring, meanings, tree
@@ -54,7 +55,7 @@ def card(name: str) -> Card:
             return _card_from_source(name)
     scheme = SCHEMES[name]
     own = vars(scheme)
-    return Card(timing(scheme), scheme.idea, scheme.paper, own.get("aliases", ()), own.get("equals", ""))
+    return Card(timing(scheme), idea_of(scheme), scheme.paper, own.get("aliases", ()), own.get("equals", ""))
 
 
 @functools.cache
@@ -185,7 +186,7 @@ def _explained(name: str) -> tuple[str, dict[str, tuple[str, str]]]:
             words = ast.get_docstring(tree(module)) or ""
             return words, {field: (shown(default), meaning) for field, (default, meaning) in fields.items()}
     scheme = SCHEMES[name]
-    return docstring(sys.modules[scheme.__module__]) or docstring(scheme) or scheme.idea, hyperparameters(scheme)
+    return docstring(sys.modules[scheme.__module__]) or docstring(scheme) or idea_of(scheme), hyperparameters(scheme)
 
 
 def hyperparameters(scheme: type[Any]) -> dict[str, tuple[str, str]]:

@@ -13,7 +13,7 @@ from ..cluster.cluster import PLACEMENTS, BackendName, Cluster, Isolation
 from ..cluster.platform import Platform
 from ..cluster.task_spec import JobName
 from ..contract.schedules import Shape
-from ..contract.scheme import Scheme
+from ..contract.scheme import Scheme, idea_of
 from ..errors import UserError
 from ..record.loggers import LogTarget
 from ..spec import parse
@@ -172,8 +172,8 @@ def _kinds(scheme_type: type[Scheme]) -> dict[str, type]:
 
 
 def _about(scheme_type: type[Scheme]) -> str:
-    paper = f" ({scheme_type.paper})." * (scheme_type.paper != "none")
-    return scheme_type.idea[:1].upper() + scheme_type.idea[1:] + paper
+    idea, paper = idea_of(scheme_type), f" ({scheme_type.paper})." * (scheme_type.paper != "none")
+    return idea[:1].upper() + idea[1:] + paper
 
 
 def with_machines(options: Options) -> Options:

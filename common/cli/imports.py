@@ -180,15 +180,13 @@ def where(path: Path, error: BaseException) -> str:
 
 
 def _check(scheme: type[Scheme], path: Path, known: Mapping[str, type[Scheme]]) -> None:
-    """Check that a scheme has a unique name and defaults for all hyperparameters; set its idea and paper if missing."""
+    """Check that a scheme has a unique name and defaults for all hyperparameters; set its paper if missing."""
     here = f"class {scheme.__name__} in {path}"
     if not _is_named(scheme):
         raise UserError(f'{here} has no name: give it one, as in name = "{path.stem}"')
     if scheme.name in known:
         raise UserError(f"{here} has the name {scheme.name!r}, which another algorithm has already: choose another")
     _check_fields(scheme, path, "hyperparameters")
-    if "idea" not in vars(scheme):
-        scheme.idea = "an algorithm of your own"
     scheme.paper = vars(scheme).get("paper") or path.name
 
 

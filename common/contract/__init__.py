@@ -34,7 +34,7 @@ from .hyperparameters import (
     unstable_above,
 )
 from .inner import InnerOptimizer, inner
-from .kept import EachWorker, PulledCenter
+from .kept import ClearedOnLoss, EachWorker, OfShard, PulledCenter
 from .mixing import after_local_steps
 from .on_graph import OnGraph
 from .optimizers import (
@@ -64,6 +64,7 @@ __all__ = [
     "BFloat16",
     "Barrier",
     "Bounded",
+    "ClearedOnLoss",
     "Codec",
     "Collective",
     "Compressor",
@@ -82,6 +83,7 @@ __all__ = [
     "Natural",
     "NotNegative",
     "OfCoefficients",
+    "OfShard",
     "OnGraph",
     "Pairs",
     "Period",

@@ -12,20 +12,18 @@ import numpy as np
 
 from ..arguments import at_least, one_of
 from ..errors import UserError
-from ..messages.codec import Codec
+from ..messages.codec import Codec, both
 from ..record_format import EVENTS
 from ..sync.asynchronous import Unlocked
 from ..sync.synchronization import Synchronization
 from .hyperparameters import feature, kinds_of, rates_of, undeclared
-from .kept import Kept, kept, unmarked
+from .kept import FEW, Kept, kept, unmarked
 from .on_graph import OnGraph
 from .regions import Regions
 from .rounding import rounded
 from .rounds import Kind
 from .scheme import Scheme
 from .views import check_names
-
-FEW = 3  # parameters of the model for which a scheme is asked for its variables
 
 # Members that a scheme had, with the arguments of a synchronization rule that replace them.
 MOVED = {
@@ -51,6 +49,12 @@ REMOVED = {
     ),
     "keeps_pulled_centers": f'{OF_EACH}{{"pulled_center": PulledCenter()}}',
     **dict.fromkeys(("events", "sent_as_floats", "sends_in_turn"), OF_KINDS),
+    "sums": "is no longer there: return such variables from local_variables, as in "
+    '{"tracker": ClearedOnLoss(0 * params)}',
+    "describes_data": "is no longer there: return what describes the worker's own data from local_variables, as in "
+    '{"own": OfShard(0 * params)}',
+    "reply_codec": "is no longer there: return both from codec, as in codec = Signs(), Signs()",
+    "idea": "is no longer there: write the line of the catalogue as the first of the docstring of your class",
     "most_hostile": "is no longer there: declare the share of the messages that the rule of the server leaves out, as "
     "in sync = Barrier(outliers=0.25)",
     "uses_gradient_sum": 'is no longer there: declare sends = "gradient_sum"',
@@ -185,18 +189,17 @@ def _check_kinds(scheme: Scheme, workers: int) -> None:
             )
         if not (kind.sends or kind.answered):
             raise UserError(f"{scheme.name}: a round sends a message or asks for the center. Received: {name}: {kind}")
-        if kind.codec is not None and kind.codec.remembers:
+        own = both(kind.codec or Codec())
+        if own[0].remembers:
             raise UserError(
                 f"{scheme.name}: the codec of a kind of rounds keeps no variables: return it from codec, for "
-                f"all kinds. Received: {name}: codec={type(kind.codec).__name__}"
+                f"all kinds. Received: {name}: codec={type(own[0]).__name__}"
             )
-        for what, codec, travels in (("message", "codec", kind.sends), ("reply", "reply_codec", kind.answered)):
-            if not travels and getattr(kind, codec) is not None:
+        for what, codec, travels in zip(("message", "reply"), own, (kind.sends, kind.answered), strict=True):
+            if not travels and type(codec) is not Codec:
                 raise UserError(
-                    f"{scheme.name}: a round without a {what} has no codec for it: leave {codec} out. Received: "
-                    f"{name}: {kind}"
+                    f"{scheme.name}: a round without a {what} has no codec for it. Received: {name}: {kind}"
                 )
-
     if scheme.events != {"exchange"} and type(scheme.sync).push is Synchronization.push:
         raise UserError(
             f"{scheme.name}: only an asynchronous rule has rounds without a message or a reply: use sync = Async(). "
@@ -233,7 +236,7 @@ def _check_messages(scheme: Scheme) -> None:
         if (reply := scheme.codecs(kind)[1]).remembers:
             raise UserError(
                 f"{name}: a codec of replies keeps no variables, for a reply has many readers. Received: "
-                f"reply_codec={type(reply).__name__}"
+                f"{type(reply).__name__}"
             )
     if scheme.scalars and (not sync.uses_ps or scheme.sparse):
         why = "without a ps" if not sync.uses_ps else "of a scheme with sparse = True"

@@ -1,4 +1,8 @@
-"""Variables that the ps keeps for each worker, among those that `Scheme.global_variables` returns."""
+"""Marks of variables that belong to more than their own task.
+
+Of those of `Scheme.global_variables`: a variable for each worker. Of those of `Scheme.local_variables`: a part of a sum
+over all workers, and what describes the worker's own data.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from typing import Any, NamedTuple
 
 from ..errors import UserError
 from ..lazy import tf
+
+FEW = 3  # parameters of the model for which a scheme is asked for its variables
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,30 @@ class EachWorker:
 
 class PulledCenter:
     """The center that each worker pulled last: `server.<name>`, [P], is that of the message's sender, to be read."""
+
+
+@dataclass(frozen=True)
+class ClearedOnLoss:
+    """A local variable of which only the sum over all workers matters, as what gossip keeps beside the parameters.
+
+    It begins as zero, and is set to zero on all workers when one of them is lost.
+
+    Attributes:
+        value: initial value, `0 * params`.
+    """
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class OfShard:
+    """A local variable that describes the worker's own shard of the data: runs with `participation` are refused.
+
+    Attributes:
+        value: initial value.
+    """
+
+    value: Any
 
 
 class Kept(NamedTuple):
@@ -73,10 +103,27 @@ def kept(build: Callable[[Any], Mapping[str, Any]], center: Any) -> Kept:
 
 def unmarked(name: str, value: Any) -> Any:
     """Return the initial value of a variable that there is once; `UserError` for a mark, which is none."""
-    if (value if isinstance(value, type) else type(value)) in (EachWorker, PulledCenter):
+    kind = value if isinstance(value, type) else type(value)
+    if kind in (EachWorker, PulledCenter):
         usage = '{"rows": EachWorker(0 * center), "pulled": PulledCenter()}'
         raise UserError(f"{name} must be a value here; global_variables may return {usage}. Received: {value!r}")
+    if kind in (ClearedOnLoss, OfShard):
+        usage = f'{{"{name}": {kind.__name__}(0 * params)}}'
+        raise UserError(f"{name} must be a value here; local_variables may return {usage}. Received: {value!r}")
     return value
+
+
+def local_values(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the initial values of local variables without their marks."""
+    return {
+        name: value.value if type(value) in (ClearedOnLoss, OfShard) else value for name, value in variables.items()
+    }
+
+
+def marked(build: Callable[[Any], Mapping[str, Any]], mark: type) -> tuple[str, ...]:
+    """Return the names of the variables that have this mark, of those that `build` makes of a vector."""
+    with tf.Graph().as_default():
+        return tuple(name for name, value in build(tf.zeros([FEW])).items() if isinstance(value, mark))
 
 
 def first_values(build: Callable[[Any], Mapping[str, Any]], vector: Any) -> dict[str, Any]:

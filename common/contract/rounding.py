@@ -422,8 +422,7 @@ def rounded(scheme: Scheme, codec: str) -> Scheme:
     kind, name = type(scheme), scheme.name
     if not scheme.sync.uses_ps:
         raise UserError(f"{name} has no parameter server to compress for: leave codec out. Received: codec={codec}")
-    own = (kind.codec, kind.reply_codec) != (Scheme.codec, Scheme.reply_codec)
-    if own or type(scheme.codec) is not Codec:
+    if kind.codec is not Scheme.codec or type(scheme.codec) is not Codec:
         raise UserError(f"{name} has a codec of its own: leave codec out. Received: codec={codec}")
     if scheme.sends_in_turn:
         raise UserError(f"{name} sends several vectors in turn: leave codec out. Received: codec={codec}")
@@ -433,7 +432,7 @@ def rounded(scheme: Scheme, codec: str) -> Scheme:
     forgets = scheme.sync.outliers > 0
     messages = WithMemory(compressor, forgets=forgets) if compressor.memory == "yes" else compressor
     if compressor.rounds_replies and only_takes_gradients(scheme):
-        return scheme.but(codec=messages, reply_codec=compressor)
+        return scheme.but(codec=(messages, compressor))
     return scheme.but(codec=messages)
 
 

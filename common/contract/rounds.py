@@ -31,14 +31,12 @@ class Kind:
     Attributes:
         sends: False if the worker sends no message, and asks for the center alone.
         answered: False if the worker waits for no reply, but for the acknowledgement alone.
-        codec: encoding of the message; the scheme's if not given.
-        reply_codec: encoding of the reply; the scheme's if not given.
+        codec: encoding of the message, or of message and reply; as `Scheme.codec` says if not given.
     """
 
     sends: bool = True
     answered: bool = True
-    codec: Codec | None = None
-    reply_codec: Codec | None = None
+    codec: Codec | tuple[Codec, Codec] | None = None
 
     @property
     def event(self) -> Event:

@@ -26,13 +26,14 @@ from typing import Any, ClassVar, Literal, Self, final
 
 from ..arguments import CheckedCall
 from ..errors import UserError
-from ..messages.codec import Codec
+from ..messages.codec import Codec, both
 from ..sources import docstring, headline
 from ..sync.asynchronous import Async
 from ..sync.store import Event
 from ..sync.synchronization import Synchronization
 from .hyperparameters import check_fields, declared, rates_of
 from .inner import InnerSGD, inner
+from .kept import ClearedOnLoss, OfShard, local_values, marked
 from .regions import Regions
 from .rounds import USUAL, Kind, Rounds
 from .views import Server, Tensor, Worker
@@ -52,7 +53,8 @@ class Scheme(CheckedCall):
     def local_variables(self, params: Tensor) -> Mapping[str, Tensor]:
         """Return the initial values of further variables on the worker, by name; `params` is the initial center.
 
-        Those of the `inner_optimizer` are added to them.
+        Those of the `inner_optimizer` are added to them. A value in `ClearedOnLoss` or `OfShard` says what it means to
+        the other workers, and to another shard of the data.
         """
         return {}
 
@@ -117,7 +119,6 @@ class Scheme(CheckedCall):
     # What it is called.
 
     name: ClassVar[str] = ""  # the command, `bash run.sh <name>`; by default the name of the module
-    idea: ClassVar[str] = ""  # one line for the catalogue: the first of the class' docstring
     paper: ClassVar[str] = "none"  # authors and year
     aliases: ClassVar[tuple[str, ...]] = ()  # other names, each with the options that it means: "snoo --workers 1"
     equals: ClassVar[str] = ""  # the command of another algorithm that it is with these options
@@ -125,8 +126,8 @@ class Scheme(CheckedCall):
     # Who continues, what a round is, and what travels.
 
     sync: ClassVar[Synchronization] = Async()  # the synchronization rule; a property if it depends on a hyperparameter
-    codec: ClassVar[Codec] = Codec()  # encoding of messages; a property if it depends on a hyperparameter
-    reply_codec: ClassVar[Codec] = Codec()  # encoding of replies
+    # Encoding of messages, or of messages and of replies; a property if it depends on a hyperparameter.
+    codec: ClassVar[Codec | tuple[Codec, Codec]] = Codec()
     scalars: ClassVar[tuple[str, ...]] = ()  # names of the numbers in a message besides its vector, see `message`
     elementwise: ClassVar[bool] = True  # the worker's rules treat each coordinate by itself, see `__init_subclass__`
     sends: ClassVar[Literal["gradient", "gradient_sum", "params"]] = "gradient"  # of what `message` makes its vector
@@ -189,10 +190,6 @@ class Scheme(CheckedCall):
         """
         return [sum(map(math.prod, shapes))]
 
-    sums: ClassVar[tuple[str, ...]] = ()  # local variables that matter as a sum over all workers: zero when one is lost
-
-    describes_data: ClassVar[bool] = False  # local variables are of the worker's own shard: refuses `participation`
-
     # Places of few schemes: sparse problems, several devices, servers of regions.
 
     sparse: ClassVar[bool] = False  # on a sparse problem, messages hold the coordinates of the batch alone
@@ -205,8 +202,10 @@ class Scheme(CheckedCall):
 
     # The engine's part.
 
+    _idea: ClassVar[str] = ""
+
     def __init_subclass__(cls, **options: Any) -> None:
-        """Take name and idea from module and docstring, and set `elementwise` to False unless the class declares it.
+        """Take name and idea from module and docstring; set `elementwise` to False unless the class declares it.
 
         A class that overrides a rule of the worker and declares `elementwise = True` promises that each coordinate of
         its vectors depends on that coordinate and scalars alone. Then the engine may keep a large model in pieces.
@@ -221,8 +220,7 @@ class Scheme(CheckedCall):
         package, _, module = cls.__module__.rpartition(".")
         if package and "name" not in vars(cls):
             cls.name = module
-        if text := docstring(cls):
-            cls.idea = headline(text)
+        cls._idea = headline(docstring(cls)) or "an algorithm of your own"  # before a dataclass writes one
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -249,7 +247,19 @@ class Scheme(CheckedCall):
     def worker_variables(self, params: Tensor) -> Mapping[str, Tensor]:
         """Return the initial values of all local variables: those of the inner optimizer and of the class itself."""
         of_optimizer = {} if (optimizer := self.inner) is None else optimizer.local_variables(params)
-        return {**of_optimizer, **self.local_variables(params)}
+        return {**of_optimizer, **local_values(self.local_variables(params))}
+
+    @property
+    @final
+    def sums(self) -> tuple[str, ...]:
+        """Names of the local variables in `ClearedOnLoss`."""
+        return marked(self.local_variables, ClearedOnLoss)
+
+    @property
+    @final
+    def describes_data(self) -> bool:
+        """True if a local variable is in `OfShard`."""
+        return bool(marked(self.local_variables, OfShard))
 
     @property
     @final
@@ -270,10 +280,10 @@ class Scheme(CheckedCall):
         return frozenset(kind.event for kind in self.kinds.values())
 
     @final
-    def codecs(self, kind: str) -> tuple[Codec, Codec]:
-        """Return the codecs of messages and of replies in the rounds of a kind."""
-        own = self.kinds[kind]
-        return own.codec or self.codec, own.reply_codec or self.reply_codec
+    def codecs(self, kind: str = "") -> tuple[Codec, Codec]:
+        """Return the codecs of messages and of replies, in the rounds of a kind or in those that declare none."""
+        own = self.kinds[kind].codec if kind else None
+        return both(own or self.codec)
 
     @property
     @final
@@ -316,3 +326,8 @@ class Scheme(CheckedCall):
     def scheduled(self) -> bool:
         """True if a learning rate is a schedule."""
         return any(map(callable, rates_of(self).values()))
+
+
+def idea_of(scheme: type[Scheme]) -> str:
+    """Return the line of the catalogue on an algorithm: the first of its class' docstring."""
+    return scheme._idea

@@ -35,7 +35,7 @@ def weighs(scheme: Scheme) -> bool:
 def extended(scheme: Scheme, base: type, **attributes: Any) -> Scheme:
     """Return a scheme whose class has the methods of `base` before its own, and these attributes."""
     kind = type(scheme)
-    own = {"__module__": kind.__module__, "name": kind.name, "idea": kind.idea, "elementwise": kind.elementwise}
+    own = {"__module__": kind.__module__, "name": kind.name, "elementwise": kind.elementwise}
     found = object.__new__(type(kind.__name__, (base, kind), own | attributes))
     vars(found).update(vars(scheme))
     return found

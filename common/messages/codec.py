@@ -118,6 +118,11 @@ class Codec:
         return None
 
 
+def both(codec: Codec | tuple[Codec, Codec]) -> tuple[Codec, Codec]:
+    """Return the codecs of messages and of replies; where there is one, replies are sent as they are."""
+    return codec if isinstance(codec, tuple) else (codec, Codec())
+
+
 class Lossless(Codec):
     """A codec whose `decode` returns the encoded vector, if that is of its kind; the number of bytes depends on it."""
 

@@ -77,7 +77,7 @@ class Center:
     ):
         self.ps_devices, self.client = list(devices), client or Client(Transport(), devices[0])
         self.scheme: Any = two_levels(scheme, servers_apart)
-        self.codec, self.transport = codec or scheme.codec, self.client.transport
+        self.codec, self.transport = codec or scheme.codecs()[0], self.client.transport
         self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
         self.sizes, self.shapes, self.scheduled = [size for own in sizes for size in own], shapes, scheme.scheduled
         self.device, self.replies_center = devices[0], True  # the device of the versions
@@ -176,7 +176,7 @@ class Center:
         The codec is that of the round of the worker in `slot`, or else the scheme's.
         """
         codecs = None if slot is None else slot.codecs
-        return self.bring(replies, codecs[1] if codecs else self.scheme.reply_codec)
+        return self.bring(replies, codecs[1] if codecs else self.scheme.codecs()[1])
 
     def read(self, name: str = "center") -> list[Any]:
         """Read the slices of the center, or of its `average`."""

@@ -61,22 +61,19 @@ class Traffic:
     def reply(self) -> float:
         """Bytes of one reply."""
         *means, last = self._message_sizes()
-        codec = self.scheme.reply_codec.for_workers(self.workers)
+        codec = self.scheme.codecs()[1].for_workers(self.workers)
         return FLOAT_BYTES * sum(means) + codec.bytes(self._slices(last))
 
     @property
     def apart(self) -> Mapping[str, tuple[float, float]]:
         """Bytes of message and reply of each kind of rounds that has codecs of its own."""
-        kinds = self.scheme.kinds.items()
-        found = {
-            name: self._with(kind.codec, kind.reply_codec) for name, kind in kinds if kind.codec or kind.reply_codec
-        }
+        found = {name: self._of(name) for name, kind in self.scheme.kinds.items() if kind.codec}
         return {name: (own.message, own.reply) for name, own in found.items()}
 
-    def _with(self, codec: Codec | None, reply_codec: Codec | None) -> Traffic:
-        """Return the traffic with other codecs of the scheme, if they are given."""
-        scheme = self.scheme.but(reply_codec=reply_codec or self.scheme.reply_codec)
-        return replace(self, scheme=scheme, codec=codec.for_model(len(self.shapes)) if codec else self.codec)
+    def _of(self, kind: str) -> Traffic:
+        """Return the traffic with the codecs of a kind of rounds."""
+        codecs = self.scheme.codecs(kind)
+        return replace(self, scheme=self.scheme.but(codec=codecs), codec=codecs[0].for_model(len(self.shapes)))
 
     @property
     def center(self) -> float:

@@ -132,7 +132,7 @@ class Job:
     @property
     def in_place(self) -> bool:
         """True if workers may take gradients at the center itself, which is in their memory, instead of at a copy."""
-        how, codecs = self.options, (type(self.codec), type(self.scheme.reply_codec))
+        how, codecs = self.options, (type(self.codec), type(self.scheme.codecs()[1]))
         whole = self.sparse or is_dense(how, None, self.devices_per_worker)
         fits = isinstance(self.scheme.sync, Unlocked) and only_takes_gradients(self.scheme)
         return fits and self.cluster.placement.in_process and not whole and codecs == (Codec, Codec)
@@ -142,7 +142,7 @@ class Job:
         """The codec of messages."""
         if self.sparse:
             return BatchCoordinates(self.options.batch_size * self.train[0][0].shape[1])
-        return self.scheme.codec
+        return self.scheme.codecs()[0]
 
     def compiles(self, gpu: bool) -> bool:
         """Return True if XLA compiles the gradients of workers that compute on a GPU, or on a CPU."""
@@ -349,7 +349,8 @@ def _why_all(scheme: Scheme) -> str | None:
     if not scheme.sync.can_lose:
         return ""
     keeps = scheme.declares_sizes and not scheme.sums
-    return ", as the sum of what they keep may change, and its class names no variable in sums" if keeps else None
+    why = ", as the sum of what they keep may change, and none of its local variables is in ClearedOnLoss"
+    return why if keeps else None
 
 
 def _must_be(defaults: Mapping[str, Any], options: RunOptions, why: str) -> None:

@@ -45,7 +45,7 @@ def weigh(job: Job, sizes_vary: bool = False) -> None:
 
 def _hindrance(job: Job) -> str:
     """Return what keeps a scheme of mean gradients from weighing them; empty if nothing does."""
-    if isinstance(job.scheme.codec, WithMemory):
+    if isinstance(job.scheme.codecs()[0], WithMemory):
         return " with error feedback of its codec (memory=no leaves it out)"
     if job.scheme.sync.uses_ps:
         return ""

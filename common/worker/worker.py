@@ -127,8 +127,8 @@ class DenseWorker(WorkerRules):
 
     def _slot_of(self, kind: str) -> WorkerSlot:
         """Return the slot with the codecs of a kind of rounds; those of the server may be others than the scheme's."""
-        own = self.scheme.kinds[kind]
-        return replace(self.slot, codecs=(own.codec or self.encoder.codec, self.scheme.codecs(kind)[1]))
+        message, reply = self.scheme.codecs(kind)
+        return replace(self.slot, codecs=(message if self.scheme.kinds[kind].codec else self.encoder.codec, reply))
 
     def _overlapped_round(self, scheme: Scheme, rows: Any, timer: RoundTimer, first: Any, slot: WorkerSlot) -> Any:
         """Build a round whose message leaves before its last steps, which run during the exchange; return the loss."""

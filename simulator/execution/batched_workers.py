@@ -111,7 +111,7 @@ class BatchedWorkers:
             value = tf.convert_to_tensor(value)
             return tf.tile(value[None], [workers, *[1] * value.shape.rank])
 
-        codec = [dict(scheme.codec.local_variables(part)) for part in cut_into(0 * center, sizes)]
+        codec = [dict(scheme.codecs()[0].local_variables(part)) for part in cut_into(0 * center, sizes)]
         start = {"params": center, "state": state, "slots": dict(first_values(scheme.worker_variables, center))}
         start = tf.nest.map_structure(all_rows, start | {"codec": codec})
         start["seeds"] = [seeds(seed) for seed in self.model.initial_seeds]
@@ -328,7 +328,7 @@ class BatchedWorkers:
         for name, value in self.scheme.worker_variables(center).items():
             variables["slots"][name].assign(value)
         for own, part in zip(variables["codec"], cut_into(0 * center, self.sizes), strict=True):
-            for name, value in self.scheme.codec.local_variables(part).items():
+            for name, value in self.scheme.codecs()[0].local_variables(part).items():
                 own[name].assign(value)
         if self.model.state_size:
             variables["state"].assign(Row(self.shared, worker).read_value())

@@ -295,7 +295,9 @@ class Recording:
         times = RoundTimes.of(rows, rounds)
         times.need(workers)
         arrays, ps = read_arrays(run_dir, "center.npz"), max(1, config["ps"])
-        traffic = Traffic(scheme, scheme.codec, workers, even_sizes(len(arrays["center"]), ps), len(arrays["state"]))
+        traffic = Traffic(
+            scheme, scheme.codecs()[0], workers, even_sizes(len(arrays["center"]), ps), len(arrays["state"])
+        )
         cpu = read_result(run_dir, CPU).get("cpu") if (run_dir / "result.json").is_file() else None
         core = core_seconds(cpu, rows, rounds)
         cores = cpu["cores"] if cpu and core else None

@@ -117,7 +117,7 @@ def forecast(
         scheme = with_reduction(scheme, workers)
     if layers is not None:
         return _layered(scheme, platform, workers, parameters, ps, layers)
-    traffic = Traffic(scheme, scheme.codec, workers, even_sizes(parameters, ps))
+    traffic = Traffic(scheme, scheme.codecs()[0], workers, even_sizes(parameters, ps))
     whole = [scheme.rounds(LONG_RUN * scheme.period, 0, worker, seed) for worker in range(workers)]
     before, times = warm_up(whole), 1
     while True:

@@ -207,7 +207,7 @@ def exchange_of(scheme: Scheme, parameters: int, workers: int, layers: int) -> E
             f"workers of {scheme.name} share the links of their peers, which no formula covers: simulate it"
         )
     fragments = declared(scheme, "fragments", 1)  # a message and a round are those of one fragment
-    traffic = Traffic(scheme, scheme.codec, workers, [parameters], shapes=square_layers(parameters, layers))
+    traffic = Traffic(scheme, scheme.codecs()[0], workers, [parameters], shapes=square_layers(parameters, layers))
     up, down = (8 * fragments * moved / parameters for moved in (traffic.message, traffic.reply))
     found = Exchange(
         period=scheme.period * fragments,
