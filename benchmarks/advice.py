@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..common.cli.flags import Parser
+from ..common.cli import flags
 from ..common.cluster.platform import Platform
 from ..common.files import dumps
 from ..simulator.cli.advise import NEAREST, Prediction, Question, predict, recommendation
-from .outcome_files import RESULTS
+from .outcome_files import RESULTS, Output
 
 FILE = RESULTS / "advice.json"
 
@@ -83,10 +83,13 @@ def answer(rows: dict[str, Prediction]) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     """Compute and save the grid; return the exit code."""
-    Parser("run.sh advice", "Compute the answers of `advise` that docs/choose.md shows.").values(arguments)
+    about = "Compute the answers of `advise` that docs/choose.md shows."
+    (place,) = flags.read("run.sh advice", about, arguments, {"results": Output})
     found = {}
     for point in points():
         print(point.command, flush=True)
         found[point.key] = answer(predicted(point))
-    FILE.write_text("{\n" + ",\n".join(f"{dumps(key)}: {dumps(value)}" for key, value in found.items()) + "\n}\n")
+    lines = ",\n".join(f"{dumps(key)}: {dumps(value)}" for key, value in found.items())
+    place.output.mkdir(parents=True, exist_ok=True)
+    (place.output / FILE.name).write_text(f"{{\n{lines}\n}}\n")
     return 0

@@ -40,7 +40,9 @@ def test_a_point_of_the_grid_has_the_answer_of_the_command_that_the_page_shows(p
     code, said, _ = run_main(*point.command.removeprefix("bash run.sh ").split(), "--json")
     assert code == 0
     found = json.loads(said)
-    assert found["recommendation"] == grid[point.key]["answer"], "execute bash run.sh advice again"
+    assert found["recommendation"] == grid[point.key]["answer"], (
+        "execute bash run.sh advice --output benchmarks/results again"
+    )
     gradients = {f"{row['gradients']:.3g}" for row in found["rows"]}
     assert {f"{rate:.3g}" for _, rate, _ in grid[point.key]["rows"]} <= gradients
 
