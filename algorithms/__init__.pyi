@@ -34,9 +34,12 @@ from .k_async import KAsync as KAsync
 from .sync_sgd_lr import SyncSGDLR as SyncSGDLR
 from .trimmed_mean import TrimmedMean as TrimmedMean
 from .krum import Krum as Krum
+from .centered_clipping import CenteredClipping as CenteredClipping
+from .rfa import RFA as RFA
 from .sagn import SAGN as SAGN
 from .easgd import EASGD as EASGD
 from .signsgd_mv import SignSGDMV as SignSGDMV
+from .dist_lion import DistLion as DistLion
 from .ef_sgd import EFSGD as EFSGD
 from .ef21_sgdm import EF21SGDM as EF21SGDM
 from .demo import DeMo as DeMo
@@ -64,6 +67,8 @@ from .all_reduce import AllReduce as AllReduce
 from .powersgd import PowerSGD as PowerSGD
 from .d_psgd import DPSGD as DPSGD
 from .qg_dsgdm import QGDSGDm as QGDSGDm
+from .choco_sgd import ChocoSGD as ChocoSGD
+from .exact_diffusion import ExactDiffusion as ExactDiffusion
 from .dsgd_tracking import DSGDTracking as DSGDTracking
 from .sgp import SGP as SGP
 from .noloco import NoLoCo as NoLoCo

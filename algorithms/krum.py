@@ -6,7 +6,8 @@
 
 Multi-Krum takes the mean of the `chosen` gradients with the least s_k. A gradient that is not finite has s_k = ∞, and
 is never taken: up to f workers may send one. Of equal s_k that of the lower k counts as less: with one neighbour, as of
-3 and of 4 workers, the s_k of the two nearest gradients are always equal.
+3 and of 4 workers, the s_k of the two nearest gradients are always equal. `momentum` and `bucket` are those of
+`centered_clipping`; W is then the number of buckets.
 
 Use: if some workers may send anything; its choice is of whole gradients, that of `trimmed_mean` of each coordinate.
 Reference: Blanchard, El Mhamdi, Guerraoui, Stainer, *Machine Learning with Adversaries: Byzantine Tolerant Gradient
@@ -21,19 +22,17 @@ the run ends as with every scheme.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, EachWorker, Fraction, Natural, Rate, Scheme, UserError, sgd, tf
+from ..common.contract import Barrier, Fraction, Natural, Robust, UserError, tf
 
 
 @dataclass(frozen=True, kw_only=True)
-class Krum(Scheme):
+class Krum(Robust):
     """The gradient that is nearest to those around it, or the mean of several such."""
 
     paper = "Blanchard et al. 2017"
     whole_center = True
     aliases = ("multi_krum --chosen 2",)
 
-    learning_rate: Rate = 0.2
-    """Step size η."""
     hostile_share: Fraction | None = None
     """Fraction β of the workers that may be hostile; the default is a quarter."""
     chosen: Natural = 1
@@ -44,6 +43,7 @@ class Krum(Scheme):
         return Barrier(outliers=0.25 if self.hostile_share is None else self.hostile_share)
 
     def check(self, workers):
+        super().check(workers)
         hostile = int(self.sync.outliers * workers + 1e-9)
         if workers > 2 * hostile + 2 or not hostile:
             return []
@@ -57,26 +57,15 @@ class Krum(Scheme):
             f"Received: hostile_share={self.hostile_share:g}, workers={workers}, so f={hostile}"
         )
 
-    def global_variables(self, center):  # a worker that was lost keeps its gradient
-        return {"gradients": EachWorker(0 * center), "present": EachWorker(0.0)}
-
-    def weighted(self, server, message, staleness):
-        server.gradients.assign(message)
-        server.present.assign(1.0)
-        return message
-
-    def server_update(self, server, message, staleness):
-        workers, rows, present = server.num_workers, server.gradients.read_value(), server.present.read_value() > 0
+    def aggregate(self, server, rows, present, hostile):
         finite = present & tf.math.is_finite(tf.reduce_sum(rows, 1))
-        near = [max(1, n - self.sync.most_left_out(n) - 2) for n in range(workers + 1)]
-        nearest = tf.sort(_distances(rows, finite), axis=1)[:, : tf.gather(near, _count(present))]
+        near = tf.maximum(_count(present) - hostile - 2, 1)
+        nearest = tf.sort(_distances(rows, finite), axis=1)[:, :near]
         # Sums that overflow, and that of a gradient without a neighbour, are less than those of gradients left out.
         scores = tf.where(finite, tf.minimum(tf.reduce_sum(nearest, axis=1), tf.float32.max), float("inf"))
         best = tf.argsort(scores, stable=True)[: tf.minimum(_count(finite), self.chosen)]
         number = tf.cast(tf.maximum(tf.size(best), 1), tf.float32)
-        sgd(server.center, tf.reduce_sum(tf.gather(rows, best), axis=0) / number, self.learning_rate)
-        server.present.assign(tf.zeros([workers]))
-        return server.center
+        return tf.reduce_sum(tf.gather(rows, best), axis=0) / number
 
 
 def _count(flags):

@@ -4,7 +4,8 @@
     server      for each coordinate: sort the W values, drop the ⌊β W⌋ smallest and as many of the largest, a is the
                 mean of the others;  θ ← θ − η a,  then release all workers
 
-A value that is not finite counts as the largest: up to ⌊β W⌋ workers may send such. With β = 1/2 it is the median: one
+A value that is not finite counts as the largest: up to ⌊β W⌋ workers may send such. `momentum` and `bucket` are those
+of `centered_clipping`. With β = 1/2 it is the median: one
 value is left, or the middle two if their number is even.
 
 Use: if some workers may send anything; not on unequal data, where honest workers differ, too.
@@ -20,46 +21,32 @@ shards, the dropped gradients bias the center.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, EachWorker, Fraction, Rate, Scheme, UserError, sgd, tf
+from ..common.contract import Barrier, Fraction, Robust, UserError, tf
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrimmedMean(Scheme):
+class TrimmedMean(Robust):
     """The median or trimmed mean of one gradient of each worker, for each coordinate."""
 
     paper = "Yin et al. 2018"
     aliases = ("median --trim 0.5",)
 
-    learning_rate: Rate = 0.2
-    """Step size η."""
     trim: Fraction = 0.25
     """Fraction β of the workers whose values are dropped at either end; 0.5 is the median."""
 
     def check(self, workers):
         if self.trim > 0.5:
             raise UserError(f"trim must be at most 0.5, the median. Received: trim={self.trim}")
+        return super().check(workers)
 
     @property
     def sync(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         return Barrier(outliers=self.trim)
 
-    def global_variables(self, center):  # a worker that was lost keeps its gradient
-        return {"gradients": EachWorker(0 * center), "present": EachWorker(0.0)}
-
-    def weighted(self, server, message, staleness):
-        server.gradients.assign(message)
-        server.present.assign(1.0)
-        return message
-
-    def server_update(self, server, message, staleness):
-        present = server.present.read_value()
-        number = tf.cast(tf.reduce_sum(present), tf.int32)
-        dropped = tf.gather([self.sync.most_left_out(n) for n in range(server.num_workers + 1)], number)
-        rows = server.gradients.read_value()
-        rows = tf.sort(tf.where((present[:, None] > 0) & tf.math.is_finite(rows), rows, float("inf")), axis=0)
-        kept = rows[dropped : number - dropped]
+    def aggregate(self, server, rows, present, hostile):
+        number = tf.reduce_sum(tf.cast(present, tf.int32))
+        rows = tf.sort(tf.where(present[:, None] & tf.math.is_finite(rows), rows, float("inf")), axis=0)
+        kept = rows[hostile : number - hostile]
         finite = tf.math.is_finite(kept)  # all, unless workers are lost after others have sent what is not
         count = tf.reduce_sum(tf.cast(finite, tf.float32), axis=0)
-        sgd(server.center, tf.reduce_sum(tf.where(finite, kept, 0.0), 0) / tf.maximum(count, 1.0), self.learning_rate)
-        server.present.assign(tf.zeros_like(present))
-        return server.center
+        return tf.reduce_sum(tf.where(finite, kept, 0.0), 0) / tf.maximum(count, 1.0)

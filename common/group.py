@@ -99,8 +99,9 @@ class Operations:
         self.codecs = [
             [codec.unpacked() if for_xla else codec for codec in scheme.codecs(kind)] for kind in scheme.kinds
         ]
-        messages = self.sync.set_size(workers)
-        self.tolerated = 0 if messages is None else scheme.sync.most_left_out(messages)
+        # Messages are built once all workers are there, as they may need vectors of all: see `merge_set`.
+        self.builds_together = not self.sync.uses_ps and not scheme.overlap
+        self.tolerated = scheme.sync.most_left_out(self.sync.set_size(workers) or 0)
         self.begin(center, variable)
         self.given: Any = None
         self.learning_rate: Callable[[], Any] | None = None
@@ -202,14 +203,9 @@ class Operations:
         """Make the present center the reply, as it is."""
         self.reply.assign(self.center())
 
-    @property
-    def _builds_together(self) -> bool:
-        """True if messages are built once all workers are there, as they may need vectors of all: see `merge_set`."""
-        return not self.sync.uses_ps and not self.scheme.overlap
-
     def join_set(self, now: Now) -> None:
         """Add a worker's message to the set, weighed by the scheme, unless the set is complete without it."""
-        if self._builds_together:
+        if self.builds_together:
             Row(self.times, now.worker).assign(tf.stack([tf.cast(number, WHOLE) for number in now]))
             return
         parts = self._received(now)
@@ -232,11 +228,13 @@ class Operations:
 
     def merge_set(self, now: Now) -> None:
         """Merge the mean of the messages of the set into the center."""
-        if self._builds_together:
+        if self.builds_together:
             if not self.sync.gossips:
                 return self._update([mean_of(self._messages_without_ps(now.kind))], now, None)
-            vectors = tf.stack([message.vector for message in self._messages_without_ps(now.kind)])
-            self.reply.assign(self.sync.replies(now.round, vectors))
+            messages = self._messages_without_ps(now.kind)
+            arrived = [self._arrived(message, now._replace(worker=k))[0].vector for k, message in enumerate(messages)]
+            own = [message.vector for message in messages]
+            self.reply.assign(self.sync.replies(now.round, tf.stack(own), tf.stack(arrived)))
             return None
         number = tf.maximum(float(self.sync.set_size(self.workers) or 1) - self.left_out, 1.0)
         self.left_out.assign(0.0)
@@ -254,10 +252,15 @@ class Operations:
     def _received(self, now: Now) -> list[Message]:
         """Return a worker's message as the servers receive it: encoded and decoded slices, each with all scalars."""
         nothing: Any = None
-        mean, (codec, _) = partial(self.sync.mean, nothing, nothing), self.codecs[now.kind]
+        mean = partial(self.sync.mean, nothing, nothing)
         message = self.local.message(self.scheme_at(now.first), now, mean)
         if not tf.executing_eagerly() or self.left_out >= self.tolerated:
             check_finite(now, message)
+        return self._arrived(message, now)
+
+    def _arrived(self, message: Message, now: Now) -> list[Message]:
+        """Return the slices of a worker's message after encoding and decoding, each with all scalars."""
+        codec, _ = self.codecs[now.kind]
         kept = [SimpleNamespace(**{name: Row(v, now.worker) for name, v in rows.items()}) for rows in self.local.codecs]
         wires = codec.send(message.vector, self.sizes, kept, self.local.view(now))
         return [Message(codec.decode(wire, n), message.scalars) for wire, n in zip(wires, self.sizes, strict=True)]

@@ -30,23 +30,11 @@ def parse(kind: str, text: str, known: Mapping[str, Callable[..., Any]]) -> tupl
             have = f"its options: {', '.join(allowed)}" if allowed else "it has none"
             raise UserError(f"{kind} {name} has no option {key!r} ({have}). Received: {text!r}")
         default = allowed[key]
-        options[key] = value if isinstance(default, str) else _numbers(f"option {key} of {kind} {name}", value, default)
+        options[key] = value if isinstance(default, str) else numbers(f"option {key} of {kind} {name}", value, default)
     return name, options
 
 
-ATTACKS = {"sign-flip": -1.0, "huge": 1e30, "inf": math.inf, "nan": math.nan}  # factors of a hostile gradient
-
-
-def hostile_workers(attack: str | None) -> tuple[int, float]:
-    """Return how many workers an attack makes hostile, as in `sign-flip:2`, and the factor of their gradients."""
-    kind, _, number = (attack or "sign-flip:0").partition(":")
-    if attack is not None and (kind not in ATTACKS or not re.fullmatch(r"[1-9]\d{0,6}", number)):
-        kinds = ", ".join(ATTACKS)
-        raise UserError(f"hostile takes {kinds} and a number of workers, as in sign-flip:2. Received: {attack!r}")
-    return int(number), ATTACKS[kind]
-
-
-def _numbers(what: str, text: str, default: Any) -> Any:
+def numbers(what: str, text: str, default: Any) -> Any:
     """Return a positive number, or 0 if that is the default; for a tuple, several of them, written a-b-c."""
     several = isinstance(default, tuple)
     number = type((0 if text.isdigit() else 0.0) if default is None else default[0] if several else default)

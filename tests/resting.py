@@ -11,7 +11,18 @@ from typing import Any
 
 from sleeping import in_task, rested
 
-from distsgd.algorithms import DPSGD, EFSGD, SGP, AsyncSGD, DecoupledDiLoCo, DSGDTracking, HALoS, NoLoCo, SyncSGD
+from distsgd.algorithms import (
+    DPSGD,
+    EFSGD,
+    SGP,
+    AsyncSGD,
+    ChocoSGD,
+    DecoupledDiLoCo,
+    DSGDTracking,
+    HALoS,
+    NoLoCo,
+    SyncSGD,
+)
 from distsgd.common.contract import tf
 from distsgd.common.tasks import state_manager
 from distsgd.common.tasks.carriers import Carriers
@@ -137,6 +148,11 @@ class RestingNoLoCo(Rests, NoLoCo):
 @dataclass(frozen=True, kw_only=True)
 class RestingTracking(Rests, DSGDTracking):
     """The same of gossip that tracks the mean gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestingChoco(Rests, ChocoSGD):
+    """The same of gossip in compressed messages."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,8 @@ EQUATIONS = [
     f"common/replay/reference/{name}.py"
     for name in (
         *("asynchronous_rules", "buffered_rules", "codecs", "compressed_rules", "federated_rules", "gossip_rules"),
-        *("inner_steps", "overlapped_rules", "quorum_rules", "regional_rules", "sending", "synchronous_rules"),
+        *("inner_steps", "overlapped_rules", "quorum_rules", "regional_rules", "robust_rules", "sending"),
+        "synchronous_rules",
     )
 ]
 BLOCKED = ("tensorflow", "keras", "sklearn", "matplotlib", "scipy", "rich", "cloudpickle")
@@ -160,9 +161,13 @@ def test_the_catalogue_adds_its_equations_alone(folder, tmp_path):
             *EQUATIONS,
             *(
                 f"common/replay/{name}.py"
-                for name in ("adapters", "between", "compressors", "draws", "elastic", "members")
+                for name in (
+                    *("adapters", "between", "compressors", "draws", "elastic", "members", "under_attack"),
+                    "with_codec",
+                )
             ),
             "common/arguments.py",
+            "common/hostile.py",
         ]
     )
 

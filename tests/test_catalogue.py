@@ -102,6 +102,7 @@ def test_the_options_of_other_names_are_those_of_their_papers():
         "ddp": "--buckets 4",
         "one_step_delay": "--delay 1",
         "pipe_sgd": "--delay 1",
+        "d2": "--form d2",
     }
 
 

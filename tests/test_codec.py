@@ -10,7 +10,7 @@ from own_codec import Rounded, RoundedSGD
 
 from distsgd.algorithms import EFSGD, AllReduce, OneBitAdam, SignSGDMV
 from distsgd.common import Cluster, UserError, train
-from distsgd.common.contract import Codec, Coordinates, ScaledSigns, Signs, Span
+from distsgd.common.contract import Codec, Coordinates, ScaledSigns, Signs, Span, WholeNumbers
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.messages.codec import SummedCoordinates
 from runs import DIGITS, linear
@@ -160,5 +160,19 @@ def test_a_reply_codec_with_memory_and_a_codec_without_a_ps_are_refused():
 
     with pytest.raises(UserError, match=r"a codec of replies keeps no variables.*Rounded"):
         check_scheme(Replies(), 2)
-    with pytest.raises(UserError, match=r"without a ps vectors travel as they are.*Signs"):
+    with pytest.raises(UserError, match=r"without a ps only messages to neighbours.*Signs"):
         check_scheme(WithoutPS(), 2)
+
+
+@pytest.mark.parametrize(("most", "octets"), [(1, 3), (2, 5), (7, 5), (8, 10), (127, 10), (128, 40)])
+def test_whole_numbers_take_the_bits_of_the_largest(most, octets):
+    numbers = np.array([most, -most, 0, 1, -1, most, 0, 0, -most, 1], np.float32)
+    codec = WholeNumbers().for_workers(most)
+    wire, width = codec.encode(tf.constant(numbers), None)
+    np.testing.assert_array_equal(codec.decode([wire, width], 10), numbers)
+    assert wire.dtype == tf.uint8
+    assert len(wire) == octets == codec.bytes([10]) - 1
+    numbers[[3, 7]] = np.nan, np.inf
+    again = codec.decode(codec.encode(tf.constant(numbers), None), 10).numpy()
+    assert np.isnan(again[[3, 7]]).all()
+    np.testing.assert_array_equal(np.delete(again, [3, 7]), np.delete(numbers, [3, 7]))

@@ -296,7 +296,7 @@ def test_workers_that_wait_exchange_in_each_round(base):
 
 
 def test_without_a_server_no_kind_has_a_codec():
-    with pytest.raises(UserError, match="without a ps vectors travel as they are: leave the codec out"):
+    with pytest.raises(UserError, match="without a ps only messages to neighbours, of all parameters, have a codec"):
         check_scheme(AllReduce().but(kinds={"exchange": Kind(codec=Halved())}), 2)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from distsgd import Group
-from distsgd.algorithms import DPSGD, SCHEMES, SGP, DiLoCo, DSGDTracking, GASLoC, NoLoCo, QGDSGDm
+from distsgd.algorithms import DPSGD, SCHEMES, SGP, DiLoCo, DSGDTracking, ExactDiffusion, GASLoC, NoLoCo, QGDSGDm
 from distsgd.common import UserError
 from distsgd.common.contract.mixing import growth, largest_momentum, largest_step
 from distsgd.common.contract.stability import diverging_rate, largest_rate
@@ -103,8 +103,11 @@ def test_all_doors_refuse_a_momentum_that_drives_workers_apart(tmp_path):
         NoLoCo(topology="ring", consensus_rate=5.0).check(8)
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    ("kind", "graph"),
+    [*itertools.product(KINDS, GRAPHS), *itertools.product([ExactDiffusion], FIXED)],
+    ids=lambda own: getattr(own, "name", own),
+)
 @pytest.mark.rotating("others")
 def test_the_linear_round_is_that_of_the_rules_on_a_quadratic(kind, graph):
     workers, eta, curvature, rng = 4, 0.1, 3.0, np.random.default_rng(1)
@@ -138,7 +141,9 @@ def _after_kick(kind, scheme, mix, moved):
         return [mix @ moved, -mix @ moved, -moved]
     if kind is QGDSGDm:
         return [mix @ moved, (scheme.smoothing - 1) * (mix @ moved)]
-    return [moved] if kind is DPSGD else [mix @ moved]
+    if kind is ExactDiffusion:
+        return [(moved + mix @ moved) / 2, (mix @ moved - moved) / 2]
+    return [moved if kind is DPSGD else mix @ moved, -moved]
 
 
 @pytest.mark.parametrize(("graph", "workers"), [c for c in GRAPH_SIZES if c[0] != "random-matching" and c[1] < 18])

@@ -227,7 +227,7 @@ def test_running_statistics_are_the_means_of_those_of_the_workers_shards(tmp_pat
         ({"ema_decay": 1.5}, "ema_decay"),
         (
             {"hostile": "noise:1"},
-            "hostile takes sign-flip, huge, inf, nan and a number of workers, as in sign-flip:2. Received: 'noise:1'",
+            "hostile takes sign-flip, huge, inf, nan, label-flip, alie, ipm and a number of workers, as in sign-flip:2",
         ),
         ({"participation": 0}, "participation must be a positive number. Received: participation=0"),
         ({"participation": "0.1"}, "participation must be a positive number. Received: participation='0.1'"),

@@ -133,7 +133,7 @@ def scheme_of(name):
 
 # One of each kind of state: of workers, or none; of the ps, with pulled centers; without a ps.
 FAST, OTHERS = ("ef_sgd", "aeamsgd"), ("downpour", "async_diloco", "bmuf", "adag", "all_reduce", "serial")
-OTHERS += ("gasloc", "trimmed_mean", "demo over its senders")
+OTHERS += ("gasloc", "trimmed_mean", "demo over its senders", "choco_sgd", "centered_clipping")
 ROTATING = pytest.mark.rotating
 
 

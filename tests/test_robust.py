@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from distsgd import Cluster, Group, train
-from distsgd.algorithms import SCHEMES, Krum, TrimmedMean
+from distsgd.algorithms import RFA, SCHEMES, AllReduce, AsyncSGD, CenteredClipping, DeMo, Krum, SyncSGD, TrimmedMean
 from distsgd.common import Recovery, UserError
 from distsgd.common.contract import Barrier
 from distsgd.common.contract.checks import warnings_of
 from distsgd.common.errors import Diverged
-from distsgd.common.replay.reference import federated_rules
+from distsgd.common.hostile import ATTACKS, attack_of
+from distsgd.common.replay.reference import robust_rules
 from distsgd.common.replay.replay import replay
-from distsgd.common.spec import ATTACKS
+from distsgd.common.replay.under_attack import ROBUST
 from runs import DIGITS, record
 
 FEW = {"batch_size": 8, "hidden": (8,)}
@@ -148,7 +149,7 @@ def test_too_many_hostile_workers_are_refused_if_they_are_the_users_and_else_war
 
 
 def test_no_other_scheme_tolerates_what_is_not_finite():
-    assert {name for name, kind in SCHEMES.items() if kind().sync.outliers} == {"krum", "trimmed_mean"}
+    assert {name for name, kind in SCHEMES.items() if kind().sync.outliers} == {*ROBUST}
 
 
 def metrics(folder):
@@ -178,12 +179,86 @@ def test_a_run_with_a_worker_that_sends_nan_is_that_of_the_equations(scheme, bac
     assert np.linalg.norm(run.center - run.start) > 0.01
 
 
-@pytest.mark.parametrize("attack", [kind for kind in ATTACKS if kind != "nan"])
+@pytest.mark.parametrize("attack", [f"{kind}:1" + ",z=1" * (kind == "alie") for kind in ATTACKS if kind != "nan"])
 @pytest.mark.gate
 @pytest.mark.rotating("others")
 def test_a_run_under_each_attack_is_that_of_the_equations(attack, tmp_path):
-    record(TrimmedMean(), tmp_path, workers=4, backend="simulation", steps=6, hostile=f"{attack}:1", **FEW)
+    record(TrimmedMean(), tmp_path, workers=4, backend="simulation", steps=6, hostile=attack, **FEW)
     assert replay(tmp_path, SCHEMES).agrees
+
+
+@pytest.mark.parametrize(
+    ("scheme", "attack", "how"),
+    [
+        (SyncSGD(), "alie:2,z=1.5", {"backend": "threads", "ps": 2}),
+        (SyncSGD(), "ipm:1,epsilon=2", {"backend": "processes"}),
+        (CenteredClipping(bucket=2, hostile_share=0.1), "alie:1,z=2", {"backend": "threads"}),
+        (RFA(momentum=0.5), "ipm:1", {"backend": "simulation"}),
+        (TrimmedMean(bucket=2, trim=0.2), "alie:1,z=1", {"backend": "processes", "ps": 2}),
+        (SyncSGD(), "label-flip:2", {"backend": "processes"}),
+    ],
+)
+@pytest.mark.rotating
+def test_a_run_whose_hostile_workers_know_what_others_send_is_that_of_the_equations(scheme, attack, how, tmp_path):
+    run = record(scheme, tmp_path, workers=6, steps=8, hostile=attack, **how, **FEW)
+    assert replay(tmp_path, SCHEMES).agrees
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["hostile"] == attack
+    (tmp_path / "config.json").write_text(json.dumps(config | {"hostile": None}))
+    assert not replay(tmp_path, SCHEMES).agrees
+    assert np.linalg.norm(run.center - run.start) > 0.005
+
+
+def test_an_attack_has_the_strength_of_its_paper_or_one_of_the_users():
+    assert attack_of("alie:5").of(25) == pytest.approx(0.2533, abs=1e-4)  # the normal quantile of 0.6
+    assert attack_of("alie:2,z=1.5").of(8) == 1.5
+    assert attack_of("ipm:2").of(8) == 0.1
+    rows = np.random.default_rng(0).normal(size=(7, 3))
+    forged = robust_rules.forged(rows, 2, "alie", 1.5)
+    np.testing.assert_allclose(forged[5], rows[:5].mean(0) - 1.5 * rows[:5].std(0, ddof=1))
+    np.testing.assert_array_equal(forged[5], forged[6])
+    np.testing.assert_allclose(robust_rules.forged(rows, 2, "ipm", 0.5)[6], -0.5 * rows[:5].mean(0))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "attack", "message"),
+    [
+        (SyncSGD(), "alie:1", r"is 0: choose one, as in alie:1,z=1"),
+        (SyncSGD(), "ipm:4", "ipm needs two honest workers"),
+        (SyncSGD(), "sign-flip:2,z=1", "hostile takes sign-flip"),
+        (SyncSGD(), "alie:2,epsilon=1", "hostile takes sign-flip"),
+        (SyncSGD(), "alie:2,z=-1", "z of the attack alie must be positive"),
+        (AsyncSGD(), "ipm:1", "needs the messages of all workers at one time.*async_sgd"),
+        (SyncSGD(backup_workers=1), "ipm:1", "needs the messages of all workers at one time"),
+        (AllReduce(), "alie:1,z=1", "needs the messages of all workers at one time"),
+        (DeMo(), "ipm:1", "needs the messages of all workers at one time"),
+    ],
+)
+def test_attacks_that_cannot_be_are_refused(scheme, attack, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        record(scheme, tmp_path, workers=5, backend="threads", steps=2, hostile=attack, **FEW)
+
+
+def test_buckets_of_which_half_may_be_hostile_are_refused():
+    with pytest.raises(UserError, match="1 hostile workers of 4 may be in half of the 2 buckets"):
+        TrimmedMean(bucket=2).check(4)
+    TrimmedMean(bucket=2).check(6)
+    TrimmedMean(bucket=9, trim=0.1).check(5)  # one bucket: the mean
+
+
+def test_momentum_lets_an_attack_of_small_steps_out_in_the_open():
+    """On ½‖x‖² with noise of one, ALIE leaves (f z σ/W)² (1 − β)/(1 + β) in each coordinate of the plain mean."""
+    errors = {}
+    for beta in (0.0, 0.9):
+        rng, rows = np.random.default_rng(1), robust_rules.Rows(momentum=beta)
+        rows.attack = lambda m: robust_rules.forged(m, 4, "alie", 1.0)
+        path = robust_rules.trimmed_mean(
+            *(np.zeros(400), lambda x, k, t, rng=rng: x + rng.normal(size=400), 16),
+            **{"eta": 0.05, "beta": 0.0, "steps": 600, "rows": rows},
+        )
+        errors[beta] = float(np.mean(np.mean(path[300:], 0) ** 2))
+    assert errors[0.0] == pytest.approx((4 / 16) ** 2, rel=0.1)
+    assert errors[0.9] == pytest.approx((4 / 16) ** 2 * 0.1 / 1.9, rel=0.3)
 
 
 @pytest.mark.rotating
@@ -246,10 +321,10 @@ def test_the_transcriptions_agree_with_the_papers_rules():
         given = {"eta": 0.2, "steps": 4}
         if isinstance(scheme, Krum):
             given |= {"beta": 0.25 if scheme.hostile_share is None else scheme.hostile_share, "chosen": scheme.chosen}
-            path = federated_rules.krum(np.zeros(6), lambda x, k, t, rows=rows: rows[t, k], workers, **given)
+            path = robust_rules.krum(np.zeros(6), lambda x, k, t, rows=rows: rows[t, k], workers, **given)
         else:
             given["beta"] = scheme.trim
-            path = federated_rules.trimmed_mean(np.zeros(6), lambda x, k, t, rows=rows: rows[t, k], workers, **given)
+            path = robust_rules.trimmed_mean(np.zeros(6), lambda x, k, t, rows=rows: rows[t, k], workers, **given)
         center = np.zeros(6)
         for t in range(4):
             center = center - 0.2 * rule(rows[t])

@@ -96,7 +96,7 @@ def test_replies_are_rounded_where_they_are_the_place_of_a_gradient_alone():
         return found
 
     plain = "async_sgd dc_asgd delay_adaptive hierarchical hogwild rescaled_asgd ringleader ringmaster softsync ssp"
-    plain += " k_batch_async k_batch_sync k_sync k_async krum malenia sync_sgd trimmed_mean"
+    plain += " k_batch_async k_batch_sync k_sync k_async krum malenia sync_sgd trimmed_mean centered_clipping rfa"
     assert replies("bf16") == set(plain.split())
     assert not replies("int8")
 
@@ -187,7 +187,7 @@ def test_messages_that_are_no_gradients_follow_the_equations_with_their_codec(na
     scheme = CATALOGUE[name] if SCHEMES[name]().regions else SCHEMES[name]()  # whose regions send in so few steps
     codec = "int8" if scheme.sends == "params" else "fp4"
     steps = max(12, 3 * scheme.overlap)  # where a round begins with its message, the first one is zero
-    servers = 1 if scheme.whole_center else 2
+    servers = 1 if scheme.whole_center or not scheme.sync.uses_ps else 2
     record(scheme, tmp_path / "run", workers=2, steps=steps, hidden=(8,), codec=codec, ps=servers, backend="simulation")
     with_codec, without = close(tmp_path / "run")
     assert without > 1e-5

@@ -21,7 +21,6 @@ from rich.text import Text
 
 from ...algorithms import SCHEMES
 from ..arguments import nearest, spelt
-from ..contract.scheme import idea_of
 from ..errors import UserError
 from ..record.tables import columns
 from ..sources import ClassSource, docstring, meanings, tree
@@ -55,6 +54,8 @@ def card(name: str) -> Card:
             return _card_from_source(name)
     scheme = SCHEMES[name]
     own = vars(scheme)
+    from ..contract.scheme import idea_of  # not at the top: NumPy takes longer than most commands
+
     return Card(timing(scheme), idea_of(scheme), scheme.paper, own.get("aliases", ()), own.get("equals", ""))
 
 
@@ -177,6 +178,9 @@ def explain(name: str, alias: str = "") -> None:
     console.print(f"\nTo run it: {flags.PROGRAM} {imports}{alias or name}", soft_wrap=True)
 
 
+OWN = "an algorithm of your own"
+
+
 def _explained(name: str) -> tuple[str, dict[str, tuple[str, str]]]:
     """Return docstring and hyperparameters of an algorithm; as in `card` from its source, in a third of the time."""
     if SCHEMES.imported(name) is None:
@@ -186,7 +190,7 @@ def _explained(name: str) -> tuple[str, dict[str, tuple[str, str]]]:
             words = ast.get_docstring(tree(module)) or ""
             return words, {field: (shown(default), meaning) for field, (default, meaning) in fields.items()}
     scheme = SCHEMES[name]
-    return docstring(sys.modules[scheme.__module__]) or docstring(scheme) or idea_of(scheme), hyperparameters(scheme)
+    return docstring(sys.modules[scheme.__module__]) or docstring(scheme) or OWN, hyperparameters(scheme)
 
 
 def hyperparameters(scheme: type[Any]) -> dict[str, tuple[str, str]]:

@@ -7,7 +7,7 @@ module of `algorithms/` can import all that it needs, synchronization rules incl
 
 from ..errors import UserError
 from ..lazy import tf
-from ..messages.codec import Codec, Coordinates, ScaledSigns, Signs, Span, SummedCoordinates
+from ..messages.codec import Codec, Coordinates, ScaledSigns, Signs, Span, SummedCoordinates, WholeNumbers
 from ..sync.alone import Alone
 from ..sync.asynchronous import Async, Unlocked
 from ..sync.barrier import Barrier, Quorum
@@ -51,7 +51,8 @@ from .optimizers import (
     top_k,
 )
 from .regions import Regions
-from .rounding import DCT, BFloat16, Compressor, Int8
+from .robust import Robust
+from .rounding import DCT, BFloat16, Compression, Compressor, Int8, with_memory
 from .rounds import Kind, Rounds
 from .scheme import Scheme
 from .seeded import uniform, uniform_numbers
@@ -67,6 +68,7 @@ __all__ = [
     "ClearedOnLoss",
     "Codec",
     "Collective",
+    "Compression",
     "Compressor",
     "Coordinates",
     "Count",
@@ -93,6 +95,7 @@ __all__ = [
     "Quorum",
     "Rate",
     "Regions",
+    "Robust",
     "Rounds",
     "ScaledSigns",
     "Scheme",
@@ -105,6 +108,7 @@ __all__ = [
     "Unlocked",
     "UserError",
     "WeightDecay",
+    "WholeNumbers",
     "WithMemory",
     "Worker",
     "adagrad",
@@ -124,4 +128,5 @@ __all__ = [
     "uniform",
     "uniform_numbers",
     "unstable_above",
+    "with_memory",
 ]

@@ -20,7 +20,7 @@ from .hyperparameters import feature, kinds_of, rates_of, undeclared
 from .kept import FEW, Kept, kept, unmarked
 from .on_graph import OnGraph
 from .regions import Regions
-from .rounding import rounded
+from .rounding import can_encode, rounded
 from .rounds import Kind
 from .scheme import Scheme
 from .views import check_names
@@ -258,11 +258,14 @@ def _check_messages(scheme: Scheme) -> None:
             "leave local_step out, and use a period of 1: other workers change worker.params while this one computes. "
             f"Received: period={scheme.period}, and of these functions {', '.join(sorted(own)) or 'none'}"
         )
-    if not sync.uses_ps and {*map(type, codecs)} != {Codec}:
+    plain = {*map(type, codecs)} == {Codec}
+    if not plain and not can_encode(scheme):
         raise UserError(
-            f"{name}: without a ps vectors travel as they are: leave the codec out. Received: "
-            f"codecs {', '.join(sorted({type(codec).__name__ for codec in codecs}))}"
+            f"{name}: without a ps only messages to neighbours, of all parameters, have a codec: leave it out. "
+            f"Received: codecs {', '.join(sorted({type(codec).__name__ for codec in codecs}))}"
         )
+    if sync.gossips and any(type(scheme.codecs(kind)[1]) is not Codec for kind in scheme.kinds):
+        raise UserError(f"{name}: the replies of gossip are not sent: return one codec, that of the messages")
     count = sync.messages_per_update
     if count > 1 and (sync.waits or isinstance(sync, Unlocked) or scheme.sparse):
         raise UserError(

@@ -1,7 +1,7 @@
 """Marks of variables that belong to more than their own task.
 
-Of those of `Scheme.global_variables`: a variable for each worker. Of those of `Scheme.local_variables`: a part of a sum
-over all workers, and what describes the worker's own data.
+Of those of `Scheme.global_variables`: a variable for each worker. Of those of `Scheme.local_variables`: what is cleared
+when a worker is lost, and what describes the worker's own data.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class PulledCenter:
 
 @dataclass(frozen=True)
 class ClearedOnLoss:
-    """A local variable of which only the sum over all workers matters, as what gossip keeps beside the parameters.
+    """A local variable that is set to zero on all workers when one of them is lost, without a ps.
 
-    It begins as zero, and is set to zero on all workers when one of them is lost.
+    So are those of which only the sum over all workers matters, and those of what the others have summed up.
 
     Attributes:
-        value: initial value, `0 * params`.
+        value: initial value.
     """
 
     value: Any

@@ -38,8 +38,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -411,17 +411,37 @@ def codec_of(text: str) -> Compressor | None:
     return known[name](**options)
 
 
+def with_memory(text: str) -> Codec:
+    """Return the codec that a text names, with error feedback; `float32` is none."""
+    compressor = codec_of(text)
+    return Codec() if compressor is None else WithMemory(replace(compressor, memory="yes"))
+
+
+def _refuse(**given: Any) -> None:
+    ((name, text),) = given.items()
+    if not isinstance(text, str):
+        raise UserError(f"{name} must be a text: topk, or with options, 'topk:fraction=0.1'. Received: {text!r}")
+    codec_of(text)
+
+
+Compression = Annotated[str, _refuse]
+"""The name of a codec, with options: `topk:fraction=0.1`."""
+
+
 def rounded(scheme: Scheme, codec: str) -> Scheme:
     """Return the scheme with a codec for its messages, and for its replies if they may be rounded.
 
     Raises:
-        UserError: the scheme has a codec of its own, no parameter server, or messages that the codec does not fit.
+        UserError: the scheme has a codec of its own, or messages that the codec does not fit.
     """
     if (compressor := codec_of(codec)) is None:
         return scheme
     kind, name = type(scheme), scheme.name
-    if not scheme.sync.uses_ps:
-        raise UserError(f"{name} has no parameter server to compress for: leave codec out. Received: codec={codec}")
+    if not can_encode(scheme):
+        raise UserError(
+            f"{name} has no parameter server, and no neighbours to which a worker sends one message: leave codec out. "
+            f"Received: codec={codec}"
+        )
     if kind.codec is not Scheme.codec or type(scheme.codec) is not Codec:
         raise UserError(f"{name} has a codec of its own: leave codec out. Received: codec={codec}")
     if scheme.sends_in_turn:
@@ -434,6 +454,12 @@ def rounded(scheme: Scheme, codec: str) -> Scheme:
     if compressor.rounds_replies and only_takes_gradients(scheme):
         return scheme.but(codec=(messages, compressor))
     return scheme.but(codec=messages)
+
+
+def can_encode(scheme: Scheme) -> bool:
+    """Return True if a codec can encode messages: to a ps, or one of all parameters to neighbours that wait for it."""
+    sync = scheme.sync
+    return sync.uses_ps or (sync.gossips and not sync.in_pairs and not scheme.declares_sizes)
 
 
 def only_takes_gradients(scheme: Scheme) -> bool:

@@ -54,7 +54,7 @@ class Scheme(CheckedCall):
         """Return the initial values of further variables on the worker, by name; `params` is the initial center.
 
         Those of the `inner_optimizer` are added to them. A value in `ClearedOnLoss` or `OfShard` says what it means to
-        the other workers, and to another shard of the data.
+        the other workers, or of the worker's data.
         """
         return {}
 
@@ -75,7 +75,8 @@ class Scheme(CheckedCall):
         Default: a step of the hyperparameter `inner_optimizer: InnerOptimizer` with the rate `learning_rate`; nothing
         if the class declares none. An optimizer of a script may make the default in its place (`worker.stepped`).
         """
-        if (optimizer := self.inner) is not None:
+        optimizer = self.inner  # no `:=`, which AutoGraph does not know
+        if optimizer is not None:
             optimizer.step(worker, gradient, rates_of(self)["learning_rate"])
 
     def message(self, worker: Worker) -> Tensor | tuple[Tensor, Mapping[str, Tensor]]:
@@ -246,12 +247,13 @@ class Scheme(CheckedCall):
     @final
     def worker_variables(self, params: Tensor) -> Mapping[str, Tensor]:
         """Return the initial values of all local variables: those of the inner optimizer and of the class itself."""
-        of_optimizer = {} if (optimizer := self.inner) is None else optimizer.local_variables(params)
+        optimizer = self.inner  # no `:=`, which AutoGraph does not know
+        of_optimizer = {} if optimizer is None else optimizer.local_variables(params)
         return {**of_optimizer, **local_values(self.local_variables(params))}
 
     @property
     @final
-    def sums(self) -> tuple[str, ...]:
+    def cleared(self) -> tuple[str, ...]:
         """Names of the local variables in `ClearedOnLoss`."""
         return marked(self.local_variables, ClearedOnLoss)
 

@@ -251,6 +251,67 @@ class Signs(Lossless):
 
 
 @dataclass(frozen=True)
+class WholeNumbers(Lossless):
+    """Vectors of whole numbers, such as sums of signs: 2, 4 or 8 bits an element as the largest needs, or else 32.
+
+    Elements that are not finite become NaN.
+
+    Args:
+        most: the largest number by magnitude that is expected, for `bytes`.
+    """
+
+    most: int = 1
+
+    def for_workers(self, workers: int) -> Codec:
+        """Return this codec for sums over so many workers."""
+        return replace(self, most=self.most * workers)
+
+    def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
+        """Return the bytes of the numbers, [m], and the place of their width in `WIDTHS`, [1]."""
+        finite = tf.math.is_finite(vector)
+        numbers = tf.where(finite, vector, 0.0)
+        most = tf.reduce_max(tf.abs(numbers))
+        place = tf.add_n([tf.cast(most > _largest(bits), tf.int32) for bits in WIDTHS])
+
+        def narrow(bits: int) -> Any:
+            return lambda: packed(tf.where(finite, numbers + _largest(bits), float((1 << bits) - 1)), bits)
+
+        def whole() -> Tensor:
+            return tf.reshape(tf.bitcast(tf.where(finite, vector, float("nan")), tf.uint8), [-1])
+
+        return [tf.switch_case(place, [*map(narrow, WIDTHS), whole]), tf.cast(place[None], tf.uint8)]
+
+    def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
+        """Return the numbers as floats."""
+        octets, place = wire
+
+        def narrow(bits: int) -> Any:
+            def decoded() -> Tensor:
+                found = tf.cast(unpacked(octets, bits, size), tf.float32)
+                return tf.where(found == (1 << bits) - 1, float("nan"), found - _largest(bits))
+
+            return decoded
+
+        def whole() -> Tensor:
+            return tf.bitcast(tf.reshape(octets, [-1, FLOAT_BYTES]), tf.float32)
+
+        return tf.ensure_shape(tf.switch_case(tf.cast(place[0], tf.int32), [*map(narrow, WIDTHS), whole]), [size])
+
+    def bytes(self, sizes: Sequence[int]) -> float:
+        """Return the bytes of the width that the largest expected number needs, and one for it, on each slice."""
+        bits = next((bits for bits in WIDTHS if self.most <= _largest(bits)), 8 * FLOAT_BYTES)
+        return sum(-(-size * bits // 8) + 1 for size in sizes)
+
+
+WIDTHS = 2, 4, 8  # bits of an element of `WholeNumbers`
+
+
+def _largest(bits: int) -> int:
+    """Return the largest number of so many bits whose negative is one, too; one code is left for NaN."""
+    return (1 << bits - 1) - 1
+
+
+@dataclass(frozen=True)
 class ScaledSigns(Signs):
     """Vectors whose nonzero elements have one magnitude within each variable of the model: `Signs` and magnitudes.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
 
 from .codec import Codec
+from .one_piece import as_one, as_tensors
 from .ops import zeros
 
 
@@ -56,3 +57,17 @@ class Encoder:
         `codec` is that of the worker, whose variables these are, or another one without variables.
         """
         return [*codec.send(message, self.sizes, self.variables, self.worker)]
+
+    def in_one_piece(self, message: Any) -> tuple[Any, Any, Callable[[Any], Any]]:
+        """Encode a message for other workers.
+
+        Returns:
+            the vector that travels; the message as it arrives; and the function that returns a worker's message of the
+            same round as it arrives, given the vector that has travelled.
+        """
+        (wire,), size = self.encode(message, self.codec), message.shape[0]
+
+        def arrived(vector: Any) -> Any:
+            return self.codec.decode(as_tensors(vector, wire), size)
+
+        return as_one(wire), self.codec.decode(wire, size), arrived

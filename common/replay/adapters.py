@@ -21,7 +21,7 @@ from ..record_format import EVENTS
 from ..spec import parse
 from . import compressors, draws, elastic
 from .between import between_servers, of_workers
-from .members import members_of, mixing_of
+from .members import GOSSIP, MOMENTUM, members_of
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
 from .reference import (
     asynchronous_rules,
@@ -32,6 +32,7 @@ from .reference import (
     overlapped_rules,
     quorum_rules,
     regional_rules,
+    robust_rules,
     synchronous_rules,
 )
 from .reference.inner_steps import INNER_STEPS
@@ -309,9 +310,8 @@ USUAL: dict[str, Argument] = {
     "steps": lambda run, s: run.steps,
     "inner": _inner,
     "send": lambda run, s: run.send,
+    "decays": lambda run, s: _decays(run),
 }
-
-GOSSIP: dict[str, Any] = {"weights": mixing_of, "members": lambda run, s: members_of(run)}
 
 OUTER: dict[str, Any] = {"epsilon": "outer_learning_rate", "mu": "momentum"}
 
@@ -371,11 +371,13 @@ TRANSCRIPTIONS = {
     "all_reduce": Transcription(
         lambda run, s: _DELAYED.execute(run, s) if s.get("delay") else _sync_sgd(run), "synchronous"
     ),
-    "d_psgd": _in_rounds(gossip_rules.d_psgd, lambda s: True, **GOSSIP),
+    "d_psgd": _in_rounds(gossip_rules.d_psgd, lambda s: True, **GOSSIP, **MOMENTUM),
+    "exact_diffusion": _in_rounds(gossip_rules.exact_diffusion, lambda s: True, **GOSSIP),
     "qg_dsgdm": _in_rounds(gossip_rules.qg_dsgdm, lambda s: True, **GOSSIP, beta="momentum", mu="smoothing"),
+    "choco_sgd": _in_rounds(gossip_rules.choco_sgd, lambda s: True, jumps=True, **GOSSIP, **compressors.CHOCO),
     "ad_psgd": _in_order(gossip_rules.ad_psgd, lambda s: True, peer=draws.peer),
     "dsgd_tracking": _in_rounds(gossip_rules.dsgd_tracking, lambda s: True, **GOSSIP),
-    "sgp": _in_rounds(gossip_rules.sgp, lambda s: True, **GOSSIP),
+    "sgp": _in_rounds(gossip_rules.sgp, lambda s: True, **GOSSIP, **MOMENTUM),
     "noloco": _in_rounds(gossip_rules.noloco, lambda s: True, gamma="consensus_rate", **GOSSIP, **OUTER),
     "gasloc": _in_rounds(gossip_rules.gasloc, lambda s: True, alpha="consensus_rate", **GOSSIP, **OUTER),
     "sync_sgd_lr": _in_rounds(
@@ -435,12 +437,12 @@ TRANSCRIPTIONS = {
     "scaffold": _in_rounds(federated_rules.scaffold, lambda s: True, epsilon="server_learning_rate"),
     "proxskip": _in_rounds(federated_rules.proxskip, lambda s: True, p="probability", ends=draws.ends),
     "fednova": _in_rounds(federated_rules.fednova),
-    "trimmed_mean": _in_rounds(federated_rules.trimmed_mean, beta="trim"),
-    "krum": _in_rounds(
-        federated_rules.krum,
-        jumps=True,
-        beta=lambda run, s: 0.25 if s.hostile_share is None else s.hostile_share,
+    "trimmed_mean": _in_rounds(robust_rules.trimmed_mean, beta="trim", rows=draws.rows),
+    "krum": _in_rounds(robust_rules.krum, jumps=True, beta=draws.hostile_share, rows=draws.rows),
+    "centered_clipping": _in_rounds(
+        robust_rules.centered_clipping, beta="hostile_share", tau="radius", rows=draws.rows
     ),
+    "rfa": _in_rounds(robust_rules.rfa, beta="hostile_share", nu="smoothing", rows=draws.rows),
     "fedprox": _in_rounds(federated_rules.fedprox, mu="proximity"),
     "bmuf": _in_rounds(
         synchronous_rules.bmuf,
@@ -457,8 +459,8 @@ TRANSCRIPTIONS = {
         jumps=True,
         beta="momentum",
         weight_decay="weight_decay",
-        decays=lambda run, s: _decays(run),
     ),
+    "dist_lion": _in_rounds(synchronous_rules.dist_lion, lambda s: True, jumps=True),
     "ef_sgd": _in_rounds(synchronous_rules.ef_sgd, lambda s: True, jumps=True, compress=compressors.of_share),
     "ef21_sgdm": _in_rounds(
         compressed_rules.ef21_sgdm, lambda s: True, jumps=True, beta="momentum", compress=compressors.of_share

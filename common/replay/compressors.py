@@ -12,6 +12,8 @@ from .recorded import Hyperparameters, RecordedRun
 from .reference import codecs, synchronous_rules
 from .reference.codecs import cosine_coefficients
 from .reference.inner_steps import orthogonal
+from .reference.sending import Codec
+from .with_codec import compressor
 
 Compressor = Callable[[np.ndarray], np.ndarray]
 
@@ -70,3 +72,13 @@ SIGNS_OF_ADAM: dict[str, Any] = {
     "compress": lambda run, s: synchronous_rules.scaled_sign(run.shapes),
     "compress_mean": lambda run, s: synchronous_rules.scaled_sign([part.shape for part in slices(run)]),
 }
+
+
+def of_messages(run: RecordedRun, scheme: Hyperparameters) -> Codec:
+    """Return Q of messages, a function of (u, k, t): the codec that `compressor` names, which keeps no error itself."""
+    if scheme.compressor == "float32":
+        return lambda message, k, t: message
+    return compressor(run, scheme.compressor, memory="yes")
+
+
+CHOCO: dict[str, Any] = {"gamma": "consensus_rate", "compress": of_messages}

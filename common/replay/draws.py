@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..hostile import attack_of
 from .recorded import Hyperparameters, RecordedRun
+from .reference import robust_rules
+from .under_attack import forging
 
 
 def drawn(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int], np.ndarray]:
@@ -46,3 +49,20 @@ def ends(run: RecordedRun, scheme: Hyperparameters) -> list[int]:
     coins = uniform_numbers(run.seed, COINS, OF_ROUNDS) < scheme.probability
     drawn = np.flatnonzero(np.resize(coins, run.steps)) + 1
     return np.union1d(drawn, [*run.earlier_step_targets, run.steps])[: run.result["updates"]].tolist()
+
+
+def rows(run: RecordedRun, scheme: Hyperparameters) -> robust_rules.Rows:
+    """Return what a robust rule gets of the workers' gradients: their momenta, in buckets of an order that is drawn."""
+    from ..contract.seeded import OF_BUCKETS, uniform_numbers  # not at the top: few algorithms are random
+
+    return robust_rules.Rows(
+        momentum=scheme.get("momentum", 0.0),
+        bucket=scheme.get("bucket", 1),
+        drawn=lambda t: uniform_numbers(0, run.workers, OF_BUCKETS, t),
+        attack=forging(attack_of(run.hostile), run.workers),
+    )
+
+
+def hostile_share(run: RecordedRun, scheme: Hyperparameters) -> float:
+    """Return the fraction of the workers that `krum` takes for hostile."""
+    return 0.25 if scheme.hostile_share is None else scheme.hostile_share

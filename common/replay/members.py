@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -30,3 +31,8 @@ def members_of(run: RecordedRun) -> gossip_rules.Members:
     if any(one.times > 1 for one in members.lost) or (members.lost and not run.hyperparameters.get("topology")):
         raise UserError(f"workers were lost in a way that the transcription of {run.algorithm} cannot follow")
     return members
+
+
+GOSSIP: dict[str, Any] = {"weights": mixing_of, "members": lambda run, s: members_of(run)}
+
+MOMENTUM: dict[str, Any] = {"momentum": lambda run, s: s.get("momentum", 0.0)}  # older records have none

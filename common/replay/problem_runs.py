@@ -36,7 +36,7 @@ def of_problem(run_dir: Path, config: Mapping[str, Any], jumps: bool, load: Call
     on_rows, loss, shape = _linear(dataset) if name == "linear" else _quadratic(config["model"])
     return {
         "steps": config["steps_per_worker"],
-        "gradient": on_batches(config, dataset.train[1], on_rows),
+        "gradient": on_batches(config, dataset.train[1], on_rows, _no_labels),
         "shapes": [shape],
         "losses": recorded_losses(run_dir) if jumps and config["ema_decay"] is None else {},
         "loss": loss,
@@ -55,3 +55,7 @@ def _quadratic(model: str) -> Problem:
     options = parse("model", model, PROBLEMS)[1]  # all of them are in the name, see `quadratic`
     gradient = objectives.quadratic_gradient(lambda n, d: options["noise"] * quadratic_noise(n, d), options["minima"])
     return gradient, objectives.quadratic_loss, (options["dim"],)
+
+
+def _no_labels(labels: Any) -> Any:
+    raise UserError("the reference knows label-flip for classes alone")

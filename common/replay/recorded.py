@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from .. import record_format
 from ..data.recipes import Dataset, make
 from ..errors import UserError
 from ..record_format import ALONE_STEPS, DATA, EVENTS, INITIAL, MOST_TASKS, PARTS
-from ..spec import hostile_workers, parse
+from ..spec import parse
 from .reference import gradients
 
 Centers = list[np.ndarray]  # the center after each event, or after each common update; [P] each
@@ -71,7 +71,7 @@ class RecordedRun:
         result: content of result.json.
         earlier_step_targets: steps of the runs from which this one was resumed.
         sparse: True if the model is sparse and no option needs whole vectors.
-        ps, seed, servers_apart: those of config.json.
+        ps, seed, servers_apart, hostile: those of config.json.
         shapes: shapes of the model's variables, in the order of a vector [P]; empty if they are unknown.
         decays: True for each parameter that weight decay applies to, [P]; None if it applies to all.
         losses: recorded test losses, by the version of the center; only of equations with jumps.
@@ -98,6 +98,7 @@ class RecordedRun:
     decays: np.ndarray | None = None
     factors: str = "float32"
     losses: Mapping[int, float] = field(default_factory=dict)
+    hostile: str | None = None
     loss: Callable[[np.ndarray], float] | None = None
     send: Callable[[np.ndarray, int], np.ndarray] = lambda message, k: message
 
@@ -230,6 +231,7 @@ def read_run(
         earlier_step_targets=config["earlier_step_targets"],
         ps=max(1, config["ps"]),
         servers_apart=config.get("servers_apart", False),
+        hostile=config.get("hostile"),
         decays=_decays(known["shapes"], config.get("without_decay", ())),
         factors=format_of_factors(config.get("arithmetic", {})),
         **known,
@@ -254,11 +256,12 @@ def _computed(run_dir: Path, config: Mapping[str, Any], jumps: bool, load: Calla
     """Return the fields of a `RecordedRun` that follow from data and model."""
     dataset = _dataset(run_dir, config["dataset"], load)
     on_rows, shapes, loss = _model(config, dataset)
+    of_labels = lambda labels: _model(config, replace(dataset, train=(dataset.train[0], labels)))[0]  # noqa: E731
     whole = config["l2"] or config["clip_norm"] is not None or config["devices_per_worker"] > 1 or config.get("hostile")
     averages = config["ema_decay"] is not None  # losses are those of the average
     return {
         "steps": config["steps_per_worker"],
-        "gradient": on_batches(config, dataset.train[1], on_rows),
+        "gradient": on_batches(config, dataset.train[1], on_rows, of_labels),
         "sparse": bool(dataset.features) and not whole and not averages,
         "shapes": shapes,
         "losses": recorded_losses(run_dir) if jumps and loss is not None and not averages else {},
@@ -304,8 +307,13 @@ def _model(config: Mapping[str, Any], dataset: Dataset) -> tuple[gradients.Gradi
     return on_rows, shapes, loss
 
 
-def on_batches(config: Mapping[str, Any], labels: np.ndarray, on_rows: gradients.GradientOnRows) -> gradients.Gradient:
-    """Return the gradient of worker k's t-th batch, as config.json describes batches and changes of gradients."""
+def on_batches(
+    config: Mapping[str, Any], labels: np.ndarray, on_rows: gradients.GradientOnRows, of_labels: Callable[..., Any]
+) -> gradients.Gradient:
+    """Return the gradient of worker k's t-th batch, as config.json describes batches and changes of gradients.
+
+    `on_rows` is that of examples, and `of_labels` returns it with other labels.
+    """
     if config["l2"] or config["clip_norm"] is not None:
         on_rows = gradients.regularized(on_rows, config["l2"], config["clip_norm"])
     workers, size, seed = (config[name] for name in ("workers", "batch_size", "seed"))
@@ -322,8 +330,12 @@ def on_batches(config: Mapping[str, Any], labels: np.ndarray, on_rows: gradients
         from .elastic import of_clients  # not at the top: equations beside the base
 
         gradient = of_clients(config, gradient, clients)
-    hostile, factor = hostile_workers(config.get("hostile"))
-    return gradient if not hostile else lambda x, k, t: gradient(x, k, t) * (1 if k < workers - hostile else factor)
+    if config.get("hostile") is None:
+        return gradient
+    from .under_attack import of_hostile  # not at the top: equations beside the base
+
+    honest = {**config, "hostile": None}
+    return of_hostile(config, gradient, lambda: on_batches(honest, labels, of_labels(max(labels) - labels), of_labels))
 
 
 def recorded_losses(run_dir: Path) -> dict[int, float]:

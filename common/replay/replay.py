@@ -70,7 +70,7 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
         raise UserError(f"{name} has no reference in NumPy: it takes no lock, so that its events have no order")
     equations = dict(TRANSCRIPTIONS)
     if name in equations:
-        equations[name] = compressed(name, equations[name], config["codec"], config["seed"])
+        equations[name] = compressed(name, equations[name], config["codec"])
     elif name in schemes and (run_dir / "result.json").is_file():
         departure = _departure(run_dir, schemes, read_trace(run_dir, config), read_result(run_dir))
         if departure is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from inspect import signature
+from typing import Any
 
 import numpy as np
 
@@ -12,52 +13,62 @@ from ..spec import parse
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription
 from .reference.codecs import CODECS, bf16
 from .reference.codecs import Run as CodecRun
-from .reference.sending import compressing, pushed, whole
+from .reference.sending import Codec, compressing, pushed, whole
 
 # Workers use a reply only as the point of the next gradient, and send only that gradient, which a codec may round, like
 # the reply. Rules of other messages have an argument `send`.
 PUSH_GRADIENTS = (
     *("async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "ringleader", "malenia", "softsync"),
     *("k_batch_async", "k_batch_sync", "hierarchical", "ssp", "sync_sgd", "k_sync", "k_async", "trimmed_mean"),
-    "krum",
+    *("krum", "centered_clipping", "rfa"),
     "demo",
 )
 
 
-def compressed(name: str, equations: Transcription, codec: str, seed: int) -> Transcription:
+def compressed(name: str, equations: Transcription, codec: str) -> Transcription:
     """Return the transcription of the algorithm `name` with messages that a codec has compressed.
 
     Args:
         name: the algorithm.
         equations: its transcription.
         codec: the codec of the run, `NAME:key=value[,...]`.
-        seed: seed of the run.
 
     Raises:
         UserError: the codec is unknown, or the equations have none for their messages.
     """
     if codec == equations.codec:
         return equations
-    try:
-        kind, options = parse("codec", codec, CODECS)
-    except UserError as error:
-        raise UserError(f"{error}. For a codec of your own, import its file: --import FILE replay RUN") from None
+    kind, options = _parsed(codec)
     if name not in PUSH_GRADIENTS and not equations.sends:
         raise UserError(f"the equations of {name} have no codec: replay a run without. Received: codec={codec}")
-    of_run = CODECS[kind](**options)
     memory = options.get("memory", signature(CODECS[kind]).parameters["memory"].default) == "yes"
     reply = bf16 if kind == "bf16" else whole
 
     def execute(run: RecordedRun, hyperparameters: Hyperparameters) -> Centers:
         if run.joins.any() or run.earlier_step_targets:
             raise UserError(f"a worker of {name} was started again, and has lost what its codec would send later")
-        sizes = [len(part) for part in np.array_split(run.start, 1 if run.servers_apart else run.ps)]
-        rounding = of_run(CodecRun(sizes, run.shapes, lambda k, t: _random(seed, len(run.start), k, t)))
-        send = compressing(rounding, run.workers, memory)
+        if run.result["recovery"]["evicted"]:
+            raise UserError(f"{name} continued without a worker, and its codec began anew: replay a run without losses")
+        send = compressing(compressor(run, codec, **options), run.workers, memory)
         sending = {"send": send} if equations.sends else {"gradient": pushed(run.gradient, send, reply)}
         return equations.execute(replace(run, **sending), hyperparameters)
 
     return replace(equations, execute=execute, codec=codec)
+
+
+def compressor(run: RecordedRun, codec: str, **changed: Any) -> Codec:
+    """Return what a codec makes of the message of worker k in round t of a run, as a function of (u, k, t)."""
+    kind, options = _parsed(codec)
+    sizes = [len(part) for part in np.array_split(run.start, 1 if run.servers_apart else run.ps or 1)]
+    of_run = CodecRun(sizes, run.shapes, lambda k, t: _random(run.seed, len(run.start), k, t))
+    return CODECS[kind](**options | changed)(of_run)
+
+
+def _parsed(codec: str) -> tuple[str, dict[str, Any]]:
+    try:
+        return parse("codec", codec, CODECS)
+    except UserError as error:
+        raise UserError(f"{error}. For a codec of your own, import its file: --import FILE replay RUN") from None
 
 
 def _random(seed: int, size: int, k: int, t: int) -> np.ndarray:

@@ -8,9 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..contract.attacks import attacked
 from ..contract.scheme import Scheme
 from ..contract.seen import of_slices
 from ..contract.two_levels import two_levels
+from ..hostile import NO_ATTACK, Attack
 from ..messages.codec import Codec
 from ..messages.cut import joined, with_times, without_times
 from ..messages.encoder import Encoder
@@ -74,9 +76,10 @@ class Center:
         shapes: Sequence[tuple[int, ...]] = (),
         without_decay: Collection[int] = (),
         servers_apart: bool = False,
+        attack: Attack = NO_ATTACK,
     ):
         self.ps_devices, self.client = list(devices), client or Client(Transport(), devices[0])
-        self.scheme: Any = two_levels(scheme, servers_apart)
+        self.scheme: Any = attacked(two_levels(scheme, servers_apart), attack, num_workers)
         self.codec, self.transport = codec or scheme.codecs()[0], self.client.transport
         self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
         self.sizes, self.shapes, self.scheduled = [size for own in sizes for size in own], shapes, scheme.scheduled

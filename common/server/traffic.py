@@ -61,7 +61,8 @@ class Traffic:
     def reply(self) -> float:
         """Bytes of one reply."""
         *means, last = self._message_sizes()
-        codec = self.scheme.codecs()[1].for_workers(self.workers)
+        gossips = self.scheme.sync.gossips  # a worker then receives messages of others
+        codec = self.codec if gossips else self.scheme.codecs()[1].for_workers(self.workers)
         return FLOAT_BYTES * sum(means) + codec.bytes(self._slices(last))
 
     @property

@@ -36,6 +36,9 @@ class Links(NamedTuple):
 class Gossip(Collective):
     """A round of gossip: worker i waits for its neighbours j alone, and its reply is Σ W_ij m_j.
 
+    What a codec makes of a message m is s, and the reply m_i + Σ W_ij (s_j − s_i): in the mean over the workers nothing
+    is lost, as W is doubly stochastic.
+
     Messages travel from worker to worker, to neighbours only. Each worker first sends, then receives, and its queues
     are unbounded: no two workers can wait for each other. Without a link between two workers one may be ahead of the
     other by as many rounds as there are links on the shortest path between them.
@@ -123,19 +126,20 @@ class Gossip(Collective):
             links = tf.constant(rows)
         gets, gives = tf.unstack(links[:, slot.round % links.shape[1]])
         others = [k for k in range(ps.num_workers) if k != me]
-        sent = mail.with_times(message.vector, slot.times)
+        own = message.vector
+        wire, arrived, opened = slot.encoder.in_one_piece(own)
+        sent = mail.with_times(wire, slot.times)
         shared = mail.transport.share(sent) if others else None
         for k in others:
             _if_linked(hearing[:, k] > 0, gives[k], lambda k=k: _then(mail.send, k, shared), lambda: ())
-        own = message.vector
         # Differences, not W_ii m_i: in float32 the weights sum to one only nearly, which would add up over the rounds.
         reply, readies = own, [slot.times[1]]
         for k in others:
 
             def receive(k: int = k) -> tuple[Tensor, Tensor]:
                 times: list[Tensor] = []
-                theirs = mail.receive(k, own.shape[0], times, instead=sent)
-                return gets[k] * (theirs - own), times[0][1]
+                theirs = mail.receive(k, wire.shape[0], times, instead=sent)
+                return gets[k] * (opened(theirs) - arrived), times[0][1]
 
             def silence() -> tuple[Tensor, Tensor]:
                 return tf.zeros_like(own), slot.times[1]
@@ -147,17 +151,20 @@ class Gossip(Collective):
         mail.note(tf.concat([slot.times, [released]], 0))
         return reply
 
-    def replies(self, number: Tensor, messages: Tensor) -> Tensor:
-        """Return the replies to the messages of all workers in the round of this number, [W, P], as in `exchange`."""
+    def replies(self, number: Tensor, messages: Tensor, arrived: Tensor) -> Tensor:
+        """Return the replies to the messages of all workers in the round of this number, [W, P], as in `exchange`.
+
+        `arrived` are these messages as they arrive, [W, P].
+        """
         links = self.links(messages.shape[0])
 
-        def reply(one: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-            others, weights, own = one
-            return own + tf.reduce_sum(weights[:, None] * (tf.gather(messages, others) - own), 0)
+        def reply(one: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+            others, weights, own, sent = one
+            return own + tf.reduce_sum(weights[:, None] * (tf.gather(arrived, others) - sent), 0)
 
         now = tf.cast(number, tf.int32) % len(links.others)
         of_round = tf.constant(links.others)[now], tf.constant(links.weights)[now]
-        return tf.map_fn(reply, (*of_round, messages), fn_output_signature=tf.float32)
+        return tf.map_fn(reply, (*of_round, messages, arrived), fn_output_signature=tf.float32)
 
     def every(self, last: int | None, snapshots: tuple[int, int] | None) -> int:
         """Return the number of rounds between two collections.

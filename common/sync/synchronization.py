@@ -244,8 +244,11 @@ class Synchronization:
             f"sync = Collective(). Received: sync = {type(self).__name__}()"
         )
 
-    def replies(self, number: Tensor, messages: Tensor) -> Tensor:
-        """Return the replies to the messages of all workers in a round, [W, P], if each worker has its own."""
+    def replies(self, number: Tensor, messages: Tensor, arrived: Tensor) -> Tensor:
+        """Return the replies to the messages of all workers in a round, [W, P], if each worker has its own.
+
+        `arrived` are these messages as they arrive, [W, P].
+        """
         raise NotImplementedError(f"{type(self).__name__} has one reply for all")
 
     def peer(self, workers: int, worker: Any, number: Any) -> Tensor:

@@ -20,7 +20,6 @@ from ..data.orders import agreeing
 from ..files import replacing
 from ..lazy import tf
 from ..settings import is_deterministic
-from ..spec import hostile_workers
 from ..sync.store import TOKENS, token_of
 from ..worker.flat_model import FlatModel
 from ..worker.parameters import Parameters
@@ -149,6 +148,7 @@ class TaskGraph:
             shapes=self.model.shapes,
             without_decay=self.model.without_decay,
             servers_apart=job.servers_apart,
+            attack=job.attack,
         )
         return ParameterServer(
             center,
@@ -185,7 +185,7 @@ class TaskGraph:
             source, structure = _source(job, k, devices[0])
             if callable(job.train):
                 of_stream = operations_of([StreamRequests], source, devices[0], self.sees_waiting)
-            loss = job.options.l2, job.options.clip_norm, hostile_workers(job.options.hostile)
+            loss = job.options.l2, job.options.clip_norm, job.attack, job.classes
             replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
             parts = job.scheme, replica, self.ps, slot
             worker = InPlaceWorker(*parts) if self.in_place else DenseWorker(*parts, name, job.options.seed)

@@ -15,15 +15,17 @@ from ..arguments import at_most
 from ..cluster.cluster import Cluster
 from ..cluster.fingerprint import in_words
 from ..cluster.restart_rule import RestartRule
+from ..contract.attacks import check_attack
 from ..contract.checks import check_update, fitted, kept_by
 from ..contract.decay import weight_decay_of
 from ..contract.rounding import only_takes_gradients
 from ..contract.scheme import Scheme
 from ..data import inputs, skew
-from ..data.dataset import number_of_clients
+from ..data.dataset import leaves, number_of_clients
 from ..data.examples import arrays_of
 from ..data.models import ModelRecipe
 from ..errors import UserError
+from ..hostile import Attack, attack_of
 from ..kernels import Choice, choose
 from ..lazy import tf
 from ..messages import segments
@@ -36,7 +38,6 @@ from ..record.run_directory import is_complete, new_run_dir
 from ..record_format import read_config
 from ..server.traffic import Traffic
 from ..settings import is_deterministic, set_here, unusual
-from ..spec import hostile_workers
 from ..sync.asynchronous import Async, Unlocked
 from ..sync.in_regions import InRegions
 from .options import MAX_STEPS, Recovery, RunOptions, TransportName
@@ -136,6 +137,18 @@ class Job:
         whole = self.sparse or is_dense(how, None, self.devices_per_worker)
         fits = isinstance(self.scheme.sync, Unlocked) and only_takes_gradients(self.scheme)
         return fits and self.cluster.placement.in_process and not whole and codecs == (Codec, Codec)
+
+    @property
+    def attack(self) -> Attack:
+        """What hostile workers do."""
+        return attack_of(self.options.hostile)
+
+    @property
+    def classes(self) -> int:
+        """The number of labels, if hostile workers count them from the other end and they are whole numbers; else 0."""
+        if self.attack.kind != "label-flip":
+            return 0
+        return max((1 + int(leaf.max()) for leaf in leaves(self.train[1]) if leaf.dtype.kind in "iu"), default=0)
 
     @property
     def codec(self) -> Codec:
@@ -324,8 +337,9 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
             f"grace must be less than wait_seconds, after which a worker is taken for lost. Received: grace={grace:g}, "
             f"wait_seconds={cluster.wait_seconds:g}"
         )
-    if (hostile := hostile_workers(options.hostile)[0]) >= cluster.workers:
-        raise UserError(f"hostile workers must be fewer than the workers, {cluster.workers}. Received: {hostile}")
+    check_attack(scheme, attack := attack_of(options.hostile), cluster.workers)
+    if attack.kind == "label-flip" and callable(train):
+        raise UserError("label-flip changes the labels of arrays. Received: a data function")
     if options.participation is not None:
         _check_participation(scheme, train, cluster.workers, options)
     if options.schedule and not cluster.placement.in_process:
@@ -348,7 +362,7 @@ def _why_all(scheme: Scheme) -> str | None:
         return None
     if not scheme.sync.can_lose:
         return ""
-    keeps = scheme.declares_sizes and not scheme.sums
+    keeps = scheme.declares_sizes and not scheme.cleared
     why = ", as the sum of what they keep may change, and none of its local variables is in ClearedOnLoss"
     return why if keeps else None
 

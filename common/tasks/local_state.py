@@ -35,7 +35,7 @@ class Keeping:
 
     Attributes:
         layout: layout of the local state of a worker.
-        sums: see `Scheme.sums`.
+        cleared: names of the local state that becomes zero when a worker is lost, see `Scheme.cleared`.
         bytes: size of the local states of all workers.
         keeps: the local states are kept: they are neither empty nor too large.
         without_checkpoints: no checkpoint can be written.
@@ -57,7 +57,8 @@ class Keeping:
         own = self.layout if job.ps or sync.gossips else self.layout.besides("params")
         # The state of a script's optimizer goes with it; its size is not known yet.
         self.bytes = workers * (own.bytes + (job.script is not None and job.recipe.keeps_state))
-        self.workers, self.sync, self.sums, self.gossips = workers, sync, job.scheme.sums, sync.gossips
+        self.workers, self.sync, self.gossips = workers, sync, sync.gossips
+        self.cleared = *job.scheme.cleared, *(name for name in self.layout.parts if name.startswith("codec."))
         # In pairs, others change the parameters of a worker also while it stands still; so do messages between servers.
         self.without_checkpoints = sync.in_pairs or sync.in_regions
         self.keeps = 0 < self.bytes <= MOST_BYTES and not self.without_checkpoints

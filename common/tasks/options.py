@@ -15,11 +15,11 @@ from ..contract.rounding import codec_of
 from ..data import USUAL_BATCH
 from ..data.skew import parsed
 from ..errors import UserError
+from ..hostile import attack_of
 from ..kernels import Kernels
 from ..record.latest import named, newest
 from ..signals import FURTHER, numbers_of
 from ..sources import meanings
-from ..spec import hostile_workers
 
 RESTART_CHECKPOINT_SECONDS = 10.0
 
@@ -154,8 +154,10 @@ class RunOptions:
     """Share of the clients that take part in a round, as in 0.1. The data belong to workers/0.1 clients, and a seeded
     draw gives each worker the shard of another client in each round. For synchronous algorithms."""
     hostile: str | None = None
-    """Attack on the run, as in sign-flip:2: the last 2 workers multiply their gradients by -1. huge:2 multiplies them
-    by 1e30, inf:2 by infinity, and nan:2 by NaN."""
+    """Attack of the last workers, as in sign-flip:2: two multiply their gradients by -1. huge:2 multiplies them by
+    1e30, inf:2 by infinity, and nan:2 by NaN. label-flip:2 counts labels from the other end. With alie:2 and ipm:2 they
+    know what the others send, and send the mean less z standard deviations, or the negative of a tenth of the mean;
+    with a strength, as in alie:2,z=1.5 and ipm:2,epsilon=0.5."""
     ema_decay: Fraction | None = None
     """Evaluate an exponential moving average of the center, with this decay, instead of the center."""
     codec: str = "float32"
@@ -204,7 +206,7 @@ class RunOptions:
             if not str(self.run_dir):
                 raise UserError("run_dir must not be empty; leave it out for a fresh folder in runs/")
             object.__setattr__(self, "run_dir", newest(Path(self.run_dir)))
-        hostile_workers(self.hostile)
+        attack_of(self.hostile)
         codec_of(self.codec)
         if not isinstance(self.recovery, Recovery):
             raise UserError(

@@ -348,10 +348,11 @@ class LossRequests:
 
     @request(inputs=lambda own: [_place(tf.float32, own.slot.mail.links.shape)])
     def set_links(own: Any, links: Any) -> None:
-        """Set the weights of the worker's links, [2, rounds, W], see `Gossip.rows`, and `Scheme.sums` to zero."""
-        sums = [getattr(view, name) for view in own.views for name in own.scheme.sums]
+        """Set the weights of the worker's links, [2, rounds, W], see `Gossip.rows`, and clear what a loss clears."""
+        cleared = [getattr(view, name) for view in own.views for name in own.scheme.cleared]
+        cleared += [part for parts in own.encoder.local.values() for part in parts]
         with tf.device(own.device):
-            return tf.group(own.slot.mail.links.assign(links), *(each.assign(tf.zeros_like(each)) for each in sums))
+            return tf.group(own.slot.mail.links.assign(links), *(each.assign(tf.zeros_like(each)) for each in cleared))
 
 
 OF_PS = (CommonRequests, StopRequests, ObserverRequests, StateRequests)

@@ -117,7 +117,7 @@ class StateManager:
             [k for k in np.flatnonzero(rounds).tolist() if keeping.layout.parts or keeping.bytes],
             losses.out_in(last.arrays),
         )
-        zeros = keeping.sums if out.any() else ()  # a worker that returns changes these sums, as one that is lost
+        zeros = keeping.cleared if out.any() else ()  # for a worker that returns as for one that is lost
         copies = {}
         for k in done:
             if keeping.layout.fits(state := last.local(k)) and not out[k]:

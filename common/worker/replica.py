@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..contract.weighed import LEAST_COUNT
+from ..hostile import NO_ATTACK, Attack
 from .flat_model import FlatModel
 
 SEED_STRIDE = 0x9E3779B1  # odd: all workers have different seeds; of no simple ratio to 2^32: far apart
@@ -84,7 +85,8 @@ class Replica:
         structure: nested structure of x and y.
         l2: coefficient of a penalty l2/2 ‖x‖² in the loss.
         clip_norm: norm of the whole vector to which gradients are clipped.
-        hostile: number of workers, the last ones, that compute with other gradients, and the factor of these.
+        hostile: what the last workers do.
+        classes: number of labels, which one of them counts from the other end.
 
     Attributes:
         count: the number that divides the loss of the last batch, a scalar, see `Divisors`.
@@ -103,12 +105,13 @@ class Replica:
         structure: Any,
         l2: float = 0.0,
         clip_norm: float | None = None,
-        hostile: tuple[int, float] = (0, 1.0),
+        hostile: Attack = NO_ATTACK,
+        classes: int = 0,
     ):
         self.model, self.devices, self.l2, self.clip_norm = model, devices, l2, clip_norm
         self.source, self.structure, self._gradient_function = source, structure, gradient
         self.index, self.num_workers = index, _ = worker
-        self.hostile = hostile
+        self.hostile, self.classes = hostile, classes
         with tf.device(devices[0]):
             self.state = tf.Variable(tf.zeros([model.state_size]), name=f"{name}_state")
             self.seeds = [  # different on each worker
@@ -131,7 +134,7 @@ class Replica:
     @property
     def needs_vector(self) -> bool:
         """True if `gradient` needs the parameters as one vector."""
-        return bool(self.l2) or self.clip_norm is not None or self.hostile[0] > 0 or len(self.devices) > 1
+        return bool(self.l2) or self.clip_norm is not None or self.hostile.factor != 1 or len(self.devices) > 1
 
     def gradient(self, params: Any, rows: Any) -> tuple[Any, Any]:
         """Return loss and gradient on one batch, the mean over the devices, and update the model's own state.
@@ -164,8 +167,8 @@ class Replica:
             gradient += self.l2 * params
         if self.clip_norm is not None:
             gradient = tf.clip_by_norm(gradient, self.clip_norm)
-        if self.hostile[0]:
-            gradient *= tf.where(self.index < self.num_workers - self.hostile[0], 1.0, self.hostile[1])
+        if self.hostile.factor != 1:
+            gradient *= tf.where(self._is_hostile, self.hostile.factor, 1.0)
         if self.model.state_size:
             self.state.assign(state)
         for variable, value in zip(self.seeds, results[0][3], strict=True):
@@ -182,7 +185,25 @@ class Replica:
         count = len(self.devices)
         leaves = self.source.batch(rows)
         parts = [tf.split(leaf, count) if count > 1 else [leaf] for leaf in leaves]
-        return [tf.nest.pack_sequence_as(self.structure, part) for part in zip(*parts, strict=True)]
+        batches = [tf.nest.pack_sequence_as(self.structure, part) for part in zip(*parts, strict=True)]
+        return [*map(self._with_false_labels, batches)] if self.hostile.kind == "label-flip" else batches
+
+    @property
+    def _is_hostile(self) -> Any:
+        return self.index >= self.num_workers - self.hostile.workers
+
+    def _with_false_labels(self, batch: Any) -> Any:
+        """Return a batch (x, y, ...) whose labels a hostile worker counts from the other end."""
+
+        def flipped(y: Any) -> Any:
+            if y.dtype.is_integer:
+                other = self.classes - 1 - y
+            else:
+                other = tf.reverse(y, [-1]) if (y.shape[-1] or 1) > 1 and y.shape.rank > 1 else 1 - y
+            return tf.where(self._is_hostile, other, y)
+
+        x, y, *rest = batch
+        return (x, tf.nest.map_structure(flipped, y), *rest)
 
 
 def own_seed(state: Any, number: Any) -> Any:

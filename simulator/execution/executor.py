@@ -18,7 +18,6 @@ from ...common.messages.cut import joined
 from ...common.messages.ops import building, in_program_order, is_finite
 from ...common.messages.stand_in import Row
 from ...common.server.center import Center
-from ...common.spec import hostile_workers
 from ...common.sync.gossip import consensus
 from ...common.tasks.job import Job
 from ...common.worker.flat_model import FlatModel
@@ -72,6 +71,8 @@ class Merging:
         rows = [center.num_workers] if scheme.sync.gossips else []  # a reply for each worker
         size = self.part.no_message.vector.shape[0]
         self.reply = tf.Variable(tf.zeros([*rows, size]), name="reply")
+        # Messages of gossip as they arrive, if a codec changes them.
+        self.arrived = tf.Variable(tf.zeros([*rows, size]), name="arrived") if rows and encodes else self.reply
         self.consensus = tf.Variable(0.0, name="consensus")  # the distance of workers that gossip, as in `Gossip`
         self.does = sorted(kind for kind in kinds if kind in self._actions())
 
@@ -180,7 +181,9 @@ class Merging:
     def _arrive(self, worker: Any, now: Any, place: Any, kind: int) -> None:
         center, message, slot = self.center, self._received(worker, now, place, kind), self._slot(worker)
         if self.scheme.sync.gossips:  # the messages wait where their replies will be
-            return Row(self.reply, worker).assign(message.vector)
+            if self.arrived is not self.reply:
+                Row(self.arrived, worker).assign(message.vector)
+            return Row(self.reply, worker).assign(Row(self.outbox.vector, place).read_value())
         staleness = center.staleness(center.read_version(), slot) if self.counts_late else 0
         weighed = center.weighted(self.part, message, staleness, slot)
         if self.tolerates:
@@ -193,7 +196,9 @@ class Merging:
         """Merge the mean of a set into the center."""
         center, version = self.center, self.center.read_version()
         if self.scheme.sync.gossips:
-            self.reply.assign(self.scheme.sync.replies(now[2], self.reply.read_value()))
+            messages = self.reply.read_value()
+            arrived = messages if self.arrived is self.reply else self.arrived.read_value()
+            self.reply.assign(self.scheme.sync.replies(now[2], messages, arrived))
             center.count_updates(1)
             return
         number = tf.maximum(tf.cast(messages, tf.float32) - self.left_out, 1.0)
@@ -255,12 +260,13 @@ class Executor:
                 shapes=model.shapes,
                 without_decay=model.without_decay,
                 servers_apart=job.servers_apart,
+                attack=job.attack,
             )
             (self.part,), (center,) = self.center.slices, self.center.initial
             state = tf.compat.v1.placeholder(tf.float32, [model.state_size], name="initial_state")
             gradient = tf.function(model.gradient, reduce_retracing=True, autograph=False)
             own, sizes = [""] * job.devices_per_worker, job.slices(model.size)
-            loss = options.l2, options.clip_norm, hostile_workers(options.hostile)
+            loss = options.l2, options.clip_norm, job.attack, job.classes
             replica = Replica(model, gradient, "replica", (0, workers), own, Given(), job.train, *loss)
             self.data = Shard(leaves(job.train), "simulation")
             self.workers = BatchedWorkers(scheme, replica, workers, (center, state), job.options.seed, sizes)

@@ -10,6 +10,7 @@ import numpy as np
 
 from .gradients import Gradient
 from .inner_steps import InnerStep, State, inner_window, sgd_step
+from .sending import Codec, Send, as_it_is
 from .synchronous_rules import no_states
 
 Mixing = Callable[[int], np.ndarray]  # the mixing matrix of a round, [W, W]
@@ -112,6 +113,47 @@ def _lost(entry: Mapping[str, Any], workers: int, updates: int) -> Lost:
     return lost
 
 
+def heard(mixing: np.ndarray, messages: np.ndarray, send: Send) -> np.ndarray:
+    """Return m_i + Σ_j W_ij (s_j − s_i) for messages m, [W, P], of which s arrives: W m if all of them arrives."""
+    arrive = np.array([send(message, k) for k, message in enumerate(messages)])
+    return mixing @ arrive + (messages - arrive)
+
+
+def choco_sgd(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    weights: Mixing,
+    eta: float,
+    gamma: float,
+    order: str,
+    compress: Codec,
+    steps: int,
+    members: Members = ALL,
+) -> list[np.ndarray]:
+    """Execute x ← x − η g;  q = Q(x − x̂);  x̂ ← x̂ + q;  s ← s + W q;  x ← x + γ (s − x̂); returns the means of x.
+
+    With the order `authors`, the last of these comes before q. `weights` returns W of a step, `compress` is Q. With the
+    step from which on there are other workers, x̂ and s begin anew at zero.
+    """
+    x, path = np.tile(start, (workers, 1)), []
+    hat = s = np.zeros_like(x)
+    for t in range(steps):
+        x[members.anew(t)] = path[-1] if path else start
+        if members.changes(t):
+            hat = s = np.zeros_like(x)
+        x = x - eta * np.array([gradient(own, k, t) for k, own in enumerate(x)])
+        if order == "authors":
+            x = x + gamma * (s - hat)
+        q = np.array([compress(part, k, t) for k, part in enumerate(x - hat)])
+        hat, s = hat + q, s + members.mixing(weights(t), t, start.dtype) @ q
+        if order == "paper":
+            x = x + gamma * (s - hat)
+        path.append(members.mean(x, t + 1))
+    return path
+
+
 def d_psgd(
     start: np.ndarray,
     gradient: Gradient,
@@ -121,16 +163,20 @@ def d_psgd(
     eta: float,
     steps: int,
     members: Members = ALL,
+    send: Send = as_it_is,
+    momentum: float = 0.0,
 ) -> list[np.ndarray]:
-    """Execute x_i ← Σ_j W_ij x_j − η g_i(x_i) on all workers at once; returns the mean of the workers after each step.
+    """Execute m_i ← β m_i + g_i(x_i);  x_i ← Σ_j W_ij x_j − η m_i; returns the mean of the workers after each step.
 
     `weights` returns W of a step.
     """
     x, path = np.tile(start, (workers, 1)), []
+    m = np.zeros_like(x)
     for t in range(steps):
         x[members.anew(t)] = path[-1] if path else start
-        moves = np.array([gradient(own, k, t) for k, own in enumerate(x)])
-        x = members.mixing(weights(t), t, start.dtype) @ x - eta * moves
+        m[members.anew(t)] = 0
+        m = momentum * m + np.array([gradient(own, k, t) for k, own in enumerate(x)])
+        x = heard(members.mixing(weights(t), t, start.dtype), x, send) - eta * m
         path.append(members.mean(x, t + 1))
     return path
 
@@ -197,18 +243,54 @@ def sgp(
     eta: float,
     steps: int,
     members: Members = ALL,
+    send: Send = as_it_is,
+    momentum: float = 0.0,
 ) -> list[np.ndarray]:
-    """Execute x_i ← x_i − η g_i(z_i);  x ← P x;  w ← P w;  z_i = x_i/w_i; returns the mean of z after each step.
+    """Execute x ← x − η (g + β m), m ← β m + g;  x ← P x;  w ← P w;  z_i = x_i/w_i; returns the means of z.
 
     `weights` returns P of a step, whose columns sum to one.
     """
     x, w, path = np.tile(start, (workers, 1)), np.ones((workers, 1), start.dtype), []
+    m = np.zeros_like(x)
     for t in range(steps):
         x[members.anew(t)] = path[-1] if path else start
-        x = x - eta * np.array([gradient(z_k, k, t) for k, z_k in enumerate(x / w)])
+        m[members.anew(t)] = 0
+        g = np.array([gradient(z_k, k, t) for k, z_k in enumerate(x / w)])
+        m = momentum * m + g
+        x = x - eta * (g + momentum * m)
         mixing = members.mixing(weights(t), t, start.dtype)
-        x, w = mixing @ x, mixing @ w
+        x, w = heard(mixing, x, send), mixing @ w
         path.append(members.mean(x / w, t + 1))
+    return path
+
+
+def exact_diffusion(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    weights: Mixing,
+    eta: float,
+    form: str,
+    steps: int,
+    members: Members = ALL,
+    send: Send = as_it_is,
+) -> list[np.ndarray]:
+    """Execute ψ' = x − η g;  φ = ψ' + x − ψ;  x ← V φ, from ψ = x, on all workers; returns the means of x.
+
+    V = (1 + W)/2, with the form `d2` W. With the step from which on there are other workers, ψ is x again.
+    """
+    x, path = np.tile(start, (workers, 1)), []
+    psi = x
+    for t in range(steps):
+        x[members.anew(t)] = path[-1] if path else start
+        if members.changes(t):
+            psi = x
+        after = x - eta * np.array([gradient(own, k, t) for k, own in enumerate(x)])
+        phi, psi = after + x - psi, after
+        mixed = heard(members.mixing(weights(t), t, start.dtype), phi, send)
+        x = mixed if form == "d2" else (phi + mixed) / 2
+        path.append(members.mean(x, t + 1))
     return path
 
 
@@ -224,6 +306,7 @@ def qg_dsgdm(
     form: str,
     steps: int,
     members: Members = ALL,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute m ← β m̂ + g;  x' ← W (x − η m);  m̂ ← μ m̂ + (1 − μ)(x − x')/η;  x ← x'; returns the means of x.
 
@@ -238,7 +321,7 @@ def qg_dsgdm(
         m = beta * hat + g
         if form == "nesterov":
             m = g + beta * m
-        mixed = members.mixing(weights(t), t, start.dtype) @ (x - eta * m)
+        mixed = heard(members.mixing(weights(t), t, start.dtype), x - eta * m, send)
         hat, x = mu * hat + (1 - mu) * (x - mixed) / eta, mixed
         path.append(members.mean(x, t + 1))
     return path
@@ -258,10 +341,11 @@ def noloco(
     steps: int,
     inner: InnerStep = sgd_step,
     members: Members = ALL,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute x_i ← a_i; H inner steps; m ← μ m + ε W (x − a) + γ (W a − a);  a ← a + m; returns the means of a.
 
-    `weights` returns W of a round.
+    `weights` returns W of a round. What is sent is ε (x − a) + γ a.
     """
     a, path, states = np.tile(start, (workers, 1)), [], no_states(workers)
     m = np.zeros_like(a)
@@ -270,7 +354,7 @@ def noloco(
             a[k], m[k], states[k] = path[-1], 0, {}
         x = _after_steps(a, states, gradient, t, min(period, steps - t), eta, inner)
         mixing = members.mixing(weights(number), number, start.dtype)
-        m = mu * m + epsilon * (mixing @ (x - a)) + gamma * (mixing @ a - a)
+        m = mu * m + heard(mixing, epsilon * (x - a) + gamma * a, send) - gamma * a
         a = a + m
         path.append(members.mean(a, number + 1))
     return path
@@ -290,10 +374,11 @@ def gasloc(
     steps: int,
     inner: InnerStep = sgd_step,
     members: Members = ALL,
+    send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute x_i ← θ_i; H inner steps; ψ = θ + ε (x − θ);  θ ← ψ − α Λ ψ + μ (ψ − ψ');  ψ' ← ψ; return the means of θ.
 
-    `weights` returns W of a round, Λ = 1 − W, and μ is the paper's γ.
+    `weights` returns W of a round, Λ = 1 − W, and μ is the paper's γ. What is sent is ψ.
     """
     theta, path, states = np.tile(start, (workers, 1)), [], no_states(workers)
     before = theta.copy()
@@ -302,8 +387,8 @@ def gasloc(
             theta[k], before[k], states[k] = path[-1], path[-1], {}
         x = _after_steps(theta, states, gradient, t, min(period, steps - t), eta, inner)
         psi = theta + epsilon * (x - theta)
-        laplacian = np.eye(workers, dtype=start.dtype) - members.mixing(weights(number), number, start.dtype)
-        theta, before = psi - alpha * (laplacian @ psi) + mu * (psi - before), psi
+        mixed = heard(members.mixing(weights(number), number, start.dtype), psi, send)
+        theta, before = psi - alpha * (psi - mixed) + mu * (psi - before), psi
         path.append(members.mean(theta, number + 1))
     return path
 

@@ -354,6 +354,30 @@ def signsgd_mv(
     return path
 
 
+def dist_lion(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    steps: int,
+    beta_1: float,
+    beta_2: float,
+    form: str,
+    weight_decay: float,
+    decays: Decays = True,
+) -> list[np.ndarray]:
+    """Execute δ = sign(β₁ m + (1 − β₁) g), m ← β₂ m + (1 − β₂) g;  x ← x − η (Δ + λ x), Δ the mean of δ or its sign."""
+    theta, m, path = start.copy(), np.zeros((workers, len(start)), start.dtype), []
+    for t in range(steps):
+        g = np.array([gradient(theta, k, t) for k in range(workers)])
+        mean = np.sign(beta_1 * m + (1 - beta_1) * g).mean(axis=0)
+        m = beta_2 * m + (1 - beta_2) * g
+        theta = theta - eta * ((np.sign(mean) if form == "vote" else mean) + weight_decay * (decays * theta))
+        path.append(theta.copy())
+    return path
+
+
 def largest(kept: int) -> Compressor:
     """Keep that many elements, the largest in magnitude; the others become zero."""
 
