@@ -29,6 +29,7 @@ from . import (
     reproduced_links,
     reproduced_messages,
     reproduced_regions,
+    reproduced_robust,
     reproduced_waiting,
     stamps,
 )
@@ -50,6 +51,7 @@ EXPERIMENTS = [
     *reproduced_directions.EXPERIMENTS,
     *reproduced_regions.EXPERIMENTS,
     *reproduced_gossip.EXPERIMENTS,
+    *reproduced_robust.EXPERIMENTS,
 ]
 
 

@@ -11,7 +11,10 @@ from ..algorithms.ad_psgd import ADPSGD
 from ..algorithms.all_reduce import AllReduce
 from ..algorithms.d_psgd import DPSGD
 from ..common.cluster.platform import Platform
+from ..common.data.recipes import make
 from ..common.replay.reference import gossip_rules
+from ..common.replay.reference.gradients import batch_gradient, mlp_gradient, mlp_loss
+from ..common.replay.reference.synchronous_rules import largest
 from ..common.sync.topology import Topology, spectral_gap
 from ..simulator.virtual_time.schedule import EventLoop
 from .claims_runs import centers
@@ -212,6 +215,63 @@ def _tracking() -> Numbers:
     return found
 
 
+# Compressed messages.
+
+COMPRESSED, UP_TO = 9, 0.5  # workers; the loss
+KEPT = {"tenth": (0.1, 0.3), "hundredth": (0.01, 0.1)}  # the part that is sent, and γ
+SHARDS = {"equal": None, "sorted": 0.0}
+
+
+def _compressed() -> Numbers:
+    """Return the steps, and the megabytes that a worker sends, until a loss on digits, by shards and algorithm."""
+    digits, found = make("digits"), {}
+    x, y = digits.train[0].reshape(len(digits.train[0]), -1), digits.train[1]
+    sizes = [x.shape[1], HIDDEN, 10]
+    on_rows, loss, start = mlp_gradient(x, y, sizes), mlp_loss(x, y, sizes), on_digits(HIDDEN, COMPRESSED, BATCH).start
+
+    def note(name: str, centers: Any, bytes_of_step: float) -> None:
+        reached = next(step for step in range(5, len(centers) + 1, 5) if loss(centers[step - 1]) <= UP_TO)
+        found[f"{name}_steps"], found[f"{name}_megabytes"] = reached, reached * bytes_of_step / 1e6
+
+    for shards, alpha in track(SHARDS.items(), description="choco"):
+        skew, steps = (None, 400) if alpha is None else ((y, alpha), 2000)
+        how: dict[str, Any] = {"examples": len(x), "workers": COMPRESSED, "seed": 0, "batch_size": BATCH, "skew": skew}
+        gradient = batch_gradient(on_rows, **how)
+        reduced = path(AllReduce(learning_rate=ETA), start, gradient, workers=COMPRESSED, steps=steps)
+        note(f"{shards}_all_reduce", reduced, 2 * (COMPRESSED - 1) / COMPRESSED * 4 * len(start))
+        for graph in "ring", "torus":
+            weights = Topology(graph).weights(COMPRESSED)
+            links = np.count_nonzero(weights) / COMPRESSED - 1
+            run: dict[str, Any] = {"weights": lambda t, w=weights: w, "eta": ETA, "steps": steps}
+            exact = gossip_rules.d_psgd(start, gradient, COMPRESSED, **run)
+            note(f"{shards}_{graph}_d_psgd", exact, links * 4 * len(start))
+            for part, (share, gamma) in KEPT.items():
+                keep = largest(int(share * len(start)))
+                rule = {"gamma": gamma, "order": "paper", "compress": lambda u, k, t, keep=keep: keep(u)}
+                centers = gossip_rules.choco_sgd(start, gradient, COMPRESSED, **run, **rule)
+                note(f"{shards}_{graph}_{part}", centers, links * 8 * int(share * len(start)))
+    return found
+
+
+def _fewer_bytes(found: Numbers) -> bool:
+    """Check that on equal shards a hundredth of the elements needs as many steps, and in any case fewer bytes."""
+    return all(
+        found[f"equal_{graph}_hundredth_steps"] < 1.1 * found[f"equal_{graph}_d_psgd_steps"]
+        and all(
+            found[f"{shards}_{graph}_hundredth_megabytes"] < found[f"{shards}_{graph}_d_psgd_megabytes"] / fewer
+            for shards, fewer in (("equal", 40), ("sorted", 4))
+        )
+        for graph in ("ring", "torus")
+    )
+
+
+def _both(shards: str) -> str:
+    """Return the format of steps and megabytes of all algorithms on these shards."""
+    names = [f"{shards}_all_reduce"]
+    names += [f"{shards}_{graph}_{way}" for graph in ("ring", "torus") for way in ("d_psgd", *KEPT)]
+    return ", ".join(f"{{{name}_steps}} and {{{name}_megabytes:.3g}}" for name in names)
+
+
 EXPERIMENTS = [
     Experiment(
         "consensus",
@@ -293,5 +353,18 @@ EXPERIMENTS = [
             and abs(found[f"d_psgd{workers}"] / found[f"rest{workers}"] - 1) < 1e-6
             for workers in OF_WORKERS
         ),
+    ),
+    Experiment(
+        "choco",
+        "`choco_sgd`, `d_psgd`, `all_reduce`",
+        "Koloskova et al. 2019 (arXiv:1902.00340), decentralized SGD with compressed messages; ours is a network with "
+        f"{HIDDEN} hidden units on digits, {COMPRESSED} workers, η = {ETA}, batches of {BATCH}, the largest tenth and "
+        f"hundredth of the elements with γ = {KEPT['tenth'][1]} and {KEPT['hundredth'][1]}, until a loss of {UP_TO}",
+        "about as many steps as exact gossip, and a hundredth of the bytes (a fiftieth here, as an index is sent with "
+        "each element); on sorted shards more steps",
+        _compressed,
+        "steps, and megabytes that a worker sends, of all-reduce, then on the ring of `d_psgd` and of `choco_sgd` with "
+        f"a tenth and a hundredth, then on the torus: equal shards {_both('equal')}; sorted shards {_both('sorted')}",
+        _fewer_bytes,
     ),
 ]
