@@ -363,7 +363,7 @@ def test_checkpoints_after_worker_0_finished_have_the_other_workers_states(halfw
     first, *_ = checkpoint.found(tmp_path / "run")
     before = checkpoint.read(first)
     assert before.arrays["finished"].tolist() == [True, False]
-    assert all(before.local(k).keys() == {"params", "velocity"} for k in range(2))
+    assert all(before.local(k).keys() == {"params", "sent", "velocity"} for k in range(2))
 
 
 @pytest.mark.rotating
