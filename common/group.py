@@ -233,8 +233,7 @@ class Operations:
                 return self._update([mean_of(self._messages_without_ps(now.kind))], now, None)
             messages = self._messages_without_ps(now.kind)
             arrived = [self._arrived(message, now._replace(worker=k))[0].vector for k, message in enumerate(messages)]
-            own = [message.vector for message in messages]
-            self.reply.assign(self.sync.replies(now.round, tf.stack(own), tf.stack(arrived)))
+            self.reply.assign(self.sync.replies(now.round, tf.stack([m.vector for m in messages]), tf.stack(arrived)))
             return None
         number = tf.maximum(float(self.sync.set_size(self.workers) or 1) - self.left_out, 1.0)
         self.left_out.assign(0.0)
