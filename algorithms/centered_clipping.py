@@ -24,7 +24,7 @@ Defaults: those of the authors' experiments have τ from 10 to 100 in units of g
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Decay, Fraction, Natural, Positive, Robust, tf
+from ..common.contract import Barrier, Decay, Fraction, Natural, Positive, Robust, tf, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class CenteredClipping(Robust):
         return {**super().global_variables(center), "aggregate_before": 0 * center}
 
     def aggregate(self, server, rows, present, hostile):
-        counts = present & tf.math.is_finite(tf.reduce_sum(rows, 1))
+        counts = whole(rows, present)
         number = tf.maximum(tf.reduce_sum(tf.cast(counts, tf.float32)), 1.0)
         rows = tf.where(counts[:, None], rows, 0.0)
         for _ in range(self.iterations):

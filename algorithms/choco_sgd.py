@@ -31,7 +31,7 @@ The paper's theorem has a γ that is some thousand times as small.
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import ClearedOnLoss, Compression, OnGraph, Positive, Rate, UserError, with_memory
+from ..common.contract import ClearedOnLoss, Compression, OnGraph, Positive, Rate, with_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +61,7 @@ class ChocoSGD(OnGraph):
         return 1 if self.compressor == "float32" else 0  # no compressed round is linear
 
     def check(self, workers):
-        if self.topology in ("one-peer", "random-matching"):
-            raise UserError(
-                "choco_sgd sums up what its neighbours have sent, which must be the same in all rounds: choose another "
-                f"topology. Received: topology={self.topology}"
-            )
+        self.refuse_changing_graph("sums up what its neighbours have sent")
         return super().check(workers)
 
     def linear_round(self, mix, vectors, curvature):

@@ -21,7 +21,7 @@ Defaults: those of the authors' code, β₁ = 0.9, β₂ = 0.99; its η is 10⁻
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Barrier, Decay, Rate, Scheme, Signs, WeightDecay, WholeNumbers, sgd, tf
+from ..common.contract import Barrier, Decay, Rate, Scheme, Signs, WeightDecay, WholeNumbers, sgd, take, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +63,7 @@ class DistLion(Scheme):
         return message
 
     def server_update(self, server, message, staleness):
-        total = tf.round(server.messages * message)
-        server.messages.assign(0.0)
+        total = tf.round(take(server.messages) * message)
         reply = tf.sign(total) if self.form == "vote" else total
         self._step(server, server.center, reply)
         return reply

@@ -23,7 +23,7 @@ is serial SGD, on the complete graph with V = W `all_reduce`.
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import ClearedOnLoss, OnGraph, Rate, UserError
+from ..common.contract import ClearedOnLoss, OnGraph, Rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,7 @@ class ExactDiffusion(OnGraph):
     """Matrix V of the average: (1 + W)/2, or W itself."""
 
     def check(self, workers):
-        if self.topology in ("one-peer", "random-matching"):
-            raise UserError(f"exact_diffusion needs the same graph in all rounds. Received: topology={self.topology}")
+        self.refuse_changing_graph("corrects what it hears from its neighbours")
         return super().check(workers)
 
     def linear_round(self, mix, vectors, curvature):

@@ -22,7 +22,7 @@ the run ends as with every scheme.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, Natural, Robust, UserError, tf
+from ..common.contract import Barrier, Fraction, Natural, Robust, UserError, tf, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Krum(Robust):
         )
 
     def aggregate(self, server, rows, present, hostile):
-        finite = present & tf.math.is_finite(tf.reduce_sum(rows, 1))
+        finite = whole(rows, present)
         near = tf.maximum(_count(present) - hostile - 2, 1)
         nearest = tf.sort(_distances(rows, finite), axis=1)[:, :near]
         # Sums that overflow, and that of a gradient without a neighbour, are less than those of gradients left out.

@@ -20,7 +20,7 @@ Defaults: eight iterations, as in arXiv:2006.09365; the paper has three or four,
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, Natural, Positive, Robust, tf
+from ..common.contract import Barrier, Fraction, Natural, Positive, Robust, tf, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class RFA(Robust):
         return Barrier(outliers=self.hostile_share)
 
     def aggregate(self, server, rows, present, hostile):
-        counts = present & tf.math.is_finite(tf.reduce_sum(rows, 1))
+        counts = whole(rows, present)
         rows, median = tf.where(counts[:, None], rows, 0.0), tf.zeros_like(rows[0])
         for _ in range(self.iterations):
             weights = 1 / tf.maximum(tf.norm(rows - median, axis=1, keepdims=True), self.smoothing)

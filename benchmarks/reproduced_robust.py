@@ -11,15 +11,21 @@ from matplotlib.figure import Figure
 from rich.progress import track
 
 from ..common.data.recipes import make
+from ..common.hostile import attack_of
 from ..common.replay.reference import gradients, robust_rules
-from ..common.replay.reference.robust_rules import Rows, forged
+from ..common.replay.reference.robust_rules import Rows
+from ..common.replay.under_attack import forging, of_hostile
 from .reproduced_experiment import Experiment, Numbers
 
 WORKERS, HOSTILE, STEPS, RATE, MOMENTUM, SEEDS = 15, 3, 200, 0.2, 0.9, 9
 
-ATTACKS = "none", "sign-flip", "label-flip", "ipm", "alie", "nan"
-STRENGTHS = {"ipm": 0.1, "alie": 1.5}
-FACTORS = {"sign-flip": -1.0, "nan": np.nan}
+EPSILON, Z = 0.1, 1.5  # of IPM and ALIE
+
+# Names, and the option `hostile` of such a run.
+ATTACKS = {
+    **{"none": None, "sign-flip": f"sign-flip:{HOSTILE}", "label-flip": f"label-flip:{HOSTILE}"},
+    **{"ipm": f"ipm:{HOSTILE},epsilon={EPSILON}", "alie": f"alie:{HOSTILE},z={Z}", "nan": f"nan:{HOSTILE}"},
+}
 SHARDS = {"equal": None, "sorted": 0.0}
 
 RULES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
@@ -47,16 +53,12 @@ def _survivors() -> Numbers:
         skew = None if SHARDS[shards] is None else (y, SHARDS[shards])
         how: dict[str, Any] = {"examples": len(x), "workers": WORKERS, "seed": seed, "batch_size": 16, "skew": skew}
         honest, false = (gradients.batch_gradient(on_rows, **how) for on_rows in of_labels)
-
-        def gradient(theta: np.ndarray, k: int, t: int) -> np.ndarray:
-            if k < WORKERS - HOSTILE:
-                return honest(theta, k, t)
-            return (false if attack == "label-flip" else honest)(theta, k, t) * FACTORS.get(attack, 1.0)
-
+        hostile, gradient = ATTACKS[attack], honest
+        if hostile is not None:
+            config = {"hostile": hostile, "workers": WORKERS, "algorithm": "trimmed_mean"}
+            gradient = of_hostile(config, honest, lambda: false)
         drawn = np.random.default_rng(seed).random((STEPS, WORKERS))
-        rows = Rows(MOMENTUM, bucket, lambda t: drawn[t])
-        if attack in STRENGTHS:
-            rows.attack = lambda m: forged(m, HOSTILE, attack, STRENGTHS[attack])
+        rows = Rows(MOMENTUM, bucket, lambda t: drawn[t], forging(attack_of(hostile), WORKERS))
         step, given = RULES[rule]
         with np.errstate(all="ignore"):
             path = step(np.zeros(size * 10 + 10), gradient, workers, eta=RATE, steps=STEPS, rows=rows, **given)
@@ -76,7 +78,7 @@ def _survivors() -> Numbers:
 
 def kept(found: Numbers, shards: str, rule: str, bucket: int) -> float:
     """Return the least mean accuracy of a rule under an attack, in units of that of the honest workers alone."""
-    means = [np.mean(found[f"{shards}_{attack}_{rule}_{bucket}"]) for attack in ATTACKS[1:]]
+    means = [np.mean(found[f"{shards}_{attack}_{rule}_{bucket}"]) for attack in ATTACKS if attack != "none"]
     return float(min(means) / np.mean(found[f"{shards}_alone"]))
 
 
@@ -133,7 +135,7 @@ EXPERIMENTS = [
         "Karimireddy et al. 2022 (arXiv:2006.09365), aggregation rules under attacks with and without buckets of two, "
         f"momentum {MOMENTUM}, τ and iterations of the paper; ours is softmax regression on digits, {STEPS} steps with "
         f"η = {RATE}, batches of 16, {WORKERS} workers, of which {HOSTILE} are hostile (sign flip, label flip, IPM "
-        f"with ε = {STRENGTHS['ipm']}, ALIE with z = {STRENGTHS['alie']}, NaN), {SEEDS} seeds; sorted shards have one "
+        f"with ε = {EPSILON}, ALIE with z = {Z}, NaN), {SEEDS} seeds; sorted shards have one "
         "or two labels each, so that those of the hostile ones are lost",
         "on unequal shards centered clipping with buckets keeps its accuracy under each attack; median, Krum and RFA "
         "lose it under one at least without buckets",

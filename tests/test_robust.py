@@ -4,17 +4,20 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from distsgd import Cluster, Group, train
 from distsgd.algorithms import RFA, SCHEMES, AllReduce, AsyncSGD, CenteredClipping, DeMo, Krum, SyncSGD, TrimmedMean
 from distsgd.common import Recovery, UserError
 from distsgd.common.contract import Barrier
 from distsgd.common.contract.checks import warnings_of
+from distsgd.common.data.dataset import largest_labels
 from distsgd.common.errors import Diverged
 from distsgd.common.hostile import ATTACKS, attack_of
 from distsgd.common.replay.reference import robust_rules
 from distsgd.common.replay.replay import replay
 from distsgd.common.replay.under_attack import ROBUST
+from distsgd.common.worker.false_labels import with_false_labels
 from runs import DIGITS, record
 
 FEW = {"batch_size": 8, "hidden": (8,)}
@@ -207,6 +210,41 @@ def test_a_run_whose_hostile_workers_know_what_others_send_is_that_of_the_equati
     (tmp_path / "config.json").write_text(json.dumps(config | {"hostile": None}))
     assert not replay(tmp_path, SCHEMES).agrees
     assert np.linalg.norm(run.center - run.start) > 0.005
+
+
+@pytest.mark.parametrize(
+    ("labels", "other"),
+    [
+        ([0, 3, 9], [9, 6, 0]),
+        (np.array([0.0, 3.0, 9.0]), [9, 6, 0]),  # class numbers as floats
+        (np.array([0, 3, 9], np.uint8), [9, 6, 0]),
+        ([True, False, False], [False, True, True]),
+        ([[0.0], [1.0], [1.0]], [[1], [0], [0]]),
+        ([[0, 1, 0], [0, 0, 1], [1, 0, 0]], [[0, 1, 0], [1, 0, 0], [0, 0, 1]]),  # one-hot, as whole numbers
+        ([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]], [[1, 0], [1, 0], [0, 1]]),
+        ([[4, 0], [1, 1], [2, 3]], [[0, 4], [3, 3], [2, 1]]),  # characters of a text
+    ],
+)
+def test_false_labels_are_counted_from_the_other_end_whatever_their_type(labels, other):
+    y, x = np.array(labels), np.zeros((3, 2))
+    for is_hostile, expected in ((True, np.array(other, y.dtype)), (False, y)):
+        batch = (x, {"a": tf.constant(y)}, x)
+        _, found, _ = with_false_labels(batch, largest_labels({"a": y}), tf.constant(is_hostile))
+        np.testing.assert_array_equal(found["a"], expected)
+
+
+def test_data_without_labels_have_no_false_ones(tmp_path):
+    import keras
+
+    with pytest.raises(UserError, match=r"label-flip changes the labels of arrays\. Received: data without labels"):
+        train(
+            keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)]),
+            (np.zeros((8, 2)),),
+            TrimmedMean(),
+            cluster=Cluster.local(workers=3, backend="threads"),
+            hostile="label-flip:1",
+            run_dir=tmp_path,
+        )
 
 
 def test_an_attack_has_the_strength_of_its_paper_or_one_of_the_users():

@@ -178,9 +178,6 @@ def explain(name: str, alias: str = "") -> None:
     console.print(f"\nTo run it: {flags.PROGRAM} {imports}{alias or name}", soft_wrap=True)
 
 
-OWN = "an algorithm of your own"
-
-
 def _explained(name: str) -> tuple[str, dict[str, tuple[str, str]]]:
     """Return docstring and hyperparameters of an algorithm; as in `card` from its source, in a third of the time."""
     if SCHEMES.imported(name) is None:
@@ -190,7 +187,9 @@ def _explained(name: str) -> tuple[str, dict[str, tuple[str, str]]]:
             words = ast.get_docstring(tree(module)) or ""
             return words, {field: (shown(default), meaning) for field, (default, meaning) in fields.items()}
     scheme = SCHEMES[name]
-    return docstring(sys.modules[scheme.__module__]) or docstring(scheme) or OWN, hyperparameters(scheme)
+    from ..contract.scheme import idea_of  # not at the top, as above
+
+    return docstring(sys.modules[scheme.__module__]) or docstring(scheme) or idea_of(scheme), hyperparameters(scheme)
 
 
 def hyperparameters(scheme: type[Any]) -> dict[str, tuple[str, str]]:

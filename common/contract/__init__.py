@@ -51,7 +51,7 @@ from .optimizers import (
     top_k,
 )
 from .regions import Regions
-from .robust import Robust
+from .robust import Robust, whole
 from .rounding import DCT, BFloat16, Compression, Compressor, Int8, with_memory
 from .rounds import Kind, Rounds
 from .scheme import Scheme
@@ -128,5 +128,6 @@ __all__ = [
     "uniform",
     "uniform_numbers",
     "unstable_above",
+    "whole",
     "with_memory",
 ]

@@ -17,6 +17,7 @@ from ..errors import UserError
 from ..hostile import Attack
 from ..lazy import tf
 from .kept import EachWorker
+from .optimizers import take
 from .robust import Robust
 from .scheme import Scheme
 from .weighed import extended
@@ -86,8 +87,7 @@ class _OnMean(_Attacked):
         return message
 
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
-        present = server.arrived.read_value() > 0
+        present = take(server.arrived) > 0
         rows = tf.where(present[:, None], self.forged(server.rows_of_all.read_value(), present), 0.0)
         mean = tf.reduce_sum(rows, 0) / tf.maximum(tf.reduce_sum(tf.cast(present, tf.float32)), 1.0)
-        server.arrived.assign(tf.zeros([self.of_workers]))
         return super().server_update(server, mean, staleness)  # pyright: ignore[reportAttributeAccessIssue]

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
+from ..errors import UserError
 from ..sync.gossip import Gossip
 from ..sync.synchronization import Synchronization
+from ..sync.topology import CHANGING
 from .hyperparameters import Graph
 from .mixing import Mix, check_growth, limits
 from .scheme import Scheme
@@ -54,6 +56,15 @@ class OnGraph(Scheme):
         """Raise `UserError` if the distances between the workers would grow without gradients."""
         if self.linear_vectors:
             check_growth(self, workers)
+
+    @final
+    def refuse_changing_graph(self, why: str) -> None:
+        """Raise `UserError` with the reason `why` if the graph is not the same in all rounds."""
+        if self.topology in CHANGING:
+            raise UserError(
+                f"{self.name} {why}, which must be the same in all rounds: choose another topology. Received: "
+                f"topology={self.topology}"
+            )
 
     @final
     def limits(self, workers: int) -> Iterable[str]:

@@ -9,7 +9,7 @@ from ..errors import UserError
 from ..lazy import tf
 from .hyperparameters import Decay, Natural, Rate
 from .kept import EachWorker
-from .optimizers import sgd
+from .optimizers import sgd, take
 from .scheme import Scheme
 from .seeded import OF_BUCKETS, uniform
 from .views import Server, Tensor
@@ -70,7 +70,7 @@ class Robust(Scheme):
 
     def server_update(self, server: Server, message: Tensor, staleness: Tensor) -> Tensor:
         """Step along the aggregate of the gradients that have come."""
-        present = server.present.read_value() > 0
+        present = take(server.present) > 0
         rows = self.rows(server, present)
         count = tf.reduce_sum(tf.cast(present, tf.int32))
         hostile = tf.gather([self.sync.most_left_out(n) for n in range(server.num_workers + 1)], count)
@@ -79,7 +79,6 @@ class Robust(Scheme):
             count = tf.reduce_sum(tf.cast(present, tf.int32))
         hostile = tf.minimum(hostile, tf.maximum(count - 1, 0) // 2)
         sgd(server.center, self.aggregate(server, rows, present, hostile), self.learning_rate)
-        server.present.assign(tf.zeros([server.num_workers]))
         return server.center
 
     def rows(self, server: Server, present: Tensor) -> Tensor:
@@ -98,3 +97,8 @@ class Robust(Scheme):
         number = tf.reduce_sum(tf.reshape(tf.cast(there, tf.float32), [-1, size]), 1)
         sums = tf.reduce_sum(tf.reshape(shuffled, [-1, size, rows.shape[1]]), 1)
         return sums / tf.maximum(number, 1.0)[:, None], number > 0
+
+
+def whole(rows: Tensor, present: Tensor) -> Tensor:
+    """Return flags [R] of the rows that count and have no element that is not finite."""
+    return present & tf.math.is_finite(tf.reduce_sum(rows, 1))

@@ -46,7 +46,7 @@ import numpy as np
 from ..arguments import at_least, fraction, one_of
 from ..errors import UserError
 from ..lazy import tf
-from ..messages.codec import FLOAT_BYTES, INDEX_BYTES, Codec, Coordinates, ScaledSigns, packed, unpacked
+from ..messages.codec import FLOAT_BYTES, INDEX_BYTES, Codec, Coordinates, ScaledSigns, largest_number, packed, unpacked
 from ..messages.cut import cut_into
 from ..spec import parse
 from ..sync.store import Tensor
@@ -56,7 +56,7 @@ from .scheme import Scheme
 from .seeded import OF_CODEC
 from .views import Worker
 
-LARGEST = 127  # largest int8 whose negative is an int8, too
+LARGEST = largest_number(8)  # of an int8 whose negative is an int8, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +198,7 @@ class QSGD(InBlocks):
     @property
     def most(self) -> int:
         """The largest number, s."""
-        return (1 << self.bits - 1) - 1
+        return largest_number(self.bits)
 
     @property
     def factor(self) -> float:

@@ -143,3 +143,13 @@ def drawn_clients(
 def client_batches(shard: int, batch_size: int, client: int, seed: int, done: int) -> Iterator[np.ndarray]:
     """Yield the batches of a client, see `batches`, as positions in the shards of all clients."""
     return (client * shard + rows for rows in batches(shard, batch_size, client, seed, done))
+
+
+def largest_labels(labels: Any) -> list[float | None]:
+    """Return the largest label of each of the nested arrays [examples, ...], whatever their type; None if one-hot."""
+    return [None if _is_one_hot(leaf) else float(leaf.max()) for leaf in leaves(labels)]
+
+
+def _is_one_hot(array: np.ndarray) -> bool:
+    wide = array.ndim > 1 and array.shape[-1] > 1
+    return wide and bool(array.min() >= 0 and array.max() <= 1 and (array.sum(-1) == 1).all())

@@ -271,10 +271,10 @@ class WholeNumbers(Lossless):
         finite = tf.math.is_finite(vector)
         numbers = tf.where(finite, vector, 0.0)
         most = tf.reduce_max(tf.abs(numbers))
-        place = tf.add_n([tf.cast(most > _largest(bits), tf.int32) for bits in WIDTHS])
+        place = tf.add_n([tf.cast(most > largest_number(bits), tf.int32) for bits in WIDTHS])
 
         def narrow(bits: int) -> Any:
-            return lambda: packed(tf.where(finite, numbers + _largest(bits), float((1 << bits) - 1)), bits)
+            return lambda: packed(tf.where(finite, numbers + largest_number(bits), float((1 << bits) - 1)), bits)
 
         def whole() -> Tensor:
             return tf.reshape(tf.bitcast(tf.where(finite, vector, float("nan")), tf.uint8), [-1])
@@ -288,7 +288,7 @@ class WholeNumbers(Lossless):
         def narrow(bits: int) -> Any:
             def decoded() -> Tensor:
                 found = tf.cast(unpacked(octets, bits, size), tf.float32)
-                return tf.where(found == (1 << bits) - 1, float("nan"), found - _largest(bits))
+                return tf.where(found == (1 << bits) - 1, float("nan"), found - largest_number(bits))
 
             return decoded
 
@@ -299,14 +299,14 @@ class WholeNumbers(Lossless):
 
     def bytes(self, sizes: Sequence[int]) -> float:
         """Return the bytes of the width that the largest expected number needs, and one for it, on each slice."""
-        bits = next((bits for bits in WIDTHS if self.most <= _largest(bits)), 8 * FLOAT_BYTES)
+        bits = next((bits for bits in WIDTHS if self.most <= largest_number(bits)), 8 * FLOAT_BYTES)
         return sum(-(-size * bits // 8) + 1 for size in sizes)
 
 
 WIDTHS = 2, 4, 8  # bits of an element of `WholeNumbers`
 
 
-def _largest(bits: int) -> int:
+def largest_number(bits: int) -> int:
     """Return the largest number of so many bits whose negative is one, too; one code is left for NaN."""
     return (1 << bits - 1) - 1
 

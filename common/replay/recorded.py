@@ -335,7 +335,7 @@ def on_batches(
     from .under_attack import of_hostile  # not at the top: equations beside the base
 
     honest = {**config, "hostile": None}
-    return of_hostile(config, gradient, lambda: on_batches(honest, labels, of_labels(max(labels) - labels), of_labels))
+    return of_hostile(config, gradient, lambda: on_batches(honest, labels, of_labels(labels.max() - labels), of_labels))
 
 
 def recorded_losses(run_dir: Path) -> dict[int, float]:

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import UserError
 from ..hostile import Attack, attack_of
 from .reference.gradients import Gradient
-from .reference.robust_rules import forged
+from .reference.robust_rules import forged, forgery
 
 ROBUST = "trimmed_mean", "krum", "centered_clipping", "rfa"  # their rules get the rows of an attack
 
@@ -35,12 +35,12 @@ def of_hostile(config: Mapping[str, Any], gradient: Gradient, false: Callable[[]
     if name != "sync_sgd":
         raise UserError(f"the equations of {name} know no worker that knows what the others send")
 
-    def of_all(x: np.ndarray, k: int, t: int) -> np.ndarray:
+    def knowing(x: np.ndarray, k: int, t: int) -> np.ndarray:
         if k < honest:
             return gradient(x, k, t)
-        return forging(attack, workers)(np.array([gradient(x, min(j, honest - 1), t) for j in range(workers)]))[k]
+        return forgery(np.array([gradient(x, j, t) for j in range(honest)]), attack.kind, attack.of(workers))
 
-    return of_all
+    return knowing
 
 
 def forging(attack: Attack, workers: int) -> Callable[[np.ndarray], np.ndarray]:

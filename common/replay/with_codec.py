@@ -49,7 +49,7 @@ def compressed(name: str, equations: Transcription, codec: str) -> Transcription
             raise UserError(f"a worker of {name} was started again, and has lost what its codec would send later")
         if run.result["recovery"]["evicted"]:
             raise UserError(f"{name} continued without a worker, and its codec began anew: replay a run without losses")
-        send = compressing(compressor(run, codec, **options), run.workers, memory)
+        send = compressing(compressor(run, codec), run.workers, memory)
         sending = {"send": send} if equations.sends else {"gradient": pushed(run.gradient, send, reply)}
         return equations.execute(replace(run, **sending), hyperparameters)
 

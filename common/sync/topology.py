@@ -44,6 +44,8 @@ FILE = "file:"
 
 GRAPH = "topology.txt"  # in a run directory: the matrix that the run read from a file
 
+CHANGING = ("one-peer", "random-matching")  # graphs that are another one in the next round
+
 DRAWN = 1024  # rounds after which the matchings that a run draws repeat
 
 EXACT = 1e-9  # by which the sums of a file's rows and columns may differ from one

@@ -185,7 +185,7 @@ class TaskGraph:
             source, structure = _source(job, k, devices[0])
             if callable(job.train):
                 of_stream = operations_of([StreamRequests], source, devices[0], self.sees_waiting)
-            loss = job.options.l2, job.options.clip_norm, job.attack, job.classes
+            loss = job.options.l2, job.options.clip_norm, job.attack, job.labels
             replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
             parts = job.scheme, replica, self.ps, slot
             worker = InPlaceWorker(*parts) if self.in_place else DenseWorker(*parts, name, job.options.seed)

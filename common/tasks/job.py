@@ -21,7 +21,7 @@ from ..contract.decay import weight_decay_of
 from ..contract.rounding import only_takes_gradients
 from ..contract.scheme import Scheme
 from ..data import inputs, skew
-from ..data.dataset import leaves, number_of_clients
+from ..data.dataset import largest_labels, number_of_clients
 from ..data.examples import arrays_of
 from ..data.models import ModelRecipe
 from ..errors import UserError
@@ -144,11 +144,9 @@ class Job:
         return attack_of(self.options.hostile)
 
     @property
-    def classes(self) -> int:
-        """The number of labels, if hostile workers count them from the other end and they are whole numbers; else 0."""
-        if self.attack.kind != "label-flip":
-            return 0
-        return max((1 + int(leaf.max()) for leaf in leaves(self.train[1]) if leaf.dtype.kind in "iu"), default=0)
+    def labels(self) -> list[float | None]:
+        """The largest labels, if hostile workers count them from the other end."""
+        return largest_labels(self.train[1]) if self.attack.kind == "label-flip" else []
 
     @property
     def codec(self) -> Codec:
@@ -338,8 +336,9 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
             f"wait_seconds={cluster.wait_seconds:g}"
         )
     check_attack(scheme, attack := attack_of(options.hostile), cluster.workers)
-    if attack.kind == "label-flip" and callable(train):
-        raise UserError("label-flip changes the labels of arrays. Received: a data function")
+    if attack.kind == "label-flip" and (callable(train) or (train is not None and len(train) < 2)):
+        received = "a data function" if callable(train) else "data without labels"
+        raise UserError(f"label-flip changes the labels of arrays. Received: {received}")
     if options.participation is not None:
         _check_participation(scheme, train, cluster.workers, options)
     if options.schedule and not cluster.placement.in_process:

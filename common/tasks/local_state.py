@@ -35,7 +35,7 @@ class Keeping:
 
     Attributes:
         layout: layout of the local state of a worker.
-        cleared: names of the local state that becomes zero when a worker is lost, see `Scheme.cleared`.
+        scheme: the algorithm.
         bytes: size of the local states of all workers.
         keeps: the local states are kept: they are neither empty nor too large.
         without_checkpoints: no checkpoint can be written.
@@ -58,7 +58,7 @@ class Keeping:
         # The state of a script's optimizer goes with it; its size is not known yet.
         self.bytes = workers * (own.bytes + (job.script is not None and job.recipe.keeps_state))
         self.workers, self.sync, self.gossips = workers, sync, sync.gossips
-        self.cleared = *job.scheme.cleared, *(name for name in self.layout.parts if name.startswith("codec."))
+        self.scheme = job.scheme
         # In pairs, others change the parameters of a worker also while it stands still; so do messages between servers.
         self.without_checkpoints = sync.in_pairs or sync.in_regions
         self.keeps = 0 < self.bytes <= MOST_BYTES and not self.without_checkpoints
@@ -66,6 +66,11 @@ class Keeping:
         self.waits_for_all = not job.ps
         if workers > 1 and not job.options.schedule:
             self.meets = "version" if sync.meets(workers) else "rounds" if sync.lead is not None else ""
+
+    @property
+    def cleared(self) -> list[str]:
+        """Names of the local state that becomes zero when a worker is lost, see `Scheme.cleared`."""
+        return [*self.scheme.cleared, *(name for name in self.layout.parts if name.startswith("codec."))]
 
     @cached_property
     def lag(self) -> int:

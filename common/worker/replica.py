@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from ..contract.weighed import LEAST_COUNT
 from ..hostile import NO_ATTACK, Attack
+from .false_labels import with_false_labels
 from .flat_model import FlatModel
 
 SEED_STRIDE = 0x9E3779B1  # odd: all workers have different seeds; of no simple ratio to 2^32: far apart
@@ -86,7 +87,7 @@ class Replica:
         l2: coefficient of a penalty l2/2 ‖x‖² in the loss.
         clip_norm: norm of the whole vector to which gradients are clipped.
         hostile: what the last workers do.
-        classes: number of labels, which one of them counts from the other end.
+        labels: the largest labels, which it counts from the other end, see `largest_labels`.
 
     Attributes:
         count: the number that divides the loss of the last batch, a scalar, see `Divisors`.
@@ -106,12 +107,12 @@ class Replica:
         l2: float = 0.0,
         clip_norm: float | None = None,
         hostile: Attack = NO_ATTACK,
-        classes: int = 0,
+        labels: Sequence[float | None] = (),
     ):
         self.model, self.devices, self.l2, self.clip_norm = model, devices, l2, clip_norm
         self.source, self.structure, self._gradient_function = source, structure, gradient
         self.index, self.num_workers = index, _ = worker
-        self.hostile, self.classes = hostile, classes
+        self.hostile, self.labels = hostile, labels
         with tf.device(devices[0]):
             self.state = tf.Variable(tf.zeros([model.state_size]), name=f"{name}_state")
             self.seeds = [  # different on each worker
@@ -186,24 +187,13 @@ class Replica:
         leaves = self.source.batch(rows)
         parts = [tf.split(leaf, count) if count > 1 else [leaf] for leaf in leaves]
         batches = [tf.nest.pack_sequence_as(self.structure, part) for part in zip(*parts, strict=True)]
-        return [*map(self._with_false_labels, batches)] if self.hostile.kind == "label-flip" else batches
+        if self.hostile.kind == "label-flip":
+            batches = [with_false_labels(batch, self.labels, self._is_hostile) for batch in batches]
+        return batches
 
     @property
     def _is_hostile(self) -> Any:
         return self.index >= self.num_workers - self.hostile.workers
-
-    def _with_false_labels(self, batch: Any) -> Any:
-        """Return a batch (x, y, ...) whose labels a hostile worker counts from the other end."""
-
-        def flipped(y: Any) -> Any:
-            if y.dtype.is_integer:
-                other = self.classes - 1 - y
-            else:
-                other = tf.reverse(y, [-1]) if (y.shape[-1] or 1) > 1 and y.shape.rank > 1 else 1 - y
-            return tf.where(self._is_hostile, other, y)
-
-        x, y, *rest = batch
-        return (x, tf.nest.map_structure(flipped, y), *rest)
 
 
 def own_seed(state: Any, number: Any) -> Any:

@@ -266,7 +266,7 @@ class Executor:
             state = tf.compat.v1.placeholder(tf.float32, [model.state_size], name="initial_state")
             gradient = tf.function(model.gradient, reduce_retracing=True, autograph=False)
             own, sizes = [""] * job.devices_per_worker, job.slices(model.size)
-            loss = options.l2, options.clip_norm, job.attack, job.classes
+            loss = options.l2, options.clip_norm, job.attack, job.labels
             replica = Replica(model, gradient, "replica", (0, workers), own, Given(), job.train, *loss)
             self.data = Shard(leaves(job.train), "simulation")
             self.workers = BatchedWorkers(scheme, replica, workers, (center, state), job.options.seed, sizes)

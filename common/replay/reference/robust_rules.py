@@ -46,11 +46,15 @@ class Rows:
 
 
 def forged(rows: np.ndarray, hostile: int, kind: str, strength: float) -> np.ndarray:
-    """Return rows [W, P] with μ − z σ, or −ε μ for the kind `ipm`, in the last ones; μ and σ are of the others."""
+    """Return rows [W, P] whose last ones are the `forgery` of the others."""
     honest = rows[: len(rows) - hostile]
+    return np.concatenate([honest, np.tile(forgery(honest, kind, strength), (hostile, 1))])
+
+
+def forgery(honest: np.ndarray, kind: str, strength: float) -> np.ndarray:
+    """Return μ − z σ of honest rows, or −ε μ for the kind `ipm`, [P]."""
     mean = honest.mean(axis=0)
-    attack = -strength * mean if kind == "ipm" else mean - strength * honest.std(axis=0, ddof=1)
-    return np.concatenate([honest, np.tile(attack, (hostile, 1))])
+    return -strength * mean if kind == "ipm" else mean - strength * honest.std(axis=0, ddof=1)
 
 
 def _stepped(
