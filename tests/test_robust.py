@@ -236,9 +236,11 @@ def test_false_labels_are_counted_from_the_other_end_whatever_their_type(labels,
 def test_data_without_labels_have_no_false_ones(tmp_path):
     import keras
 
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile(loss="mse")
     with pytest.raises(UserError, match=r"label-flip changes the labels of arrays\. Received: data without labels"):
         train(
-            keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)]),
+            model,
             (np.zeros((8, 2)),),
             TrimmedMean(),
             cluster=Cluster.local(workers=3, backend="threads"),
