@@ -19,6 +19,7 @@ from distsgd.common.errors import TaskLost
 from distsgd.common.record import checkpoint
 from distsgd.common.record.callbacks import Callback
 from distsgd.common.record_format import ALONE_STEPS, read_rows
+from distsgd.common.replay.order import departure_of
 from distsgd.common.settings import using
 from distsgd.common.tasks import local_state, standstill, state_manager
 from distsgd.common.tasks import worker_loop as loop
@@ -157,6 +158,8 @@ def test_an_interrupted_run_that_is_resumed_is_the_uninterrupted_one(name, halfw
         for worker in {row.get("worker") for row in rows if row["kind"] == kind}:
             counts = [row[count] for row in rows if (row["kind"], row.get("worker")) == (kind, worker)]
             assert counts == sorted(counts)
+    if scheme.sync.uses_ps and scheme.sync.exchanges:
+        assert departure_of(scheme, asked["workers"], again.trace, again.result, sparse=False) == ""
     last, first = (checkpoint.newest(tmp_path / folder) for folder in ("again", "whole"))
     assert last.arrays.keys() == first.arrays.keys()
     for part in first.arrays:
@@ -210,6 +213,7 @@ def test_workers_of_an_asynchronous_run_resume_from_the_centers_they_had(halfway
     again = record(scheme, tmp_path / "again", **keep)
     assert again.result["recovery"]["warnings"] == []
     assert again.error() < 1e-5
+    assert departure_of(scheme, 2, again.trace, again.result, sparse=False) == ""
     for k in range(2):
         mine = again.trace["worker"] == k
         versions, staleness = again.trace["version"][mine], again.trace["staleness"][mine]

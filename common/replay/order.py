@@ -27,8 +27,7 @@ def departure_of(
     """Return the first event of a record that the rule does not allow, and why; "" if there is none.
 
     None if that is unknown: without a parameter server or its lock, with a rule that `Sequencer` does not know, in a
-    run that was resumed, or whose state was restored, and after a message that was dropped in time: it may not be
-    finite.
+    run whose state was restored on the way, and after a message that was dropped in time: it may not be finite.
 
     Args:
         scheme: the algorithm.
@@ -38,7 +37,9 @@ def departure_of(
         sparse: True if the model may be sparse.
     """
     faults = result["recovery"]
-    lost = any(faults.get(name) for name in ("restored", "resumed_from", "refused"))
+    resumed = faults.get("resumed_from")  # a run that did not end is restored to where it is resumed from
+    restored = [resumed is None or own.get("version") != resumed for own in faults.get("restored", ())]
+    lost = any(restored) or faults.get("refused")
     if not scheme.sync.uses_ps or not scheme.sync.exchanges or isinstance(scheme.sync, Unlocked) or lost:
         return None
     try:
