@@ -19,7 +19,7 @@ Limits: with δ = 0 it is `aeasgd`. An exchange leaves Σ x_k + θ unchanged. In
 
 from dataclasses import dataclass
 
-from ..common.contract import Fraction, NotNegative, Period, Rate, Rounds, Scheme, unstable_above
+from ..common.contract import FixedPeriod, Fraction, NotNegative, Rate, Rounds, Scheme, unstable_above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class AEAMSGD(Scheme):
     elementwise = True
     sends = "params"
 
-    communication_period: Period = 10
+    communication_period: FixedPeriod = 10
     """Local steps H between two exchanges."""
     learning_rate: Rate = 0.04
     """The worker's step size η."""

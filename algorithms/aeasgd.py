@@ -19,7 +19,7 @@ drives worker and center apart, in any order.
 
 from dataclasses import dataclass
 
-from ..common.contract import NotNegative, Period, Rate, Rounds, Scheme, sgd, unstable_above
+from ..common.contract import FixedPeriod, NotNegative, Rate, Rounds, Scheme, sgd, unstable_above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class AEASGD(Scheme):
     elementwise = True
     sends = "params"
 
-    communication_period: Period = 10
+    communication_period: FixedPeriod = 10
     """Local steps H between two exchanges."""
     learning_rate: Rate = 0.2
     """The worker's step size η."""

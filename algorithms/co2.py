@@ -31,7 +31,7 @@ Defaults: ε = φ = 1 as in that implementation, μ = 0.2 as in its example. Λ 
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, InnerOptimizer, Period, Positive, Rate, Scheme, tf
+from ..common.contract import Barrier, FixedPeriod, Fraction, InnerOptimizer, Positive, Rate, Scheme, tf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class CO2(Scheme):
     paper = "Sun et al. 2024"
     sync = Barrier()
 
-    communication_period: Period = 20
+    communication_period: FixedPeriod = 20
     """Local steps H between two outer steps; a message and its reply may take as long."""
     learning_rate: Rate = 0.002
     """Inner step size."""

@@ -24,7 +24,7 @@ while `local_sgd` is stable up to η h = 2. A worker that is started again witho
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, InnerOptimizer, Period, Rate, Scheme
+from ..common.contract import Barrier, FixedPeriod, InnerOptimizer, Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class CoCoDSGD(Scheme):
     elementwise = True
     sends = "params"
 
-    communication_period: Period = 10
+    communication_period: FixedPeriod = 10
     """Local steps H of a round; a message and its reply may take as long."""
     learning_rate: Rate = 0.2
     """Step size η."""

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..common.contract import EachWorker, Quorum, Rounds, Scheme, tf
-from ..common.contract.hyperparameters import Delay, Fraction, Natural, NotNegative, Period, Rate
+from ..common.contract.hyperparameters import Delay, FixedPeriod, Fraction, Natural, NotNegative, Rate
 from ..common.contract.inner import InnerOptimizer
 
 
@@ -49,7 +49,7 @@ class DecoupledDiLoCo(Scheme):
     scalars = ("steps",)
     whole_center = True
 
-    communication_period: Period = 20
+    communication_period: FixedPeriod = 20
     """Local steps of a worker with all of its work between two exchanges."""
     learning_rate: Rate = 0.002
     """Inner step size."""

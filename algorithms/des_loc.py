@@ -28,7 +28,7 @@ import math
 from dataclasses import dataclass
 
 from ..common.contract import Barrier, Kind, Rounds, Scheme, UserError, adamw, tf
-from ..common.contract.hyperparameters import Decay, Natural, Period, Rate, WeightDecay
+from ..common.contract.hyperparameters import Decay, FixedPeriod, Natural, Rate, WeightDecay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class DESLOC(Scheme):
     kinds = dict.fromkeys(("parameters", "first_moment", "second_moment"), Kind())
     scalars = ("parameters",)
 
-    communication_period: Period = 10
+    communication_period: FixedPeriod = 10
     """Local steps K between two averages of the parameters; at least 3."""
     first_moment_every: Natural = 3
     """Periods a between two averages of the first moment."""

@@ -23,7 +23,20 @@ warm start longer than the run worker 0 trains to its end alone, and then the ot
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import Async, Count, Kind, Natural, Period, Positive, Rate, Rounds, Scheme, adagrad, sgd, take
+from ..common.contract import (
+    Async,
+    Count,
+    FixedPeriod,
+    Kind,
+    Natural,
+    Positive,
+    Rate,
+    Rounds,
+    Scheme,
+    adagrad,
+    sgd,
+    take,
+)
 from ..common.contract.rounds import USUAL
 
 
@@ -34,7 +47,7 @@ class Downpour(Scheme):
     paper = "Dean et al. 2012"
     elementwise = True
 
-    communication_period: Period = 5
+    communication_period: FixedPeriod = 5
     """Local steps between two exchanges."""
     push_period: Natural | None = None
     """Local steps between two pushes; the communication period by default."""

@@ -28,7 +28,7 @@ the momentum of 0.9 makes the center swing.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, InnerOptimizer, Period, Rate, Scheme
+from ..common.contract import Barrier, FixedPeriod, Fraction, InnerOptimizer, Rate, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class EagerDiLoCo(Scheme):
     paper = "Kale et al. 2025"
     sync = Barrier()
 
-    communication_period: Period = 20
+    communication_period: FixedPeriod = 20
     """Local steps H between two outer steps; a message and its reply may take as long."""
     learning_rate: Rate = 0.002
     """Inner step size."""

@@ -18,7 +18,7 @@ the center the mean of the workers. With period one on ½x² it is stable for α
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, NotNegative, Period, Rate, Rounds, Scheme, sgd, unstable_above
+from ..common.contract import Barrier, FixedPeriod, NotNegative, Rate, Rounds, Scheme, sgd, unstable_above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class EASGD(Scheme):
     elementwise = True
     sends = "params"
 
-    communication_period: Period = 10
+    communication_period: FixedPeriod = 10
     """Local steps H between two exchanges."""
     learning_rate: Rate = 0.2
     """The worker's step size η."""

@@ -20,7 +20,7 @@ near the minimum for small η H, as that of `local_sgd` is with equal H.
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Fraction, Period, Rate, Rounds, Scheme, sgd
+from ..common.contract import Barrier, FixedPeriod, Fraction, Rate, Rounds, Scheme, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class FedNova(Scheme):
     sends = "gradient_sum"
     scalars = ("steps",)
 
-    communication_period: Period = 10
+    communication_period: FixedPeriod = 10
     """Local steps of a worker with all of its work between two rounds."""
     learning_rate: Rate = 0.2
     """Step size η."""

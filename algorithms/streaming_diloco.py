@@ -31,7 +31,7 @@ outer rate ε is 0.4, for DiLoCo, too, tuned at a small scale; here it is the 0.
 from dataclasses import dataclass
 
 from ..common.contract import Barrier, InnerOptimizer, Scheme, Span, UserError, tf
-from ..common.contract.hyperparameters import Delay, Fraction, Fragments, Period, Rate
+from ..common.contract.hyperparameters import Delay, FixedPeriod, Fraction, Fragments, Rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class StreamingDiLoCo(Scheme):
     sync = Barrier()
     sends = "params"
 
-    communication_period: Period = 20
+    communication_period: FixedPeriod = 20
     """Local steps H between two outer steps of a fragment; a multiple of the fragments."""
     fragments: Fragments = 1
     """Number F of parts of the model, each of which is exchanged once in a period."""

@@ -30,7 +30,7 @@ Defaults: the paper's κ = 16 and H = 16; its T is where the rate begins to fall
 import itertools
 from dataclasses import dataclass
 
-from ..common.contract import Natural, Period, Rounds, sgd, take, tf
+from ..common.contract import FixedPeriod, Natural, Rounds, sgd, take, tf
 from .one_bit_adam import OneBitAdam
 
 
@@ -42,7 +42,7 @@ class ZeroOneAdam(OneBitAdam):
     scalars = ("rate", "floats")
     sends = "gradient_sum"
 
-    communication_period: Period = 4
+    communication_period: FixedPeriod = 4
     """Most local steps H of a round."""
     warmup_steps: Natural = 60
     """Steps T before the variance is frozen, a round each."""

@@ -148,13 +148,12 @@ def _post_local() -> list[Row]:
     places: dict[str, Any] = {}
     for batch in (8, 64, 256):
         steps = EPOCHS * (IMAGES // HERE // batch)
-        half = {"synchronous_steps": steps // 2}
         places[str(HERE * batch)] = {
             "workers": HERE,
             "steps": steps,
             "task": "digits",
             "batch": batch,
-            "settings": half,
+            "period_rule": f"post-local:{steps // 2}",
         }
     return study("post-local", arms, places, final_error)
 

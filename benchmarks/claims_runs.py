@@ -19,6 +19,7 @@ import numpy as np
 from ..algorithms import SCHEMES, Scheme
 from ..common.cluster.fingerprint import source_digest
 from ..common.cluster.platform import Platform
+from ..common.contract.schedules import ruled
 from ..common.record_format import EVENTS
 from ..common.replay.adapters import TRANSCRIPTIONS
 from ..common.replay.recorded import Hyperparameters, RecordedRun, Transcription
@@ -72,6 +73,7 @@ class ClaimRun:
         task: its name.
         batch: examples of a batch.
         platform: fields of `Platform`.
+        period_rule: how the period changes over the run, as the flag has it.
     """
 
     scheme: str
@@ -84,6 +86,7 @@ class ClaimRun:
     task: str = "clusters"
     batch: int = 16
     platform: dict[str, Any] = field(default_factory=lambda: {"compute": "lognormal:sigma=0.3"})
+    period_rule: str = "constant"
 
     @property
     def key(self) -> str:
@@ -115,7 +118,7 @@ def execute(run: ClaimRun) -> dict[str, list[float]]:
 
     A run that diverges has the loss infinity at its end, and nothing else.
     """
-    scheme = KINDS[run.scheme](**run.settings)
+    scheme = ruled(KINDS[run.scheme](**run.settings), run.period_rule)
     owners = run.clients or run.workers
     problem = task(run.task, workers=owners, steps=run.steps, batch=run.batch, seed=run.seed)
     schedule, of_worker = _order(run, scheme, len(problem.start)), problem.gradient

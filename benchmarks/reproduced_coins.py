@@ -1,8 +1,9 @@
-"""Experiments of papers on rounds whose lengths are drawn."""
+"""Experiments of papers on rounds whose lengths are drawn, or follow the rate."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,8 @@ from ..algorithms.proxskip import ProxSkip
 from ..algorithms.scaffold import Scaffold
 from ..algorithms.sync_sgd import SyncSGD
 from ..common.contract import Scheme
-from .reproduced_experiment import Experiment, Numbers, path
+from ..common.contract.schedules import ruled, shaped
+from .reproduced_experiment import Experiment, Numbers, on_digits, path
 
 WORKERS, EXAMPLES, FEATURES, ENOUGH, SEEDS = 5, 60, 12, 1e-6, 5
 
@@ -70,7 +72,49 @@ def _skips() -> Numbers:
     }
 
 
+QSR: dict[str, Any] = {"workers": 8, "steps": 2000, "seeds": 9, "rate": 0.4, "factor": 2.4, "least": 4}
+
+
+def _quadratic() -> Numbers:
+    """Return rounds, and losses after the run on training and test data, [seeds], of QSR and of constant periods."""
+    steps, rate, least = QSR["steps"], QSR["rate"], QSR["least"]
+    rule = ruled(LocalSGD(learning_rate=rate, communication_period=least), f"qsr:{QSR['factor'] * rate}")
+    rounds = len(shaped(rule, "cosine", steps).rounds(steps))
+    schemes = {
+        "qsr": rule,
+        "same": LocalSGD(learning_rate=rate, communication_period=round(steps / rounds)),
+        "least": LocalSGD(learning_rate=rate, communication_period=least),
+    }
+    found: dict[str, Any] = {}
+    for name, scheme in schemes.items():
+        falling, losses = shaped(scheme, "cosine", steps), []
+        for seed in range(QSR["seeds"]):
+            task = on_digits(32, QSR["workers"], 16, seed)
+            end = path(falling, task.start, task.gradient, workers=QSR["workers"], steps=steps)[-1]
+            losses.append((task.loss(end), task.test_loss(end)))
+        found |= {f"{name}_rounds": len(falling.rounds(steps)), f"{name}_losses": np.transpose(losses).tolist()}
+    means = {f"{name}_{what}": np.mean(found[f"{name}_losses"][i]) for name in schemes for i, what in enumerate(WHAT)}
+    gain = np.subtract(found["same_losses"][1], found["qsr_losses"][1])
+    return found | means | {"gain": gain.mean(), "error": gain.std(ddof=1) / math.sqrt(QSR["seeds"])}
+
+
+WHAT = "train", "test"
+
 EXPERIMENTS = [
+    Experiment(
+        "qsr",
+        "`local_sgd --period-rule qsr`",
+        "Gu et al. 2024 (arXiv:2310.14423), ViT-B on ImageNet, 79.3 % of images with a constant period of 4 and 81.0 % "
+        f"with QSR; ours is a network of 32 units on digits, {QSR['workers']} workers, {QSR['steps']} steps of batches "
+        f"of 16, η = {QSR['rate']} falling as a cosine, α = {QSR['factor']} η, H at least {QSR['least']}, "
+        f"{QSR['seeds']} seeds",
+        "a lower test loss than a constant period of as many rounds, by more than two standard errors",
+        _quadratic,
+        "test loss {qsr_test:.4f} in {qsr_rounds} rounds, {same_test:.4f} in {same_rounds} of one period "
+        "(difference {gain:.4f} ± {error:.4f}), {least_test:.4f} in {least_rounds}; training loss {qsr_train:.4f}, "
+        "{same_train:.4f}, {least_train:.4f}",
+        lambda found: found["gain"] > 2 * found["error"],
+    ),
     Experiment(
         "skips",
         "`proxskip`, `scaffold`, `local_sgd`, `sync_sgd`",

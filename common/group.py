@@ -41,6 +41,7 @@ from .arguments import at_most
 from .cards import warn_if_crowded
 from .contract.checks import fitted_in_process
 from .contract.decay import check_positions
+from .contract.periods import steps_at
 from .contract.scheme import Scheme
 from .contract.seen import of_slices, of_workers
 from .contract.two_levels import two_levels
@@ -244,8 +245,7 @@ class Operations:
 
     def _update(self, message: Sequence[Message], now: Now, k: Any) -> None:
         """Call the scheme's `server_update` on each slice, with the learning rates of an average worker."""
-        updates = self.scheme.sync.updates_per_round(self.workers) / self.scheme.period
-        rule = self.scheme_at(tf.cast(now.version, tf.float32) / updates).server_update
+        rule = self.scheme_at(steps_at(self.scheme, tf.cast(now.version, tf.float32), self.workers)).server_update
         self._reply([server.call(rule, part, now, k) for server, part in zip(self.servers, message, strict=True)], now)
 
     def _received(self, now: Now) -> list[Message]:

@@ -151,7 +151,11 @@ def read_config(run_dir: Path) -> dict[str, Any]:
     path = run_dir / "config.json"
     if not path.is_file():
         raise UserError(f"not a run directory: it has no config.json. Received: {run_dir}")
-    return checked(path, read_json(path), CONFIG)
+    config = checked(path, read_json(path), CONFIG)
+    if config.get("algorithm") == "local_sgd" and (steps := config["hyperparameters"].pop("synchronous_steps", 0)):
+        own = config["hyperparameters"]  # of an older record
+        own["communication_period"] = f"post-local:{steps},{own['communication_period']}"
+    return config
 
 
 def read_result(run_dir: Path, more: Mapping[str, Kind] = {}) -> dict[str, Any]:

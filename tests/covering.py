@@ -66,7 +66,7 @@ CATALOGUE = {name: scheme() for name, scheme in SCHEMES.items()} | {
     "sync_sgd with a backup worker": SyncSGD(backup_workers=1),
     "async_diloco with a delay": AsyncDiLoCo(communication_period=5, delay=2),
     "streaming_diloco in fragments": StreamingDiLoCo(communication_period=12, fragments=3, delay=2),
-    "local_sgd after synchronous steps": LocalSGD(synchronous_steps=15),
+    "local_sgd with rounds of one step at first": LocalSGD(communication_period="post-local:15,10"),
 }
 
 # A smallest set of schemes that has all that `declares` finds in the catalogue. One that cancels is only simulated.
@@ -89,7 +89,7 @@ COVER_OF_OPTIMIZER = (
 # What concerns no executor: names, checks and advice, and what follows from other declarations.
 IRRELEVANT = {
     *("aliases", "at", "but", "check", "declares_sizes", "default_devices_per_worker", "describes_data", "elementwise"),
-    *("events", "name", "paper", "period", "scheduled", "sends"),
+    *("events", "name", "paper", "period", "period_rule", "scheduled", "sends"),
     *("server_update", "sparse", "takes_means"),
 }
 

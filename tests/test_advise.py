@@ -137,11 +137,11 @@ def test_a_warm_up_is_over_in_a_long_run():
     """Whatever it has: single steps, rounds of floats, updates of worker 0 alone."""
     machines = Platform(uplink="1Gbit")
     for name, warm_up in (
-        ("local_sgd", "synchronous_steps"),
-        ("one_bit_adam", "warmup_steps"),
-        ("downpour", "warm_start"),
+        ("local_sgd", lambda n: {"communication_period": f"post-local:{n},10"}),
+        ("one_bit_adam", lambda n: {"warmup_steps": n}),
+        ("downpour", lambda n: {"warm_start": n}),
     ):
-        short, long = (forecast(SCHEMES[name](**{warm_up: n}), machines, workers=4, parameters=10**6) for n in (1, 500))
+        short, long = (forecast(SCHEMES[name](**warm_up(n)), machines, workers=4, parameters=10**6) for n in (1, 500))
         assert short == long, name
 
 

@@ -162,7 +162,7 @@ def test_the_catalogue_adds_its_equations_alone(folder, tmp_path):
             *(
                 f"common/replay/{name}.py"
                 for name in (
-                    *("adapters", "between", "compressors", "draws", "elastic", "members", "under_attack"),
+                    *("adapters", "between", "compressors", "draws", "elastic", "lengths", "members", "under_attack"),
                     "with_codec",
                 )
             ),

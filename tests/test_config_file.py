@@ -11,7 +11,7 @@ from distsgd.common.cli import main as cli
 from distsgd.common.cli.flag_groups import find_cluster, parse_flags
 from distsgd.common.cli.own import find_problem
 from distsgd.common.cli.train import with_data
-from distsgd.common.contract.schedules import shaped
+from distsgd.common.contract.schedules import ruled, shaped
 from distsgd.common.errors import UserError
 from distsgd.common.files import write_json
 from distsgd.common.tasks.job import describe, make_job
@@ -27,6 +27,7 @@ def config_of(name, arguments):
     scheme, options = parse_flags(SCHEMES[name], arguments)
     options, _ = with_data(options, [scheme])
     dataset, model, recipe, _ = find_problem(options)
+    scheme = ruled(scheme, options.period_rule)
     job = make_job(scheme, recipe, dataset.train, dataset.test, find_cluster(options, scheme.sync.uses_ps), options.run)
     job.scheme = shaped(job.scheme, options.lr_schedule, job.steps)
     return describe(job, options.dataset or "", model)
@@ -38,6 +39,7 @@ def config_of(name, arguments):
         ("downpour", ["--learning-rate", "0.3", "--push-period", "2", "--workers", "3", "--ps", "2", "--seed", "5"]),
         ("serial", ["--batch-size", "16", "--l2", "0.01", "--model", "mlp:hidden=8-4", "--lr-schedule", "cosine"]),
         ("local_sgd", ["--participation", "0.5", "--clip-norm", "1", "--ema-decay", "0.9", "--stop-at-version", "3"]),
+        ("local_sgd", ["--period-rule", "qsr:0.3", "--lr-schedule", "linear", "--steps", "9"]),
         ("diloco", ["--inner-optimizer", "sgd", "--codec", "int8:block=64", "--skew", "dirichlet:alpha=0.1"]),
         ("sync_sgd", ["--backend", "simulation", "--uplink", "1Gbit", "--step-factors", "1,1,10", "--steps", "9"]),
         ("hogwild", ["--backend", "threads", "--record", "off", "--evaluate-every", "7"]),

@@ -237,7 +237,7 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (AsyncSGD(), KAsync(learning_rate=0.1, workers_per_update=1), INTERLEAVED),
         (SyncSGD(), SAGN(communication_period=1, server_learning_rate=0.2), TOGETHER),
         (SyncSGD(), LocalSGD(communication_period=1), TOGETHER),
-        (SyncSGD(), LocalSGD(synchronous_steps=1000), TOGETHER),
+        (SyncSGD(), LocalSGD(communication_period="post-local:1000,10"), TOGETHER),
         (
             SyncSGD(),
             DiLoCo(communication_period=1, inner_optimizer="sgd", learning_rate=0.2, outer_learning_rate=1, momentum=0),
@@ -372,7 +372,7 @@ def test_the_mean_of_noloco_follows_heavy_ball_momentum_on_any_graph(topology):
 
 def test_post_local_sgd_is_synchronous_once_even_if_the_run_is_resumed():
     def lengths(steps, done=0):
-        return [length for length, _ in LocalSGD(communication_period=4, synchronous_steps=6).rounds(steps, done)]
+        return [length for length, _ in LocalSGD(communication_period="post-local:6,4").rounds(steps, done)]
 
     assert lengths(15) == [1, 1, 1, 1, 1, 1, 4, 4, 1]
     assert lengths(5) + lengths(10, 5) == [1, 1, 1, 1, 1, 1, 4, 4, 1]

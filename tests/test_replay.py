@@ -128,7 +128,7 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
         **{"communication_period": 3, "regional_servers": 1, "regional_buffer": 2, "moves_per_merge": 2},
         **{"merge_delay": 1, "merge_share": 0.5, "inner_optimizer": "sgd", "learning_rate": 0.1},
     ),
-    "local_sgd": LocalSGD(synchronous_steps=14),
+    "local_sgd": LocalSGD(communication_period="post-local:14,10"),
     "des_loc": DESLOC(
         **{"communication_period": 5, "first_moment_every": 2, "second_moment_every": 3},
         **{"learning_rate": 0.01, "beta_2": 0.5, "weight_decay": 1.0},  # numbers that show in so short a run

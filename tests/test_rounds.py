@@ -32,7 +32,7 @@ def one_by_one(scheme, steps, done=0):
             event = "exchange" if push == pull or t == steps else "push" if push else "pull"
             ends = push or pull
         else:
-            single = max(0, getattr(scheme, "synchronous_steps", 0) - done)
+            single = max(0, (0 if scheme.period_rule is None else scheme.period_rule.value) - done)
             event, ends = "exchange", t <= single or (t - single) % scheme.period == 0
         if ends or t == steps:
             yield t - begun, event
@@ -42,7 +42,7 @@ def one_by_one(scheme, steps, done=0):
 SCHEMES = [
     AsyncSGD(),
     LocalSGD(communication_period=4),
-    LocalSGD(communication_period=4, synchronous_steps=9),
+    LocalSGD(communication_period="post-local:9,4"),
     Downpour(communication_period=5),
     Downpour(communication_period=5, phase="dean"),
     Downpour(push_period=3, pull_period=4),
@@ -102,7 +102,7 @@ def test_a_resumed_run_knows_the_step_targets_of_earlier_ones(tmp_path, monkeypa
 
 @pytest.mark.parametrize(
     ("scheme", "workers"),
-    [(Downpour(push_period=3, pull_period=4), 2), (LocalSGD(synchronous_steps=5), 2), (Serial(), 1)],
+    [(Downpour(push_period=3, pull_period=4), 2), (LocalSGD(communication_period="post-local:5,10"), 2), (Serial(), 1)],
 )
 def test_the_plan_of_a_resumed_run_is_the_same_from_any_round(scheme, workers, tmp_path):
     made = job(tmp_path, scheme, 150, earlier=(31, 70), workers=workers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from ..arguments import nearest
 from ..cluster.platform import Platform
+from ..contract.schedules import schedule_of
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..record.latest import named
@@ -25,8 +25,6 @@ DERIVED = ("algorithm", "hyperparameters", "platform", "architecture", "keras_se
 
 # A flag that the user gives replaces these values of a file, besides the one of its own name.
 REPLACED = {"epochs": ["steps"], "steps": ["epochs"], "data": ["dataset"], "dataset": ["data"]}
-
-SCHEDULE = re.compile(r"Schedule\(shape='(\w+)', initial=([-+.\de]+), steps=\d+\)")
 
 OWN_DATA = "own data"  # of a run from Python
 
@@ -107,8 +105,11 @@ def settings(content: Mapping[str, Any]) -> dict[str, Any]:
     if not values.get("ps", 1):  # an algorithm without parameter server
         del values["ps"]
     for name, value in list(values.items()):
-        if isinstance(value, str) and (schedule := SCHEDULE.fullmatch(value)):
-            values["lr_schedule"], values[name] = schedule[1], float(schedule[2])
+        if (schedule := schedule_of(value)) is not None:
+            values["lr_schedule"], values[name] = schedule.shape, schedule.initial
+    if isinstance(rule := values.get("communication_period"), str):
+        values["period_rule"], _, period = rule.partition(",")
+        values["communication_period"] = int(period)
     if flags.in_file(str(values.get("dataset"))):
         values["data"] = values.pop("dataset")
     return values

@@ -97,6 +97,9 @@ class Options:
     """Seconds that a task waits for others; then the run ends and names the missing tasks."""
     lr_schedule: Shape = "constant"
     """Decay of the learning rates over the run: keras.optimizers.schedules by name."""
+    period_rule: str = "constant"
+    """Local steps of a round over the run: constant; post-local:N, one in each of the first N steps; or qsr:ALPHA,H,
+    (ALPHA/rate)^2 and at least H, as the learning rate falls (H by default: communication_period)."""
     machines: TaskFlags = TaskFlags()
     platform: Platform = USUAL_MACHINES
     like: Path | None = None
@@ -124,7 +127,7 @@ class AloneOptions(Options):
 GROUPS = {
     "training": (
         "devices_per_worker", "skew", "clip_norm", "l2", "exclude_from_weight_decay", "participation", "hostile",
-        "ema_decay", "lr_schedule", "probe", "stop_at_version", "stop_at_accuracy", "evaluate_every",
+        "ema_decay", "lr_schedule", "period_rule", "probe", "stop_at_version", "stop_at_accuracy", "evaluate_every",
     ),
     "processes": ("transport", "kernels", "jit", "tf32", "isolation", "wait_seconds"),
     "fault tolerance": ("recovery",),

@@ -285,6 +285,8 @@ def _reader(name: str, kind: Any) -> tuple[Callable[[str], Any], str]:
         return one_of(parts), "{" + ",".join(map(str, parts)) + "}"
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         typed = [part for part in parts if typing.get_origin(part) is not Callable]  # a function cannot be typed
+        if int in typed:  # a rule in words has a flag of its own
+            typed = [part for part in typed if part is not str]
         (inner, *others) = [part for part in typed if part is not types.NoneType]
         if not others:
             convert, metavar = _reader(name, inner)

@@ -13,7 +13,7 @@ from rich.console import Console
 from ...algorithms import SCHEMES
 from ..cluster.fingerprint import flat, model_digest
 from ..contract.rounding import codec_of
-from ..contract.schedules import shaped
+from ..contract.schedules import ruled, shaped
 from ..contract.scheme import Scheme
 from ..data.sparse_data import sparsity
 from ..errors import CannotWrite, DistsgdError, Interrupted, UserError
@@ -194,6 +194,7 @@ def prepared(scheme: Scheme, options: Options) -> tuple[Job, dict[str, Any], Any
         dataset, name, recipe, model = find_problem(options, only_tries=in_tasks)
     if options.run.exclude_from_weight_decay is not None or model is not None:
         recipe = recipe.excluding(options.run.exclude_from_weight_decay, model)
+    scheme = ruled(scheme, options.period_rule)
     job = make_job(scheme, recipe, dataset.train, dataset.test, cluster, options.run)
     job.scheme = shaped(job.scheme, options.lr_schedule, job.steps)
     if model is not None:

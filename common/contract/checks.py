@@ -247,6 +247,7 @@ def _check_messages(scheme: Scheme) -> None:
             "numbers beside the vector (scalars), or use sync = Collective(). Received: elementwise="
             f"{scheme.in_coordinates}, sync = {type(sync).__name__}()"
         )
+    _check_period_rule(scheme)
     _check_overlap(scheme)
     _check_cancel(scheme)
     own = {
@@ -297,6 +298,20 @@ def _check_overlap(scheme: Scheme) -> None:
             f"workers. Received: delay={overlap}, buckets={scheme.sync.buckets}, and "
             f"{'' if scheme.takes_means else 'no '}message_sizes"
         )
+
+
+def _check_period_rule(scheme: Scheme) -> None:
+    """Check that rounds can have the lengths of a rule, in words, of the period."""
+    rule, name = scheme.period_rule, scheme.name
+    if rule is None:
+        return
+    if type(scheme).rounds is not Scheme.rounds or type(scheme).period is not Scheme.period or scheme.overlap:
+        raise UserError(
+            f"{name} has rounds of its own, whose lengths no rule can change: leave the rule out. "
+            f"Received: communication_period={rule}"
+        )
+    if rule.kind == "qsr" and "learning_rate" not in rates_of(scheme):
+        raise UserError(f"{name} has no learning_rate that qsr could follow: take post-local. Received: {rule}")
 
 
 def _check_cancel(scheme: Scheme) -> None:

@@ -39,8 +39,10 @@ Count = Annotated[int, functools.partial(at_least, 0)]
 
 # Types of hyperparameters that the engine reads, with the name of the field. A field of this name and another type is
 # the author's own: the engine does not read it.
-Period = Annotated[int, functools.partial(at_least, 1), "communication_period"]
-"""The local steps of a round, from one: see `Scheme.period`."""
+FixedPeriod = Annotated[int, functools.partial(at_least, 1), "communication_period"]
+"""The local steps of a round, from one, of a scheme with `rounds` of its own."""
+Period = Annotated[int | str, lambda **given: _check_period(**given), "communication_period"]
+"""The local steps of a round, from one, or a rule by which they change, as in "qsr:0.0175,4": see `Scheme.period`."""
 Delay = Annotated[int, functools.partial(at_least, 0), "delay"]
 """The local steps that a worker makes between a message and its reply, from zero: see `Scheme.overlap`."""
 Fragments = Annotated[int, functools.partial(at_least, 1), "fragments"]
@@ -139,6 +141,12 @@ def _check(name: str, kind: Any, value: Any) -> None:
             raise UserError(f"{name} must be a tuple of numbers. Received: {value}")
         for element in value:
             _check(name, parts[0], element)
+
+
+def _check_period(**given: Any) -> None:
+    from .periods import check_period  # not at the top: rounds have codecs, which this module does not need
+
+    check_period(**given)
 
 
 def _check_graph(value: Any) -> None:

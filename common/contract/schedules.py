@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import UserError
 from ..lazy import keras
-from .hyperparameters import rates_of
+from .hyperparameters import declared, rates_of
+from .periods import rule_of
 from .scheme import Scheme
 
 Shape = Literal["constant", "linear", "cosine", "exponential"]
@@ -29,6 +32,16 @@ class Schedule:
     initial: float
     steps: int
 
+    def value(self, step: int) -> float:
+        """Return the rate after `step` local steps, a number, without TensorFlow."""
+        done = min(step / self.steps, 1.0)
+        shares = {
+            "linear": 1 - done,
+            "cosine": (1 + math.cos(math.pi * done)) / 2,
+            "exponential": LAST ** (step / self.steps),
+        }
+        return self.initial * shares[self.shape]
+
     def __call__(self, step: Any) -> Any:
         """Return the rate after `step` local steps, a scalar tensor."""
         kinds = keras.optimizers.schedules
@@ -38,6 +51,28 @@ class Schedule:
             "exponential": lambda: kinds.ExponentialDecay(self.initial, self.steps, LAST),
         }[self.shape]()
         return schedule(step)
+
+
+SCHEDULE = re.compile(r"Schedule\(shape='(\w+)', initial=([-+.\de]+), steps=(\d+)\)")
+
+
+def schedule_of(text: Any) -> Schedule | None:
+    """Return the schedule that config.json has as a text; None if it is none of those with a name."""
+    found = SCHEDULE.fullmatch(text) if isinstance(text, str) else None
+    return Schedule(found[1], float(found[2]), int(found[3])) if found else None  # pyright: ignore[reportArgumentType]
+
+
+def ruled(scheme: Scheme, rule: str) -> Scheme:
+    """Return the scheme with this rule for its period, which is `communication_period` at least.
+
+    Raises:
+        UserError: the scheme has no period, or there is no such rule.
+    """
+    if rule == "constant":
+        return scheme
+    if (period := declared(scheme, "communication_period", None)) is None:
+        raise UserError(f"{scheme.name} has no communication_period that a rule could change: leave out --period-rule")
+    return scheme.but(communication_period=str(rule_of(rule, period)))
 
 
 def shaped(scheme: Scheme, shape: Shape, steps: int) -> Scheme:

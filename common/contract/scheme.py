@@ -34,6 +34,7 @@ from ..sync.synchronization import Synchronization
 from .hyperparameters import check_fields, declared, rates_of
 from .inner import InnerSGD, inner
 from .kept import ClearedOnLoss, OfShard, local_values, marked
+from .periods import PeriodRule, rule_of
 from .regions import Regions
 from .rounds import USUAL, Kind, Rounds
 from .views import Server, Tensor, Worker
@@ -135,8 +136,12 @@ class Scheme(CheckedCall):
 
     @property
     def period(self) -> int:
-        """Local steps of a round; of the longest round if they differ, and about their mean if they are drawn."""
-        return declared(self, "communication_period", 1)
+        """Local steps of a round; of the longest round if they differ, and about their mean if they are drawn.
+
+        With a rule in `communication_period: Period`, such as "qsr:0.0175,4", its least period.
+        """
+        rule = self.period_rule
+        return declared(self, "communication_period", 1) if rule is None else rule.longest
 
     @property
     def overlap(self) -> int:
@@ -162,6 +167,8 @@ class Scheme(CheckedCall):
             worker: its index, from 0.
             seed: that of the run, for rounds that are drawn, see `Rounds.drawn`.
         """
+        if self.period_rule is not None:
+            return self.period_rule.rounds(rates_of(self).get("learning_rate"), steps, done)
         return Rounds.even(steps, self.period)
 
     # What fits, and what a run should know.
@@ -225,6 +232,13 @@ class Scheme(CheckedCall):
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @property
+    @final
+    def period_rule(self) -> PeriodRule | None:
+        """The rule by which the period changes over a run; None if it remains."""
+        value = declared(self, "communication_period", 1)
+        return rule_of(value) if isinstance(value, str) else None
 
     @final
     def kind_of(self, name: str) -> Kind:

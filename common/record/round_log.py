@@ -102,8 +102,8 @@ class Shares:
         for what, name in NAMES.items():
             if (part := getattr(self, what) or 0.0) >= MUCH:
                 advice = next(text for knob, text in ADVICE[what].items() if knob is None or knob in hyperparameters)
-                if what == "communication" and hyperparameters.get("communication_period"):
-                    advice = self._longer(hyperparameters["communication_period"])
+                if what == "communication" and isinstance(period := hyperparameters.get("communication_period"), int):
+                    advice = self._longer(period)
                 return f"{part:.0%} of the workers' time is {name}: {advice}"
         return None
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from typing import Any
 
 import numpy as np
 
-from ..arguments import at_least
 from ..errors import UserError
 from ..record_format import EVENTS
 from ..spec import parse
-from . import compressors, draws, elastic
+from . import compressors, draws, elastic, lengths
 from .between import between_servers, of_workers
 from .members import GOSSIP, MOMENTUM, members_of
 from .recorded import Centers, Hyperparameters, RecordedRun, Transcription, must
@@ -81,7 +81,7 @@ def _in_rounds(
         must((messages == members.rounds(run.workers, updates)).all(), "how many messages each worker sent")
         arguments = _arguments(rule, run, given)
         if "steps" in arguments:  # later steps are not in the center
-            arguments["steps"] = min(run.steps, updates * _period(run))
+            arguments["steps"] = [0, *lengths.ends(run, run.steps)[:updates]][-1]
         centers = rule(run.start, run.gradient, run.workers, **arguments)
         must(updates <= len(centers), "how many updates there were")
         return centers[:updates]
@@ -99,7 +99,7 @@ def _in_sets(
         _check_evicted(run)
         _check_messages(run, memory(scheme))
         arguments = _arguments(rule, run, {"ends": lambda run, s: (), **given})
-        rounds = [-(-end // _period(run)) for end in [*run.earlier_step_targets, run.steps]]
+        rounds = [len(lengths.ends(run, end)) for end in [*run.earlier_step_targets, run.steps]]
         # Workers leave a run that is resumed later at its steps, but none does if it was stopped before.
         for ends in (rounds, rounds[-1:]):
             centers, lawful = rule(run.start, run.gradient, _reads(run), run.workers, **arguments | {"ends": ends})
@@ -162,21 +162,14 @@ def _check_evicted(run: RecordedRun) -> None:
         raise UserError(f"the run continued without a worker, which the transcription of {run.algorithm} cannot")
 
 
-def _period(run: RecordedRun) -> int:
-    """Return the local steps of a round; raise `UserError` if that is no number of steps."""
-    period, fragments = run.hyperparameters.get("communication_period", 1), run.hyperparameters.get("fragments", 1)
-    at_least(1, communication_period=period, fragments=fragments)
-    return max(1, period // fragments)
-
-
 def _check_period(run: RecordedRun) -> None:
     """Raise `UserError` for a resumed run with a short round in its middle, which few equations cover."""
     if run.algorithm in elastic.NAMES and not elastic.exchanged_at_once(run, run.hyperparameters):
         return
-    if any(target % _period(run) for target in run.earlier_step_targets):
+    if not {*run.earlier_step_targets} <= {*lengths.ends(run, run.steps)}:
         raise UserError(
             f"the run was resumed from one of {json.dumps(list(run.earlier_step_targets))} steps, whose last round was "
-            f"shorter than the period of {_period(run)}: the transcription of {run.algorithm} has no such round"
+            f"shorter than a period: the transcription of {run.algorithm} has no such round"
         )
 
 
@@ -306,7 +299,7 @@ def _halos(run: RecordedRun, scheme: Hyperparameters) -> Centers:
 # Keyword arguments that many rules take.
 USUAL: dict[str, Argument] = {
     "eta": "learning_rate",
-    "period": lambda run, s: _period(run),
+    "period": lengths.period_of,
     "steps": lambda run, s: run.steps,
     "inner": _inner,
     "send": lambda run, s: run.send,
@@ -387,7 +380,7 @@ TRANSCRIPTIONS = {
     ),
     "sagn": _in_rounds(synchronous_rules.sagn, gamma="server_learning_rate"),
     "easgd": _in_rounds(synchronous_rules.easgd, lambda s: True),
-    "local_sgd": _in_rounds(synchronous_rules.local_sgd, _inner_memory, synchronous="synchronous_steps"),
+    "local_sgd": replace(_in_rounds(synchronous_rules.local_sgd, _inner_memory, eta=lengths.rate_of), scheduled=True),
     "diloco": _in_rounds(synchronous_rules.diloco, _inner_memory, epsilon="outer_learning_rate", mu="momentum"),
     "streaming_diloco": _in_rounds(
         overlapped_rules.streaming_diloco,

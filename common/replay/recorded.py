@@ -28,7 +28,7 @@ class Transcription:
     Attributes:
         execute: function of a run and its hyperparameters that executes the equations and returns the centers.
         kind: "asynchronous" if each accepted message makes an update, "synchronous" if several do, "alone" without any.
-        jumps: True if messages are discontinuous functions of the gradients.
+        jumps, scheduled: True if messages are discontinuous functions of the gradients, and if rates may be a schedule.
         codec, sends: the codec of the messages that it executes; True if they pass `RecordedRun.send`.
     """
 
@@ -37,6 +37,7 @@ class Transcription:
     jumps: bool = False
     codec: str = "float32"
     sends: bool = False
+    scheduled: bool = False
 
 
 class Hyperparameters(dict[str, Any]):
@@ -61,8 +62,7 @@ class RecordedRun:
     """A finished run: its initial center, its events in order, and its final center.
 
     Attributes:
-        algorithm: its name.
-        hyperparameters: those of the algorithm.
+        algorithm, hyperparameters: its name, and what it was given.
         equations: the transcription of the algorithm.
         workers, steps: number of workers, and local steps of each.
         start, center: initial center, [P], float64; final center, [P].
@@ -135,10 +135,8 @@ class RecordedRun:
         centers = self.equations.execute(self, self.hyperparameters)
         shapes = {np.shape(one) for one in centers} if isinstance(centers, Sequence | np.ndarray) else type(centers)
         if shapes not in (set(), {self.start.shape}):
-            wanted = (
-                f"the equations of {self.algorithm} must return a list of centers, each of shape {self.start.shape}"
-            )
-            raise UserError(f"{wanted}. Received: {shapes}")
+            wanted = f"must return a list of centers, each of shape {self.start.shape}"
+            raise UserError(f"the equations of {self.algorithm} {wanted}. Received: {shapes}")
         least, expected = max([1, *self.losses]), "one after each message, or after each common update"
         must(len(centers) >= least, f"the equations returned {len(centers)} centers, of at least {least}: {expected}")
         if self.equations.kind == "asynchronous":
@@ -205,7 +203,7 @@ def read_run(
         raise UserError(f"the equations of {name} have no codec {config['codec']}: replay a run without")
     given = Hyperparameters(config["hyperparameters"] if hyperparameters is None else hyperparameters)
     for key, value in given.items():
-        if key.endswith("rate") and isinstance(value, str):
+        if key.endswith("rate") and isinstance(value, str) and not equations.scheduled:
             raise UserError(f"the reference knows constant rates alone. Received: {key}={value}")
     if not (run_dir / "result.json").is_file():
         raise UserError(f"the run in {run_dir} has not ended: it has no result.json")
@@ -317,9 +315,7 @@ def on_batches(
     if config["l2"] or config["clip_norm"] is not None:
         on_rows = gradients.regularized(on_rows, config["l2"], config["clip_norm"])
     workers, size, seed = (config[name] for name in ("workers", "batch_size", "seed"))
-    share, of = config.get("participation"), config["hyperparameters"]
-    if share is not None and any(of.get(name) for name in ("synchronous_steps", "work")):
-        raise UserError("the reference knows clients that take turns for rounds of equal length alone")
+    share = config.get("participation")
     clients = workers if share is None else max(workers, round(workers / max(share, 1 / MOST_TASKS)))
     if size > (shard := (n := len(labels)) // clients):
         raise UserError(f"batch_size must be at most that of a shard, {shard} examples. Received: {size}")

@@ -37,7 +37,8 @@ class Center:
         num_workers: number of workers, W.
         ema_decay: decay of the average of the center; no average without it.
         codec: codec of the messages; the scheme's if not given.
-        round_steps: local steps of a round, for learning-rate schedules; the scheme's period if not given.
+        round_steps: local steps of a round, for learning-rate schedules, or the function from a number of rounds to
+            their steps; the scheme's period if not given.
         client: the client that feeds the initial value; by default on the first device, through sockets.
         holder: the device of the worker that has the whole center, if one does; versions are on the first of `devices`.
         shapes: shapes of the model's variables.
@@ -70,7 +71,7 @@ class Center:
         num_workers: int,
         ema_decay: float | None,
         codec: Codec | None = None,
-        round_steps: float | None = None,
+        round_steps: float | Callable[[Any], Any] | None = None,
         client: Client | None = None,
         holder: str | None = None,
         shapes: Sequence[tuple[int, ...]] = (),
@@ -299,8 +300,10 @@ class Center:
         """Return the scheme with its schedules at a version: in local steps of the average worker, as on workers."""
         if not self.scheduled:
             return self.scheme
-        steps = tf.cast(version, tf.float32) * self.round_steps
-        return self.scheme.at(steps / self.scheme.sync.updates_per_round(self.num_workers))
+        number, updates = tf.cast(version, tf.float32), self.scheme.sync.updates_per_round(self.num_workers)
+        if callable(self.round_steps):
+            return self.scheme.at(self.round_steps(number / updates))
+        return self.scheme.at(number * self.round_steps / updates)
 
     def weighted(self, part: Slice, message: Message, staleness: Any, slot: WorkerSlot) -> Message:
         """Return a slice of a message as a barrier adds it to its sum; the scalars are not weighted."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..contract.checks import check_together
+from ..contract.periods import steps_after
 from ..contract.rounds import ENDLESS, Rounds
 from ..contract.scheme import Scheme
 from ..data.dataset import batches, client_batches, drawn_clients, leaves, num_examples, number_of_clients, shard_rows
@@ -87,9 +88,14 @@ class Plan:
         return [first, *(first if own == first else own for own in others)]
 
     @property
-    def round_steps(self) -> float:
-        """Local steps of a round, for learning-rate schedules on the server: the period, or the mean over workers."""
+    def round_steps(self) -> float | Callable[[Any], Any]:
+        """Local steps of a round, for learning-rate schedules on the server: the period, or the mean over workers.
+
+        With a rule of the period, the function from a number of rounds to their steps.
+        """
         rounds = self.all_rounds
+        if self.scheme.period_rule is not None:
+            return steps_after(rounds[0])
         if all(own is rounds[0] for own in rounds):
             return self.scheme.period
         return sum(own.steps() for own in rounds) / max(1, sum(map(self._messages, rounds)))

@@ -22,6 +22,7 @@ from ...common.cluster.distributions import RecordedSteps
 from ...common.cluster.platform import Machines, Platform
 from ...common.contract.checks import rounds_differ
 from ...common.contract.rounding import rounded
+from ...common.contract.schedules import schedule_of
 from ...common.contract.scheme import Scheme
 from ...common.errors import UserError
 from ...common.files import replacing
@@ -237,16 +238,13 @@ def fit(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> FittedMachines:
 
 
 def scheme_of(config: Mapping[str, Any], schemes: Mapping[str, type[Scheme]]) -> Scheme:
-    """Build the algorithm of a run; schedules of rates, which cannot be read back and take no time, are left out."""
+    """Build the algorithm of a run; schedules of rates that have no name, and take no time, are left out."""
     name, kind = config["algorithm"], schemes.get(config["algorithm"])
     if kind is None:
         raise UserError(f"the run is of {name}, which is not known here: --import its file. {nearest(name, schemes)}")
-    usual = kind()
-    given = {
-        key: value
-        for key, value in with_tuples(without_script(config["hyperparameters"])).items()
-        if not (isinstance(value, str) and not isinstance(getattr(usual, key, None), str))
-    }
+    given = with_tuples(without_script(config["hyperparameters"]))
+    rates = {key: schedule_of(value) for key, value in given.items() if key.endswith("rate") and isinstance(value, str)}
+    given = {key: rates.get(key, value) for key, value in given.items() if rates.get(key, value) is not None}
     return rounded(kind(**given), config["codec"])
 
 

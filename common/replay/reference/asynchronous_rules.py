@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .gradients import Gradient
-from .inner_steps import InnerStep, State, inner_window, sgd_step
+from .inner_steps import InnerStep, Period, State, inner_window, length_at, sgd_step
 from .sending import Send, as_it_is
 
 
@@ -138,7 +138,7 @@ def agn(
     workers: int,
     *,
     eta: float,
-    period: int,
+    period: Period,
     steps: int,
     gamma: float | None = None,
     distance_scale: float = np.inf,
@@ -156,7 +156,7 @@ def agn(
         if k < 0:
             x[~k], pulled_center[~k] = theta.copy(), theta.copy()
             continue
-        length = min(period, steps - t[k])
+        length = length_at(period, t[k], steps)
         _, a = window(x[k], gradient, k, t[k], length, eta)
         t[k] += length
         if distance_scale < np.inf:
@@ -176,7 +176,7 @@ def dynsgd(
     workers: int,
     *,
     eta: float,
-    period: int,
+    period: Period,
     steps: int,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
@@ -191,7 +191,7 @@ def dynsgd(
         if k < 0:
             x[~k], pulled[~k] = theta.copy(), c
             continue
-        length = min(period, steps - t[k])
+        length = length_at(period, t[k], steps)
         _, a = window(x[k], gradient, k, t[k], length, eta)
         t[k] += length
         theta = theta - eta * send(a, k) / (c - pulled[k] + 1)
@@ -441,7 +441,7 @@ def async_diloco(
     epsilon: float,
     beta: float,
     c: float,
-    period: int,
+    period: Period,
     steps: int,
     tau: int = 0,
     inner: InnerStep = sgd_step,
@@ -460,7 +460,7 @@ def async_diloco(
         if k < 0:
             pulled[~k], moved[~k] = server.theta, np.zeros_like(start)
             continue
-        length = min(period, steps - t[k])
+        length = length_at(period, t[k], steps)
         before = max(0, length - tau)
         x = inner_window(pulled[k] + moved[k], states[k], gradient, k, t[k], before, eta, inner)
         later = inner_window(x, states[k], gradient, k, t[k] + before, length - before, eta, inner)

@@ -8,6 +8,7 @@ import numpy as np
 
 from .asynchronous_rules import window
 from .gradients import Gradient
+from .inner_steps import Period, length_at
 from .sending import Send, as_it_is
 
 
@@ -21,7 +22,7 @@ def fedbuff(
     epsilon: float,
     size: int,
     p: float,
-    period: int,
+    period: Period,
     steps: int,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
@@ -36,7 +37,7 @@ def fedbuff(
         if k < 0:
             pulled[~k] = len(w) - 1
             continue
-        began, length = w[pulled[k]], min(period, steps - t[k])
+        began, length = w[pulled[k]], length_at(period, t[k], steps)
         y, _ = window(began, gradient, k, t[k], length, eta)
         t[k] += length
         tau = len(w) - 1 - pulled[k]

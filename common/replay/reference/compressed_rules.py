@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from .gradients import Gradient, product
-from .inner_steps import InnerStep, inner_window, sgd_step
+from .inner_steps import InnerStep, Period, inner_window, lengths, sgd_step
 from .synchronous_rules import Compressor, after_steps, no_states
 
 
@@ -39,7 +39,7 @@ def sparseloco(
     epsilon: float,
     beta: float,
     compress: Compressor,
-    period: int,
+    period: Period,
     steps: int,
     inner: InnerStep = sgd_step,
     senders: bool = False,
@@ -49,9 +49,9 @@ def sparseloco(
     With `senders`, the mean of an element is that of the workers for which it is not zero.
     """
     theta, path, states, memory = start.copy(), [], no_states(workers), [0 * start for _ in range(workers)]
-    for t in range(0, steps, period):
+    for t, length in lengths(period, steps):
         sent = []
-        for k, x in enumerate(after_steps(theta, states, gradient, t, min(period, steps - t), eta, inner)):
+        for k, x in enumerate(after_steps(theta, states, gradient, t, length, eta, inner)):
             total = beta * memory[k] + theta - x
             sent.append(compress(total))
             memory[k] = total - sent[k]
@@ -73,15 +73,14 @@ def sparta(
     *,
     eta: float,
     drawn: Callable[[int], np.ndarray],
-    period: int,
+    period: Period,
     steps: int,
     inner: InnerStep = sgd_step,
 ) -> list[np.ndarray]:
     """Execute inner steps of each worker from its own x_k;  θ_j ← mean x_kj,  x_kj ← θ_j, for j drawn in the round."""
     theta, path, states = start.copy(), [], no_states(workers)
     own = [start.copy() for _ in range(workers)]
-    for number, t in enumerate(range(0, steps, period)):
-        length = min(period, steps - t)
+    for number, (t, length) in enumerate(lengths(period, steps)):
         own = [inner_window(x, states[k], gradient, k, t, length, eta, inner) for k, x in enumerate(own)]
         mean, chosen = np.mean(own, axis=0), drawn(number)
         theta, *own = (np.where(chosen, mean, x) for x in (theta, *own))

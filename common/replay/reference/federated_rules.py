@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .gradients import Gradient
-from .inner_steps import inner_window, sgd_step
+from .inner_steps import Period, inner_window, length_at, lengths, sgd_step
 from .sending import Send, as_it_is
 from .synchronous_rules import after_steps, no_states
 
@@ -38,7 +38,7 @@ def by_turns(
 
 
 def scaffold(
-    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, epsilon: float, period: int, steps: int
+    start: np.ndarray, gradient: Gradient, workers: int, *, eta: float, epsilon: float, period: Period, steps: int
 ) -> list[np.ndarray]:
     """Execute y_k ← θ; H times y_k ← y_k − η (g − c_k + c); c_k⁺ = c_k − c + (θ − y_k)/(H η), option II.
 
@@ -46,8 +46,7 @@ def scaffold(
     """
     theta, c, path = start.copy(), [np.zeros_like(start) for _ in range(workers)], []
     common = np.zeros_like(start)
-    for t in range(0, steps, period):
-        length = min(period, steps - t)
+    for t, length in lengths(period, steps):
         y = after_steps(
             theta, no_states(workers), plus(gradient, [common - c_k for c_k in c]), t, length, eta, sgd_step
         )
@@ -97,16 +96,14 @@ def fedprox(
     *,
     eta: float,
     mu: float,
-    period: int,
+    period: Period,
     steps: int,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute H steps of SGD from θ on f_k(x) + μ/2 ‖x − θ‖²; θ ← mean_k x_k."""
     theta, path = start.copy(), []
-    for t in range(0, steps, period):
-        x = after_steps(
-            theta, no_states(workers), proximal(gradient, theta, mu), t, min(period, steps - t), eta, sgd_step, send
-        )
+    for t, length in lengths(period, steps):
+        x = after_steps(theta, no_states(workers), proximal(gradient, theta, mu), t, length, eta, sgd_step, send)
         theta = np.mean(x, axis=0)
         path.append(theta.copy())
     return path
@@ -125,7 +122,7 @@ def fedasync(
     exponent: float,
     patience: int,
     slope: float,
-    period: int,
+    period: Period,
     steps: int,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
@@ -138,7 +135,7 @@ def fedasync(
     pulled, versions = [start.copy() for _ in range(workers)], [0] * workers
     for k in order:
         if k >= 0:
-            length = min(period, steps - t[k])
+            length = length_at(period, t[k], steps)
             near = proximal(gradient, pulled[k], rho)
             x = send(inner_window(pulled[k], {}, near, k, t[k], length, eta, sgd_step), k)
             t[k] += length
@@ -167,14 +164,14 @@ def fednova(
     *,
     eta: float,
     work: Sequence[float],
-    period: int,
+    period: Period,
     steps: int,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute H_k local steps from θ; d_k = (θ − x_k)/H_k; θ ← θ − mean_k(H_k) mean_k(d_k)."""
     theta, done, path = start.copy(), [0] * workers, []
-    for t in range(0, steps, period):
-        length, d = min(period, steps - t), []
+    for _, length in lengths(period, steps):
+        d = []
         h = [max(1, round(work[k % len(work)] * length)) for k in range(workers)]
         for k in range(workers):
             x = inner_window(theta, {}, gradient, k, done[k], h[k], eta, sgd_step)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .gradients import Gradient
-from .inner_steps import InnerStep, State, inner_window, sgd_step
+from .inner_steps import InnerStep, Period, State, inner_window, lengths, sgd_step
 from .sending import Codec, Send, as_it_is
 from .synchronous_rules import no_states
 
@@ -337,7 +337,7 @@ def noloco(
     epsilon: float,
     mu: float,
     gamma: float,
-    period: int,
+    period: Period,
     steps: int,
     inner: InnerStep = sgd_step,
     members: Members = ALL,
@@ -349,10 +349,10 @@ def noloco(
     """
     a, path, states = np.tile(start, (workers, 1)), [], no_states(workers)
     m = np.zeros_like(a)
-    for number, t in enumerate(range(0, steps, period)):
+    for number, (t, length) in enumerate(lengths(period, steps)):
         for k in members.anew(number):
             a[k], m[k], states[k] = path[-1], 0, {}
-        x = _after_steps(a, states, gradient, t, min(period, steps - t), eta, inner)
+        x = _after_steps(a, states, gradient, t, length, eta, inner)
         mixing = members.mixing(weights(number), number, start.dtype)
         m = mu * m + heard(mixing, epsilon * (x - a) + gamma * a, send) - gamma * a
         a = a + m
@@ -370,7 +370,7 @@ def gasloc(
     epsilon: float,
     alpha: float,
     mu: float,
-    period: int,
+    period: Period,
     steps: int,
     inner: InnerStep = sgd_step,
     members: Members = ALL,
@@ -382,10 +382,10 @@ def gasloc(
     """
     theta, path, states = np.tile(start, (workers, 1)), [], no_states(workers)
     before = theta.copy()
-    for number, t in enumerate(range(0, steps, period)):
+    for number, (t, length) in enumerate(lengths(period, steps)):
         for k in members.anew(number):
             theta[k], before[k], states[k] = path[-1], path[-1], {}
-        x = _after_steps(theta, states, gradient, t, min(period, steps - t), eta, inner)
+        x = _after_steps(theta, states, gradient, t, length, eta, inner)
         psi = theta + epsilon * (x - theta)
         mixed = heard(members.mixing(weights(number), number, start.dtype), psi, send)
         theta, before = psi - alpha * (psi - mixed) + mu * (psi - before), psi

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,24 @@ Decays = np.ndarray | bool  # [P], or the same for all: False where weight decay
 State = dict[Any, Any]  # variables of an inner optimizer, by name or by index of a tensor; empty at first
 
 InnerStep = Callable[[np.ndarray, np.ndarray, float, State], np.ndarray]  # x, gradient, rate and state give the next x
+
+
+Eta = float | Callable[[int], float]  # η, or η(t)
+
+Period = int | Callable[[int], int]  # H, or H(t) of the round that begins with step t
+
+
+def lengths(period: Period, steps: int) -> Iterator[tuple[int, int]]:
+    """Yield t, the first step of each round, and its number of steps, H or what is left."""
+    t = 0
+    while t < steps:
+        yield t, (length := length_at(period, t, steps))
+        t += length
+
+
+def length_at(period: Period, t: int, steps: int) -> int:
+    """Return the steps of the round that begins with step t, H or what is left."""
+    return min(period(t) if callable(period) else period, steps - t)
 
 
 def sgd_step(x: np.ndarray, g: np.ndarray, eta: float, state: State) -> np.ndarray:
@@ -131,9 +149,9 @@ INNER_STEPS: dict[str, Callable[..., np.ndarray]] = {  # `InnerStep`s; muon need
 
 
 def inner_window(
-    x: np.ndarray, state: State, gradient: Gradient, k: int, t: int, length: int, eta: float, inner: InnerStep
+    x: np.ndarray, state: State, gradient: Gradient, k: int, t: int, length: int, eta: Eta, inner: InnerStep
 ) -> np.ndarray:
     """Execute `length` steps of an inner optimizer from x; its `state` is changed. Returns x."""
     for h in range(t, t + length):
-        x = inner(x, gradient(x, k, h), eta, state)
+        x = inner(x, gradient(x, k, h), eta(h) if callable(eta) else eta, state)
     return x

@@ -8,7 +8,7 @@ import numpy as np
 
 from .asynchronous_rules import DelayedNesterov
 from .gradients import Gradient
-from .inner_steps import InnerStep, State, inner_window, sgd_step
+from .inner_steps import InnerStep, Period, State, inner_window, length_at, sgd_step
 from .sending import Send, as_it_is
 
 # Keyword arguments of `halos` that are named like its hyperparameters.
@@ -73,7 +73,7 @@ def halos(
     moves_per_merge: int,
     merge_share: float,
     merge_delay: int,
-    period: int,
+    period: Period,
     steps: int,
     between: Mapping[int, Sequence[tuple[str, int]]] | None = None,
     inner: InnerStep = sgd_step,
@@ -111,7 +111,7 @@ def halos(
         if k < 0:
             pulled[~k] = top.theta
         else:
-            r, length = k % regional_servers, min(period, steps - t[k])
+            r, length = k % regional_servers, length_at(period, t[k], steps)
             x = inner_window(pulled[k], states[k], gradient, k, t[k], length, eta, inner)
             t[k] += length
             pulled[k], news = regions[r].step(send(pulled[k] - x, k))

@@ -10,7 +10,7 @@ import numpy as np
 
 from .asynchronous_rules import window
 from .gradients import Gradient
-from .inner_steps import Decays, InnerStep, State, adamw_step, inner_window, sgd_step
+from .inner_steps import Decays, InnerStep, Period, State, adamw_step, inner_window, lengths, sgd_step
 from .sending import Send, as_it_is
 
 Compressor = Callable[[np.ndarray], np.ndarray]
@@ -100,14 +100,13 @@ def sagn(
     *,
     eta: float,
     gamma: float,
-    period: int,
+    period: Period,
     steps: int,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute workers as in AGN, and the server as synchronous SGD on the window means: θ ← θ − γ (1/W) Σ ḡ_k."""
     theta, path = start.copy(), []
-    for t in range(0, steps, period):
-        length = min(period, steps - t)
+    for t, length in lengths(period, steps):
         means = [send(window(theta, gradient, k, t, length, eta)[1] / length, k) for k in range(workers)]
         theta = theta - gamma * np.mean(means, axis=0)
         path.append(theta.copy())
@@ -120,22 +119,19 @@ def local_sgd(
     workers: int,
     *,
     eta: float,
-    period: int,
+    period: Period,
     steps: int,
     inner: InnerStep = sgd_step,
-    synchronous: int = 0,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
-    """Execute H(t) inner steps from θ on each worker; θ ← mean_k x_k. Post-local: H(t) = 1 at first, then H.
+    """Execute H inner steps from θ on each worker; θ ← mean_k x_k. `eta` and `period` may be functions of the step t.
 
     Here and below the state of each worker's inner optimizer persists over rounds.
     """
-    theta, path, t, states = start.copy(), [], 0, no_states(workers)
-    while t < steps:
-        length = 1 if t < synchronous else min(period, steps - t)
+    theta, path, states = start.copy(), [], no_states(workers)
+    for t, length in lengths(period, steps):
         theta = np.mean(after_steps(theta, states, gradient, t, length, eta, inner, send), axis=0)
         path.append(theta.copy())
-        t += length
     return path
 
 
@@ -166,15 +162,15 @@ def diloco(
     eta: float,
     epsilon: float,
     mu: float,
-    period: int,
+    period: Period,
     steps: int,
     inner: InnerStep = sgd_step,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute x_k ← θ; H inner steps; Δ = mean_k(θ − x_k); m ← μ m + Δ; θ ← θ − ε (Δ + μ m)."""
     theta, m, path, states = start.copy(), np.zeros_like(start), [], no_states(workers)
-    for t in range(0, steps, period):
-        x = after_steps(theta, states, gradient, t, min(period, steps - t), eta, inner, send)
+    for t, length in lengths(period, steps):
+        x = after_steps(theta, states, gradient, t, length, eta, inner, send)
         delta = np.mean([theta - x_k for x_k in x], axis=0)
         m = mu * m + delta
         theta = theta - epsilon * (delta + mu * m)
@@ -193,7 +189,7 @@ def palsgd(
     p: float,
     gamma: float,
     drawn: Callable[[int, int], float],
-    period: int,
+    period: Period,
     steps: int,
     inner: InnerStep = sgd_step,
     send: Send = as_it_is,
@@ -203,11 +199,11 @@ def palsgd(
     After H of them DiLoCo's outer step:  Δ = mean_k(θ − x_k);  m ← μ m + Δ;  θ ← θ − ε (Δ + μ m).
     """
     theta, m, path, states = start.copy(), np.zeros_like(start), [], no_states(workers)
-    for first in range(0, steps, period):
+    for first, length in lengths(period, steps):
         moves = []
         for k in range(workers):
             x = theta
-            for t in range(first, min(first + period, steps)):
+            for t in range(first, first + length):
                 if drawn(k, t) < p:
                     x = x - eta * gamma / p * (x - theta)
                 else:
@@ -266,14 +262,14 @@ def fedopt(
     beta_2: float,
     tau: float,
     form: str,
-    period: int,
+    period: Period,
     steps: int,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute H local steps from θ; Δ = mean_k x_k − θ; m ← β₁ m + (1 − β₁) Δ; v by its form; θ ← θ + ε m/(√v + τ)."""
     theta, m, v, path = start.copy(), np.zeros_like(start), np.full_like(start, tau**2), []
-    for t in range(0, steps, period):
-        x = after_steps(theta, no_states(workers), gradient, t, min(period, steps - t), eta, sgd_step, send)
+    for t, length in lengths(period, steps):
+        x = after_steps(theta, no_states(workers), gradient, t, length, eta, sgd_step, send)
         delta = np.mean(x, axis=0) - theta
         m = beta_1 * m + (1 - beta_1) * delta
         v = {
@@ -294,7 +290,7 @@ def bmuf(
     eta: float,
     zeta: float,
     mu: float,
-    period: int,
+    period: Period,
     steps: int,
     inner: InnerStep = sgd_step,
     nesterov: bool = True,
@@ -302,8 +298,8 @@ def bmuf(
 ) -> list[np.ndarray]:
     """Execute H local steps from B; D ← μ D + ζ (mean_k x_k − B); θ ← θ + D; B = θ + μ D, or θ. Returns θ."""
     theta, b, d, path, states = start.copy(), start.copy(), np.zeros_like(start), [], no_states(workers)
-    for t in range(0, steps, period):
-        x = after_steps(b, states, gradient, t, min(period, steps - t), eta, inner)
+    for t, length in lengths(period, steps):
+        x = after_steps(b, states, gradient, t, length, eta, inner)
         d = mu * d + zeta * np.mean([send(x_k - b, k) for k, x_k in enumerate(x)], axis=0)
         theta = theta + d
         b = theta + mu * d if nesterov else theta
@@ -319,15 +315,15 @@ def slowmo(
     eta: float,
     alpha: float,
     beta: float,
-    period: int,
+    period: Period,
     steps: int,
     inner: InnerStep = sgd_step,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
     """Execute H steps of rate γ from θ; u ← β u + (θ − mean_k x_k)/γ; θ ← θ − α γ u. γ is `eta` here."""
     theta, u, path, states = start.copy(), np.zeros_like(start), [], no_states(workers)
-    for t in range(0, steps, period):
-        x = after_steps(theta, states, gradient, t, min(period, steps - t), eta, inner, send)
+    for t, length in lengths(period, steps):
+        x = after_steps(theta, states, gradient, t, length, eta, inner, send)
         u = beta * u + (theta - np.mean(x, axis=0)) / eta
         theta = theta - alpha * eta * u
         path.append(theta.copy())

@@ -1,0 +1,66 @@
+"""Rounds whose lengths follow a rule, and rates that follow a schedule, as config.json has them: NumPy alone."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable
+
+from ..arguments import at_least
+from ..errors import UserError
+from .recorded import Hyperparameters, RecordedRun
+from .reference.inner_steps import Period
+from .reference.inner_steps import lengths as lengths_of
+
+ROUNDING = 1e-6  # relative, of the rates of a schedule in float32
+
+LAST = 0.01  # share of the rate at the end of an exponential schedule
+
+SCHEDULE = re.compile(r"Schedule\(shape='(\w+)', initial=([-+.\de]+), steps=(\d+)\)")
+
+
+RULE = re.compile(r"(post-local|qsr):([-+.\de]+),(\d+)")
+
+
+def rate_of(run: RecordedRun, scheme: Hyperparameters) -> float | Callable[[int], float]:
+    """Return η of a run, or η(t) if the run has a schedule that has a name."""
+    if isinstance(scheme.learning_rate, float | int):
+        return scheme.learning_rate
+    if (found := SCHEDULE.fullmatch(str(scheme.learning_rate))) is None:
+        raise UserError(f"the reference knows no schedule of this kind. Received: learning_rate={scheme.learning_rate}")
+    shape, initial, steps = found[1], float(found[2]), int(found[3])
+    shapes: dict[str, Callable[[float], float]] = {
+        "linear": lambda done: 1 - min(done, 1.0),
+        "cosine": lambda done: (1 + math.cos(math.pi * min(done, 1.0))) / 2,
+        "exponential": lambda done: LAST**done,
+    }
+    return lambda t: initial * shapes[shape](t / steps)
+
+
+def period_of(run: RecordedRun, scheme: Hyperparameters) -> Period:
+    """Return H, or H(t) of the round that begins with step t: max(H, ⌊(α/η)²⌋), or 1 in the first steps."""
+    period, fragments = scheme.get("communication_period", 1), scheme.get("fragments", 1)
+    if not isinstance(period, str):
+        at_least(1, communication_period=period, fragments=fragments)
+        return max(1, period // fragments)
+    if (found := RULE.fullmatch(period)) is None:
+        raise UserError(f"the reference knows no such rule. Received: communication_period={period}")
+    value, least = float(found[2]), int(found[3])
+    if found[1] == "post-local":
+        return lambda t: 1 if t < value else least
+    rate = rate_of(run, scheme)
+    eta = rate if callable(rate) else lambda t: rate
+
+    def qsr(t: int) -> int:
+        now, after = eta(t), eta(t + 1)
+        if after > now:
+            return least
+        return max(least, math.floor((value / now) ** 2 * (1 + ROUNDING))) if now > 0 else run.steps
+
+    return qsr
+
+
+def ends(run: RecordedRun, steps: int) -> list[int]:
+    """Return the steps after each round of a run of so many steps."""
+    return [*itertools.accumulate(length for _, length in lengths_of(period_of(run, run.hyperparameters), steps))]

@@ -1,0 +1,142 @@
+"""Rules by which the local steps of a round change over a run: post-local SGD and the quadratic rule (QSR)."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from distsgd.algorithms import SCHEMES, AsyncSGD, DiLoCo, LocalSGD
+from distsgd.common import Recovery, UserError
+from distsgd.common.cli.main import dispatch
+from distsgd.common.contract import Period, Scheme
+from distsgd.common.contract.checks import check_scheme
+from distsgd.common.contract.hyperparameters import kinds_of
+from distsgd.common.contract.periods import rule_of, steps_after
+from distsgd.common.contract.rounds import ENDLESS
+from distsgd.common.contract.schedules import Schedule, ruled, shaped
+from distsgd.common.record_format import read_config
+from distsgd.common.replay.replay import replay
+from runs import PlayedRun, change, record
+
+SMALL = {"hidden": (8,), "batch_size": 8}
+
+
+class WarmCosine:
+    """A rate that rises linearly to a peak, and falls as a cosine to zero."""
+
+    def __init__(self, peak, steps, warm_up=0):
+        self.peak, self.steps, self.warm_up = peak, steps, warm_up
+
+    def __call__(self, t):
+        t = float(t)
+        if t < self.warm_up:
+            return self.peak * t / self.warm_up
+        done = min(1, (t - self.warm_up) / (self.steps - self.warm_up))
+        return self.peak * (1 + math.cos(math.pi * done)) / 2
+
+
+def lengths(scheme, steps, done=0):
+    return [length for length, _ in scheme.rounds(steps, done)]
+
+
+def test_the_quadratic_rule_has_the_papers_share_of_rounds():
+    """Without a floor 3/8 (η₀/α)² of the steps; with that of the paper's ViT-B, and its warm-up, 10.4 % in all."""
+    free = LocalSGD(communication_period="qsr:0.1,1", learning_rate=WarmCosine(0.01, 400_000))
+    assert len(free.rounds(400_000)) == pytest.approx(3 / 8 * (0.01 / 0.1) ** 2 * 400_000, rel=0.02)
+    steps, warm_up, peak, alpha = 93_600, 10_000, 0.008, 0.0175
+    paper = LocalSGD(communication_period=f"qsr:{alpha},4", learning_rate=WarmCosine(peak, steps, warm_up))
+    assert len(paper.rounds(steps)) / steps == pytest.approx(0.104, abs=5e-4)
+    assert {*lengths(paper, steps)[: warm_up // 4]} == {4}
+
+
+@pytest.mark.parametrize("made", [lambda r, n: Schedule("cosine", r, n), keras.optimizers.schedules.CosineDecay])
+def test_the_length_of_a_round_follows_the_rate_at_its_first_step(made):
+    scheme = LocalSGD(communication_period="qsr:0.3,2", learning_rate=made(0.1, 100))
+    found, t = lengths(scheme, 90), 0
+    for length in found:
+        eta = 0.05 * (1 + math.cos(math.pi * t / 100))
+        assert length == min(90 - t, max(2, int((0.3 / eta) ** 2 + 1e-4)))
+        t += length
+    assert found[0] == 9  # 0.3/0.1 is less than three in floating point
+    first = sum(found[:4])
+    assert lengths(scheme, first) + lengths(scheme, 90 - first, first) == found
+
+
+def test_a_run_without_an_end_has_the_last_period_in_its_tail():
+    ending = LocalSGD(communication_period="qsr:0.1,2", learning_rate=Schedule("exponential", 0.05, 50))
+    found = lengths(ending, 40)[:-1]
+    assert found == [length for length, _ in ending.rounds(ENDLESS).first(len(found))]
+    post = LocalSGD(communication_period="post-local:3,5")
+    assert [length for length, _ in post.rounds(ENDLESS).first(6)] == [1, 1, 1, 5, 5, 5]
+    assert post.rounds(ENDLESS).steps() == ENDLESS
+
+
+def test_the_server_counts_the_steps_of_rounds_that_differ():
+    after = steps_after(LocalSGD(communication_period="post-local:3,5").rounds(20))
+    assert [float(after(np.float32(n))) for n in (0, 1, 3, 4, 4.5, 6, 8)] == [0, 1, 3, 8, 10.5, 18, 22]
+
+
+def test_each_algorithm_with_a_period_takes_a_rule_or_has_rounds_of_its_own():
+    for name, kind in SCHEMES.items():
+        scheme = kind()
+        own = kind.rounds is not Scheme.rounds or kind.period is not Scheme.period or scheme.overlap > 0
+        takes = kinds_of(kind).get("communication_period") == Period
+        if takes:
+            assert not own, name
+            changed = ruled(scheme, "post-local:3")
+            check_scheme(changed, 1 if not scheme.sync.exchanges else 4)
+            assert lengths(changed, 8)[:4] == [1, 1, 1, min(5, scheme.period)], name
+        elif hasattr(scheme, "communication_period"):
+            assert own, name
+            with pytest.raises(UserError, match=f"{name} has rounds of its own, whose lengths no rule can change"):
+                check_scheme(ruled(scheme, "post-local:3"), 4)
+
+
+@pytest.mark.parametrize(
+    "text", ["qsr", "qsr:x", "qsr:0,4", "qsr:-1,4", "qsr:nan,4", "qsr:1,2,3", "post-local:1.5,4", "adacomm:3,4", ""]
+)
+def test_what_is_no_rule_is_refused_with_the_rules(text):
+    with pytest.raises(UserError, match=r"post-local:N,H .* qsr:ALPHA,H .* as in qsr:0.0175,4. Received: "):
+        rule_of(text)
+
+
+def test_a_rule_needs_a_period_and_the_quadratic_one_a_rate():
+    with pytest.raises(UserError, match="communication_period must be at least 1"):
+        LocalSGD(communication_period="qsr:0.1,0")
+    with pytest.raises(UserError, match="async_sgd has no communication_period that a rule could change"):
+        ruled(AsyncSGD(), "qsr:0.1")
+    with pytest.raises(UserError, match="the period follows post-local:N,H"):
+        dispatch(["local_sgd", "--period-rule", "post-local", "--dry-run"])
+
+
+def test_the_outer_rate_falls_as_in_the_engine_while_rounds_become_longer(tmp_path):
+    own = {"inner_optimizer": "sgd", "learning_rate": 0.1, "outer_learning_rate": 0.5}
+    falling = shaped(DiLoCo(communication_period="qsr:0.13,2", **own), "linear", 30)
+    engine = record(falling, tmp_path, backend="threads", workers=2, schedule=(0, 1) * 5, **SMALL)
+    assert engine.result["steps"] == 2 * falling.rounds(ENDLESS).steps(5) > 2 * 5 * 2
+    group = PlayedRun(falling, workers=2, **SMALL).replay(engine.trace)
+    assert np.linalg.norm(group.center - engine.center) < 1e-5 * np.linalg.norm(engine.center)
+    fixed = PlayedRun(falling.but(communication_period=2), workers=2, **SMALL).replay(engine.trace)
+    assert np.linalg.norm(fixed.center - engine.center) > 1e-3 * np.linalg.norm(engine.center)
+
+
+def test_a_run_of_the_quadratic_rule_is_replayed_also_if_it_was_resumed(tmp_path):
+    scheme = shaped(LocalSGD(communication_period="qsr:0.3,2", learning_rate=0.2), "cosine", 60)
+    first = scheme.rounds(60).steps(7)
+    how = {"backend": "threads", "workers": 2, **SMALL}
+    record(scheme, tmp_path, steps=first, recovery=Recovery(checkpoint_steps=1), **how)
+    run = record(scheme, tmp_path, steps=60, recovery=Recovery(checkpoint_steps=1, resume=tmp_path), **how)
+    assert run.result["updates"] == len(scheme.rounds(60)) < 30
+    assert replay(tmp_path, SCHEMES).agrees
+    other = read_config(tmp_path)["hyperparameters"] | {"communication_period": 2}
+    change(tmp_path, "config.json", hyperparameters=other)
+    assert not replay(tmp_path, SCHEMES).agrees
+
+
+def test_a_record_of_an_older_version_has_its_steps_of_one_by_one_as_a_rule(tmp_path):
+    record(LocalSGD(communication_period="post-local:5,4"), tmp_path, backend="threads", workers=2, steps=13, **SMALL)
+    older = {"communication_period": 4, "synchronous_steps": 5, "learning_rate": 0.2, "inner_optimizer": "sgd"}
+    change(tmp_path, "config.json", hyperparameters=older)
+    assert read_config(tmp_path)["hyperparameters"]["communication_period"] == "post-local:5,4"
+    assert replay(tmp_path, SCHEMES).agrees
