@@ -1,4 +1,4 @@
-"""`bash run.sh check-devices [NAME ...]`: the catalogue on the devices of this machine; a table to send.
+"""`bash run.sh check-devices [NAME ...]`: run all algorithms on the devices of this machine.
 
 Each algorithm trains a small network for 40 rounds, on processes that one fork server starts, and its record is
 replayed. Then there are threads, workers of two devices each (GPUs, or logical CPU devices), XLA, a convolution and a
@@ -9,7 +9,6 @@ the other rows follow.
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +32,6 @@ from ..common.lazy import keras, tf
 from ..common.record.tables import aligned
 from ..common.replay.comparison import Verdict
 from ..common.replay.replay import replay
-from ..common.sources import docstring
 from ..common.tasks.job import make_job
 from ..common.tasks.options import Jit, RunOptions
 from .complete import completed
@@ -99,7 +97,7 @@ class Checked:
 
 def main(arguments: list[str]) -> int:
     """Check, and print a line for each check; return 0 if all is right."""
-    about = docstring(sys.modules[__name__]).partition("\n")[0].partition(": ")[2]
+    about = "Run all algorithms on the devices of this machine, and print a table for a report."
     options: Options = flags.read("run.sh check-devices", about, arguments, {"options": Options}, positional="names")[0]
     began = time.monotonic()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # warnings, but no messages between the rows

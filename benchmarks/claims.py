@@ -28,7 +28,7 @@ class Options:
     """Which claims."""
 
     names: tuple[str, ...] = ()
-    """Of claims, or of experiments of `reproduced`; all claims if none is given. Claims that share their runs are
+    """Names of claims, or of experiments of `reproduced`; all claims if none is given. Claims that share their runs are
     measured together."""
 
     def __post_init__(self):
@@ -44,7 +44,10 @@ def figure_of(claim: Any, found: Found) -> Any:
 
 def main(arguments: list[str]) -> int:
     """Measure, judge, save and draw; returns the exit code."""
-    about, kinds = "The papers' claims, each where it can show.", {"options": Options, "results": Output}
+    about, kinds = (
+        "Test claims of the papers in virtual time, and print a verdict for each.",
+        {"options": Options, "results": Output},
+    )
     options, place = flags.read("run.sh claims", about, arguments, kinds, positional="names")
     if experiments := [name for name in options.names if name in {each.name for each in EXPERIMENTS}]:
         reproduced.main([*experiments, "--output", str(place.output)])

@@ -51,7 +51,7 @@ class Options:
     workers: tuple[int, ...] = (1, 2, 4, 8)
     """Numbers of workers."""
     repetitions: int = 3
-    """Runs of each kind, interleaved; the median counts."""
+    """Number of runs of each kind, interleaved; the median counts."""
 
     def __post_init__(self):
         at_least(1, repetitions=self.repetitions, workers=min(self.workers, default=0))
@@ -59,7 +59,7 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     """Measure, show, save and plot; returns the exit code."""
-    about = "hogwild on sparse data, with and without a lock."
+    about = "Measure hogwild on sparse data, with and without a lock."
     options: Options
     options, place = flags.read("run.sh collisions", about, arguments, {"options": Options, "results": Output})
     import_tensorflow()

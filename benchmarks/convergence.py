@@ -56,17 +56,17 @@ class Options:
     """What every algorithm needs to come to a loss, in virtual time."""
 
     names: tuple[str, ...] = ()
-    """Algorithms; all if not given."""
+    """Names of algorithms; all if not given."""
     parts: tuple[str, ...] = ()
-    """main, workers, period; all if not given."""
+    """Parts to measure: main, workers, period; all if not given."""
     seeds: int = 3
-    """Repetitions of what is shown, and as many others for the choice of learning rates."""
+    """Number of runs of each setting that is shown; as many others choose the learning rates."""
     quick: bool = False
-    """The main comparison with the settings that were chosen before, one seed, half as many examples."""
+    """Measure the main comparison alone, with the settings that an earlier run chose, one seed and half the data."""
     fresh: bool = False
-    """Forget what was measured before."""
+    """Measure everything anew."""
     processes: int = 0
-    """Runs at a time; one for each core if not given."""
+    """Number of runs at the same time; the default is one for each core."""
 
     def __post_init__(self):
         at_least(1, seeds=self.seeds)
@@ -228,7 +228,7 @@ def main(arguments: list[str], cache: Path = CACHE) -> int:
     from .plots import draw
     from .tables import update_page
 
-    about = "What every algorithm needs to come to a loss, in virtual time: plots and tables."
+    about = "Measure the virtual time that each algorithm needs to reach a target loss: plots and tables."
     kinds = {"options": Options, "results": Output}
     options, place = flags.read("run.sh benchmark", about, arguments, kinds, positional="names")
     console = Console(highlight=False)

@@ -101,7 +101,7 @@ class Copies:
 
     def __init__(self, model: FlatModel, number: int):
         if model.state_size or model.seeds or model.frozen:
-            raise UserError("copies of a model side by side need one of parameters alone: no state, no dropout")
+            raise UserError("copies of a model side by side need a model of parameters alone: no state, no dropout")
         self.model, self.number = model, number
         self.size, self.state_size = number * model.size, 0
         self.shapes = model.shapes * number

@@ -1,4 +1,4 @@
-"""Endurance: one run at full speed, and what its processes and its folder need as time passes.
+"""Measure the memory of a run at full speed, and the size of its folder, as time passes.
 
 `bash run.sh endurance --minutes 10` prints private memory and file descriptors of every process, the memory that they
 share and the size of the run directory each minute, at the end a straight line through the second half: what grows
@@ -45,13 +45,17 @@ MODEL = "mlp:hidden=16"
 def main(arguments: list[str]) -> int:
     """Run the command line; 0 if no process grows."""
     parser = Parser("run.sh endurance", docstring(sys.modules[__name__]).partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=10.0, metavar="N", help="how long (default: 10)")
-    parser.add_argument("--scheme", default="async_sgd", metavar="NAME", help="the algorithm (default: async_sgd)")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="worker tasks (default: 2)")
-    parser.add_argument("--ps", type=int, default=1, metavar="N", help="parameter server tasks (default: 1)")
-    parser.add_argument("--model", default=MODEL, metavar="NAME", help=f"the model (default: {MODEL})")
-    parser.add_argument("--record", default="full", metavar="HOW", help="full or off (default: full)")
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="kept; a temporary one if not given")
+    parser.add_argument("--minutes", type=float, default=10.0, metavar="N", help="Minutes of the run. (default: 10)")
+    parser.add_argument("--scheme", default="async_sgd", metavar="NAME", help="Algorithm. (default: async_sgd)")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="Number of worker tasks. (default: 2)")
+    parser.add_argument("--ps", type=int, default=1, metavar="N", help="Number of parameter server tasks. (default: 1)")
+    parser.add_argument("--model", default=MODEL, metavar="NAME", help=f"Model. (default: {MODEL})")
+    parser.add_argument(
+        "--record", default="full", metavar="HOW", help="Record of rounds: full or off. (default: full)"
+    )
+    parser.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="Folder for the results; the default is a temporary one."
+    )
     options = parser.values(arguments)
     positive(minutes=options.minutes)
     with contextlib.ExitStack() as stack:

@@ -52,11 +52,11 @@ class Options:
     """Large models from their start to their end."""
 
     models: tuple[str, ...] = ("21M",)
-    """21M (1000-4096-4096-10, 84 MB a vector) and 100M (1000-9500-9500-10, 400 MB a vector)."""
+    """Models: 21M (1000-4096-4096-10, 84 MB a vector) and 100M (1000-9500-9500-10, 400 MB a vector)."""
     ps: tuple[int, ...] = (1, 2)
     """Numbers of parameter servers."""
     scheme: str = "async_sgd"
-    """async_sgd, sync_sgd or downpour."""
+    """Algorithm: async_sgd, sync_sgd or downpour."""
     steps: int = 20
     """Local steps of each worker, and as many again when the run is resumed."""
 
@@ -151,7 +151,10 @@ class Passage:
 
 def main(arguments: list[str]) -> int:
     """Run, show, save; returns the exit code."""
-    about, kinds = "Large models from their start to their end.", {"options": Options, "results": Output}
+    about, kinds = (
+        "Train large models, and measure the seconds and the memory of each phase.",
+        {"options": Options, "results": Output},
+    )
     options, place = flags.read("run.sh large", about, arguments, kinds)
     console = Console(highlight=False)
     passages = []

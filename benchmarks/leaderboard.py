@@ -185,7 +185,7 @@ def _execute(study: bytes) -> Entry:
 
 def main(arguments: list[str], results: Path = tables.RESULTS) -> int:
     """Measure, save the rows of the catalogue, and print the table with one's own rows; return the exit code."""
-    about = "Virtual time and bytes to a target loss on three platforms, with eight trials for each algorithm."
+    about = "Measure virtual time and bytes to a target loss on three platforms, with eight trials for each algorithm."
     kinds = {"options": Options, "results": Output}
     options, place = flags.read("run.sh leaderboard", about, arguments, kinds, positional="names")
     if options.table and not options.names:

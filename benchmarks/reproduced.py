@@ -98,7 +98,7 @@ def figure_of(each: Any, numbers: Numbers) -> Any:
 def main(arguments: list[str]) -> int:
     """Measure, save and show; return the exit code."""
     names, kinds = [each.name for each in EXPERIMENTS], {"options": Options, "results": Output}
-    about = f"Experiments of papers with their settings; expected numbers beside ours. Names: {', '.join(names)}"
+    about = f"Execute experiments of papers, and print their numbers beside ours. Names: {', '.join(names)}"
     options, place = flags.read("run.sh reproduced", about, arguments, kinds, positional="names")
     console = Console(highlight=False)
     for each in EXPERIMENTS:

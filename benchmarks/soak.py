@@ -1,4 +1,4 @@
-"""Soak: real runs whose tasks are killed and stopped at random, for minutes; each must end right, and replay.
+"""Run while tasks are killed and stopped at random; each run must end as it should, and replay.
 
 `bash run.sh soak --minutes 5 --seed 1` draws schemes, victims, faults and moments from the seed. With `--machines` each
 task has a machine of its own (a network namespace), machines crash, and cables are cut or slow. After each run the
@@ -55,10 +55,12 @@ SLOW = {"delay": 0.003, "jitter": 0.002, "loss": 0.005}  # seconds, seconds, a s
 def main(arguments: list[str]) -> int:
     """Run the command line of the soak; 0 if every run ended right."""
     parser = Parser("run.sh soak", docstring(sys.modules[__name__]).partition("\n")[0])
-    parser.add_argument("--minutes", type=plain(float), default=5.0, help="how long, about (default: 5)")
-    parser.add_argument("--seed", type=plain(int), default=0, help="of runs and faults (default: 0)")
-    parser.add_argument("--machines", action="store_true", help="each task on a machine of its own (Linux)")
-    parser.add_argument("--verbose", action="store_true", help="show each fault")
+    parser.add_argument(
+        "--minutes", type=plain(float), default=5.0, help="Minutes of all runs together, about. (default: 5)"
+    )
+    parser.add_argument("--seed", type=plain(int), default=0, help="Random seed of runs and faults. (default: 0)")
+    parser.add_argument("--machines", action="store_true", help="Give each task a machine of its own (Linux).")
+    parser.add_argument("--verbose", action="store_true", help="Print each fault.")
     options = parser.values(arguments)
     positive(minutes=options.minutes)
     rng = random.Random(options.seed)

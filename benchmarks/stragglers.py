@@ -57,19 +57,19 @@ class Options:
     """What to measure."""
 
     workers: int = 8
-    """Worker threads."""
+    """Number of worker threads."""
     backups: tuple[int, ...] = (0, 1, 2, 3, 4, 6)
     """Numbers of backup workers among them."""
     updates: int = 400
-    """Updates of a synchronous run; the asynchronous one takes as many gradients as they would without backups."""
+    """Number of updates of a synchronous run; the asynchronous one takes as many gradients as without backups."""
     milliseconds: float = 30
-    """How long a batch takes."""
+    """Milliseconds of a batch."""
     slow_milliseconds: float = 300
-    """How long a late one takes."""
+    """Milliseconds of a late batch."""
     slow_share: float = 0.02
-    """How many are late."""
+    """Fraction of the batches that are late."""
     repetitions: int = 2
-    """Runs of each kind, with seeds of their own."""
+    """Number of runs of each kind, with seeds of their own."""
 
     def __post_init__(self):
         at_least(2, workers=self.workers)
@@ -78,12 +78,14 @@ class Options:
         not_negative(milliseconds=self.milliseconds, slow_milliseconds=self.slow_milliseconds)
         wrong = [b for b in self.backups if not 0 <= b < self.workers]
         if wrong or not self.backups:
-            raise UserError(f"of {self.workers} workers, 0 to {self.workers - 1} can be backups. Received: {wrong}")
+            raise UserError(
+                f"backups must lie between 0 and {self.workers - 1}, below the number of workers. Received: {wrong}"
+            )
 
 
 def main(arguments: list[str]) -> int:
     """Measure, show, save and plot; returns the exit code."""
-    about = "sync_sgd with backup workers, where some batches come late."
+    about = "Measure sync_sgd with backup workers, where some batches come late."
     options, place = flags.read("run.sh stragglers", about, arguments, {"options": Options, "results": Output})
     import_tensorflow()
     console = Console(highlight=False)

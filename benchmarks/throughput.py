@@ -50,25 +50,25 @@ ONE_OF = {"two cores": ("single", "apart")}  # the arithmetic of all cores, with
 
 @dataclass(frozen=True)
 class Options:
-    """Steps per second, side by side."""
+    """What to measure, and how often."""
 
     repetitions: int = 3
-    """Measurements of each system; the median counts."""
+    """Number of measurements of each system; the median counts."""
     seconds: float = 4.0
-    """Of one measurement, about."""
+    """Seconds of one measurement, about."""
     only: tuple[str, ...] = ()
     """Names of systems; all if not given."""
     models: tuple[str, ...] = ()
-    """small (64-128-10), medium (784-1024-1024-10), large (1000-4096-4096-10), and cnn (28 x 28 pixels); if not given:
-    small and medium, on GPUs all and resnet (32 x 32 pixels, batches of 256)."""
+    """Models: small (64-128-10), medium (784-1024-1024-10), large (1000-4096-4096-10), and cnn (28 x 28 pixels); if
+    not given: small and medium, on GPUs all and resnet (32 x 32 pixels, batches of 256)."""
     kernels: tuple[Kernels, ...] = ("auto",)
     """Kernels of TensorFlow, a column each: auto (what a run chooses for the model on this CPU), eigen, onednn."""
     device: Device = "cpu"
-    """Where all of them compute: gpu compares our workers, worker k on GPU k mod n, with plain TensorFlow, Keras and
-    PyTorch on a GPU, without the start-up."""
+    """Device on which all systems compute: gpu compares our workers, worker k on GPU k mod n, with plain TensorFlow,
+    Keras and PyTorch on a GPU, without the start-up."""
     peers: tuple[str, ...] = ()
-    """torch: PyTorch as well, that of this environment (bash run.sh pip install torch), or else of an environment of
-    its own, .venv-torch, made on first use."""
+    """Further systems. torch: PyTorch of this environment (bash run.sh pip install torch), or else of an environment
+    of its own, .venv-torch, made on first use."""
     startup: bool = True
     """Measure start-up times and memory as well."""
 
@@ -84,7 +84,7 @@ class Options:
         if self.device == "gpu" and not set(self.only) <= set(there):
             raise UserError(f"--device gpu measures {', '.join(there)}. Received: only={self.only}")
         if self.device == "cpu" and "resnet" in self.models:
-            raise UserError("the resnet takes long on CPUs: give device=gpu. Received: models=resnet, device=cpu")
+            raise UserError("resnet takes too long on CPUs: give --device gpu. Received: --models resnet, --device cpu")
 
     def columns(self) -> dict[str, tuple[str, Choice]]:
         """Return model and kernels of each column, by its name; raise `UserError` if the environment excludes some."""
@@ -108,7 +108,10 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     """Measure, show and save; returns the exit code."""
-    about, kinds = "Steps per second, side by side.", {"options": Options, "results": Output}
+    about, kinds = (
+        "Measure the steps per second of distsgd and of other systems.",
+        {"options": Options, "results": Output},
+    )
     options, place = flags.read("run.sh throughput", about, arguments, kinds)
     if place.is_shown and options.only:
         raise UserError(f"the docs show all systems: leave only or output out. Received: only={options.only}")

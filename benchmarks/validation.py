@@ -64,11 +64,11 @@ class Options:
     """What to measure."""
 
     seconds: float = 9.0
-    """How long a run trains, about."""
+    """Seconds of training in a run, about."""
     milliseconds: float = 40.0
-    """How long a batch takes in the mean."""
+    """Mean milliseconds of a batch."""
     quick: bool = False
-    """Two and four workers, and short runs: to see that it works."""
+    """Measure two and four workers alone, in short runs."""
     fresh: bool = False
     """Measure everything anew."""
 
@@ -115,7 +115,7 @@ def plan(quick: bool) -> list[tuple[ValidationRun, ValidationRun]]:
 
 def main(arguments: list[str]) -> int:
     """Measure, predict, show and save; returns the exit code."""
-    about = "Real runs on processes, and what a simulation that is fitted to another run says of each."
+    about = "Compare real runs on processes with a simulation that was fitted to another run."
     kinds = {"options": Options, "results": Output}
     options, place = flags.read("run.sh validate-simulation", about, arguments, kinds)
     import_tensorflow()

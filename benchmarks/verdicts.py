@@ -1,4 +1,4 @@
-"""Replay of every algorithm: runs on threads, and the verdicts of `replay`, none of which may accuse an honest run.
+"""Train every algorithm on threads, and replay each run: no verdict may accuse an honest run.
 
 `bash run.sh verdicts` trains each algorithm with 1 to 8 workers on the default data and model, then with each other
 inner optimizer, and replays each run. It prints one line for each, and counts verdicts at the end. It takes hours;
@@ -48,10 +48,20 @@ FILE = CACHE / "verdicts.jsonl"
 def main(arguments: list[str]) -> int:
     """Run the command line; 0 if no run differs from its equations, and none failed."""
     parser = Parser("run.sh verdicts", docstring(sys.modules[__name__]).partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="name", help="algorithms (default: all)")
-    parser.add_argument("--workers", type=_numbers, default=WORKERS, metavar="N,...", help="default: 1,2,3,4,5,6,7,8")
-    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help=f"of each worker (default: {STEPS})")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of model and batches (default: 0)")
+    parser.add_argument("names", nargs="*", metavar="name", help="Names of algorithms. (default: all)")
+    parser.add_argument(
+        "--workers",
+        type=_numbers,
+        default=WORKERS,
+        metavar="N,...",
+        help="Numbers of workers. (default: 1,2,3,4,5,6,7,8)",
+    )
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, metavar="N", help=f"Local steps of each worker. (default: {STEPS})"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="Random seed of model and batches. (default: 0)"
+    )
     options = parser.values(arguments)
     positive(steps=options.steps)
     for name in options.names:

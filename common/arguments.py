@@ -190,18 +190,28 @@ def with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_call(function: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any]) -> None:
     """Raise `UserError` for arguments that a function or class does not take; the message has the nearest names."""
-    signature = inspect.signature(function)
     try:
-        signature.bind(*values, **named)
+        inspect.signature(function).bind(*values, **named)
     except TypeError as error:
-        what, known = function.__qualname__, [name for name in signature.parameters if name != "cls"]
-        if not known:
-            raise UserError(f"{what} takes no arguments") from None
-        for name in named:
-            if name not in known:
-                raise UserError(f"{what} has no argument {name!r}. {nearest(name, known)}") from None
-        by_name = f": give them by name, as in {what}({known[0]}=...)" if "positional arg" in str(error) else ""
-        raise UserError(f"{what} takes other arguments ({error}){by_name}") from None
+        raise UserError(_why_refused(function, values, named, str(error))) from None
+
+
+def _why_refused(function: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any], error: str) -> str:
+    """Return the message for a call whose arguments do not fit, with the reason that Python gives."""
+    what, parameters = function.__qualname__.removesuffix(".__init__"), inspect.signature(function).parameters
+    known = {name: own for name, own in parameters.items() if name not in ("cls", "self")}
+    if not known:
+        return f"{what} takes no arguments"
+    for name in named:
+        if name not in known:
+            return f"{what} has no argument {name!r}. {nearest(name, known)}"
+    if "missing" in error:
+        needed = [name for name, own in known.items() if own.default is own.empty and own.kind is not own.VAR_KEYWORD]
+        by_position = len(values) - (len(parameters) - len(known))
+        given = [*[f"{by_position} by position"] * bool(by_position), *named]
+        return f"{what} needs {', '.join(needed)}. Received: {', '.join(given) or 'no arguments'}"
+    by_name = next((name for name, own in known.items() if own.kind is own.KEYWORD_ONLY), next(iter(known)))
+    return f"{what} takes other arguments ({error}): give them by name, as in {what}({by_name}=...)"
 
 
 class CheckedCall:

@@ -37,7 +37,7 @@ from numbers import Integral
 from types import SimpleNamespace
 from typing import Any
 
-from .arguments import at_most
+from .arguments import at_most, checked_call
 from .cards import warn_if_crowded
 from .contract.checks import fitted_in_process
 from .contract.decay import check_positions
@@ -281,7 +281,10 @@ class Operations:
                     check_finite(now, message)
                 return found
             if len(vectors) < self.workers:
-                raise UserError(f"{self.scheme.name}: only {len(vectors)} of {self.workers} workers call worker.mean")
+                raise UserError(
+                    f"{self.scheme.name}: all workers must call worker.mean in a round. Received: calls of "
+                    f"{len(vectors)} of {self.workers} workers"
+                )
             means.append(tf.add_n(vectors) / float(self.workers))
 
 
@@ -321,6 +324,7 @@ class Group:
         UserError: the arguments do not fit.
     """
 
+    @checked_call
     def __init__(
         self, scheme: Scheme, params: Any, *, workers: int, ps: int = 1, codec: str = "float32", seed: int = 0,
         without_decay: Collection[int] = (),
@@ -368,7 +372,7 @@ class Group:
 
     def _worker(self, k: int) -> int:
         if not isinstance(k, Integral) or not 0 <= k < self.workers:
-            raise UserError(f"workers have the indices 0 to {self.workers - 1}. Received: worker {k!r}")
+            raise UserError(f"the index of a worker must lie between 0 and {self.workers - 1}. Received: worker {k!r}")
         return int(k)
 
     def _ready_worker(self, k: int) -> int:

@@ -23,7 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from .arguments import at_most
+from .arguments import at_most, checked_call
 from .cards import warn_if_crowded
 from .contract.checks import fitted_in_process
 from .contract.hyperparameters import rates_of
@@ -140,6 +140,7 @@ class Optimizer(keras.optimizers.Optimizer):
         UserError: the arguments do not fit.
     """
 
+    @checked_call
     def __init__(
         self,
         scheme: Scheme,

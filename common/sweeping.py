@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from .arguments import at_least
+from .arguments import at_least, checked_call
 from .cluster.cluster import BackendName, Cluster
 from .cluster.fingerprint import class_digest, data_digest, model_digest
 from .contract.checks import check_kind
@@ -63,6 +63,7 @@ class Sweep:
         return f"<Sweep: {len(self.runs)} runs>"
 
 
+@checked_call
 @takes_options
 def sweep(
     model: Callable[[], Any],

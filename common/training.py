@@ -326,8 +326,8 @@ def try_on_a_batch(job: Job, model: Any) -> None:
             job.warnings.append(f"{job.recipe.without_xla}. Workers compute without XLA")
         if job.regions and job.recipe.statistics:  # it would travel to the global server in each round
             raise UserError(
-                f"servers of {job.regions} regions with a ps task each keep no state beside the parameters, such as "
-                f"that of batch normalisation: choose a model without, or leave ps out. Received: ps={job.ps}"
+                f"{job.regions} regions with a ps task each keep no state beside the parameters, such as that of "
+                f"batch normalisation: choose a model without, or leave ps out. Received: ps={job.ps}"
             )
 
 

@@ -117,7 +117,7 @@ def test_train_refuses_before_the_start():
         rows = np.random.default_rng().permutation(X)[:, None]
         return tf.data.Dataset.from_tensor_slices((rows, rows)).batch(4)
 
-    with pytest.raises(UserError, match="another order or choice"):
+    with pytest.raises(UserError, match="orders or chooses its examples anew"):
         train(model, make, AsyncSGD(), cluster=Cluster.local(2), batch_size=4, verbose=False)
 
 

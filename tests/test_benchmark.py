@@ -312,7 +312,7 @@ def test_on_gpus_our_workers_stand_beside_tensorflow_keras_and_pytorch(monkeypat
     assert throughput.Options(device="gpu", models=("cnn",)).columns().keys() == {"cnn"}
     for what, message in (
         ({"device": "gpu", "only": ("hogwild",)}, "--device gpu measures single, fit, .* Received: only=.'hogwild'"),
-        ({"models": ("resnet",)}, "the resnet takes long on CPUs"),
+        ({"models": ("resnet",)}, "resnet takes too long on CPUs"),
     ):
         with pytest.raises(UserError, match=message):
             throughput.Options(**what)

@@ -337,7 +337,7 @@ def test_real_workers_cannot_stop_within_a_gradient(backend, tmp_path):
 
 
 def test_nothing_can_be_stopped_where_nothing_is_dropped_or_cores_are_shared():
-    with pytest.raises(UserError, match="forever: only workers with a ps that drops late messages"):
+    with pytest.raises(UserError, match="forever: cancel_late needs a parameter server that drops late messages"):
         check_scheme(Forever(), 2)
     with pytest.raises(UserError, match="k_sync with cancel_late needs a core for each worker"):
         happens(KSync(cancel_late=True), cores=2)

@@ -158,7 +158,7 @@ def test_a_reply_codec_with_memory_and_a_codec_without_a_ps_are_refused():
         name = "without_ps"
         codec = Signs()
 
-    with pytest.raises(UserError, match=r"a codec of replies keeps no variables.*Rounded"):
+    with pytest.raises(UserError, match=r"the codec of replies cannot keep variables.*Rounded"):
         check_scheme(Replies(), 2)
     with pytest.raises(UserError, match=r"without a ps only messages to neighbours.*Signs"):
         check_scheme(WithoutPS(), 2)

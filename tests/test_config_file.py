@@ -127,10 +127,13 @@ def test_a_wrong_file_is_one_line(content, arguments, error, started):
 @pytest.mark.parametrize(
     ("config", "error"),
     [
-        ({"model": "mine.py:build"}, "has mine.py:build, which only your command executes: add --model mine.py:build"),
+        (
+            {"model": "mine.py:build"},
+            "has mine.py:build, and a file cannot make this program execute code: add --model mine.py:build",
+        ),
         ({"dataset": "mine.py:load"}, "add --data mine.py:load"),
         ({"dataset": "own data"}, "add --data my_data.py:load"),
-        ({"shapes": [[3]]}, "is of a script: start it with launch"),
+        ({"shapes": [[3]]}, "is the configuration of a script: start it with launch"),
         ({"workers": "x"}, "is damaged: workers must be"),
     ],
 )

@@ -76,7 +76,7 @@ class Every(Scheme):
     [
         (Every(), "the field of this type must be called communication_period: rename sync_every, or"),
         (Waiting(), "backup_workers must be fewer"),
-        (Replying(), "a codec of replies keeps no variables"),
+        (Replying(), "the codec of replies cannot keep variables"),
         (AsyncDiLoCo(momentum_share=0.5), "momentum_share must be at most 1/3"),
     ],
 )
@@ -222,9 +222,18 @@ class Named(SyncSGD):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ({"local": "loss"}, r"a local variable cannot be called 'loss': of a worker these names .*gradient"),
-        ({"shared": "sent"}, r"a global variable cannot be called 'sent': of a server these names .*center"),
-        ({"row": "sender"}, r"a global variable cannot be called 'sender': of a server these names .*center"),
+        (
+            {"local": "loss"},
+            r"a local variable cannot be called 'loss': a worker has members with the names .*gradient",
+        ),
+        (
+            {"shared": "sent"},
+            r"a global variable cannot be called 'sent': a server has members with the names .*center",
+        ),
+        (
+            {"row": "sender"},
+            r"a global variable cannot be called 'sender': a server has members with the names .*center",
+        ),
         ({"local": "_own"}, r"a local variable cannot be called '_own': it is read as worker\._own"),
         ({"shared": "θ"}, r"a global variable cannot be called 'θ': it is read as server\.θ\. Use letters from a to z"),
         ({"row": "lambda"}, r"a global variable cannot be called 'lambda': it is read as server\.lambda"),

@@ -121,7 +121,7 @@ def test_deploy_starts_a_script_with_its_packages(run_main, tmp_path):
         (["slurm", "--algorithm", "serial"], "serial is one process: it needs no other machines"),
         (["slurm", "--script", "absent.py"], "there is no script of this name. Received: absent.py"),
         (["hosts"], "deploy hosts needs the machines: --hosts h0,h1,h2"),
-        (["kubernetes", "--hosts", "a"], "hosts are for deploy hosts: kubernetes chooses the machines"),
+        (["kubernetes", "--hosts", "a"], "--hosts is for deploy hosts alone, as kubernetes chooses the machines"),
         (["kubernetes", "--workers", "0"], "workers must be"),
         (["slurm", "--ps", "0"], "ps must be at least 1. Received: ps=0"),
     ],

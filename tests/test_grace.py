@@ -196,7 +196,9 @@ def test_a_task_that_dies_in_a_time_of_grace_leaves_no_set_open(task, warm, tmp_
 
 def test_what_has_no_clock_refuses_a_time_of_grace(tmp_path):
     scheme = DecoupledDiLoCo(grace=2.0)
-    with pytest.raises(UserError, match=r"no clock to end a time of grace: leave it out\. Received: grace=2"):
+    with pytest.raises(
+        UserError, match=r"grace needs processes, whose clock ends it: leave it out\. Received: grace=2"
+    ):
         Group(scheme, np.zeros(2), workers=3)
     with pytest.raises(UserError, match="cannot follow a schedule with a time of grace"):
         job_of(scheme, 3, schedule=[0, 1, 2])

@@ -111,7 +111,8 @@ def test_the_only_codec_of_a_file_without_a_name_has_that_of_its_file_and_one_th
     (tmp_path / "wrong.py").write_text(f"{OWN_CODEC}block: int = 4")
     import_schemes(tmp_path / "wrong.py", SCHEMES)
     with pytest.raises(
-        UserError, match=r"needs @dataclass\(frozen=True, kw_only=True\) above it, or its options are none"
+        UserError,
+        match=r"needs @dataclass\(frozen=True, kw_only=True\) above it: without it, its fields are no options",
     ):
         import_codecs(tmp_path / "wrong.py")
 
@@ -319,10 +320,10 @@ def test_evaluate_executes_no_file_that_only_the_folder_names(files, run_main):
     for given, missing in (([], names[:2]), (names[:2], names[2:])):
         code, _, errors = run_main("evaluate", "latest", *given)
         assert (code, len(errors.splitlines())) == (2, 1)
-        assert f"which only your command executes: add {' '.join(missing)}" in errors
+        assert f"a file cannot make this program execute code: add {' '.join(missing)}" in errors
     code, _, errors = run_main("evaluate", "latest", "--model", "my_model.py:other", *names[2:])
     assert code == 2
-    assert "the model of the run has 2 variables, 650 parameters" in errors
+    assert "where the run has 2 variables, 650 parameters" in errors
 
 
 @pytest.mark.rotating
@@ -349,8 +350,11 @@ def test_a_model_of_a_file_trains_on_processes_and_resumes(files, warm, run_main
     ("flags", "message"),
     [
         ("--model none.py:build", r"--model: there is no file /\S*/none.py"),
-        ("--model my_model.py", "--model needs a file and a function in it, as in my_file.py:build. Received: my_mo"),
-        ("--model my_model.py:", "--model needs a file and a function in it"),
+        (
+            "--model my_model.py",
+            "--model needs a Python file and a function in it, as in my_file.py:build. Received: my_mo",
+        ),
+        ("--model my_model.py:", "--model needs a Python file and a function in it"),
         ("--model my_model.py:bild", r"--model: my_model.py has no function 'bild'. Did you mean build\?"),
         ("--model my_model.py:keras", r"--model: my_model.py has no function 'keras'"),
         ("--model my_model.py:text", "--model: my_model.py:text must return a compiled Keras model. Received: str"),
@@ -366,7 +370,7 @@ def test_a_model_of_a_file_trains_on_processes_and_resumes(files, warm, run_main
             "--data my_data.py:floats",
             "the models by name need class numbers in y, .* Received: --data my_data.py:floats",
         ),
-        ("--data digits", "--data needs a file and a function in it, as in my_file.py:load. Received: digits"),
+        ("--data digits", "--data needs a Python file and a function in it, as in my_file.py:load. Received: digits"),
         ("--data my_data.py:pair --dataset digits", "--data and --dataset exclude each other"),
         ("--data my_data.py:pair --model mpl", "unknown model 'mpl'. Did you mean mlp"),
     ],

@@ -776,6 +776,7 @@ def test_a_step_in_a_function_of_tensorflow_is_refused():
     ("words", "said"),
     [
         (["--workers", "2"], "launch needs a script"),
+        (["data.csv"], "launch needs a script whose name ends in .py. Received: data.csv"),
         (["missing.py"], "there is no script of this name. Received: missing.py"),
         (["--worker", "2", "x.py"], "unknown option --worker"),
         (["--run-dir", "folder.py"], "launch needs a script"),

@@ -251,13 +251,13 @@ def test_a_round_of_a_kind_that_is_not_declared_is_refused_by_name():
         (("exchange", "push"), r"kinds must be a mapping of names to Kind"),
         ({"a b": Kind()}, r"must be an identifier. Received: 'a b'"),
         ({1: Kind()}, r"must be an identifier. Received: 1"),
-        ({"push": Kind()}, r"with the name of an event is this event. Received: push"),
-        ({"join": Kind()}, r"with the name of an event is this event. Received: join"),
-        ({"none": Kind(sends=False, answered=False)}, r"sends a message or asks for the center. Received: none"),
-        ({"exchange": Kind(codec=WithMemory(Int8()))}, r"keeps no variables: return it from codec.*WithMemory"),
-        ({"exchange": Kind(codec=(Codec(), WithMemory(Int8())))}, r"a codec of replies keeps no variables"),
-        ({"pull": Kind(sends=False, codec=Halved())}, r"without a message has no codec for it"),
-        ({"push": Kind(answered=False, codec=(Codec(), Halved()))}, r"without a reply has no codec for it"),
+        ({"push": Kind()}, r"the kind of rounds push must be that event, .*Received: push"),
+        ({"join": Kind()}, r"the kind of rounds join must be that event, .*Received: join"),
+        ({"none": Kind(sends=False, answered=False)}, r"must send a message, be answered, or both. Received: none"),
+        ({"exchange": Kind(codec=WithMemory(Int8()))}, r"cannot keep variables: return it from codec.*WithMemory"),
+        ({"exchange": Kind(codec=(Codec(), WithMemory(Int8())))}, r"the codec of replies cannot keep variables"),
+        ({"pull": Kind(sends=False, codec=Halved())}, r"without a message takes no codec for it"),
+        ({"push": Kind(answered=False, codec=(Codec(), Halved()))}, r"without a reply takes no codec for it"),
     ],
 )
 def test_kinds_that_cannot_be_are_refused(kinds, message):
@@ -284,14 +284,14 @@ def test_workers_that_make_an_update_together_are_in_rounds_of_one_kind():
 
 @pytest.mark.parametrize("sync", [Barrier(backup_workers=1), Quorum(1), Quorum(1, late="count")], ids=str)
 def test_no_worker_falls_behind_where_kinds_of_rounds_have_messages_of_their_own(sync):
-    with pytest.raises(UserError, match=r"would send one kind of round where others send another: wait for all"):
+    with pytest.raises(UserError, match=r"several kinds of rounds need a rule that waits for all workers"):
         check_scheme(AsyncSGD().but(sync=sync, kinds=Alternating.kinds), 2)
     check_scheme(AsyncSGD().but(sync=sync), 2)
 
 
 @pytest.mark.parametrize("base", [SyncSGD, SSP])
 def test_workers_that_wait_exchange_in_each_round(base):
-    with pytest.raises(UserError, match=r"only an asynchronous rule has rounds without a message or a reply"):
+    with pytest.raises(UserError, match=r"rounds without a message or a reply need an asynchronous rule"):
         check_scheme(base().but(kinds=USUAL), 2)
 
 

@@ -124,7 +124,7 @@ def test_workers_share_the_card_of_the_ps():
 def test_machines_that_differ_are_refused_with_layers(name):
     unequal = {"compute": "exponential", "step_factors": "1,2", "cores": 1, "regions": "0ms/1Gbit,9ms/1Gbit"}
     machines = Platform(**{name: (unequal | {"failures": "crashes", "latency": "1ms"}).get(name, 0.5)})
-    with pytest.raises(UserError, match=f"workers and links are equal: leave .*{name}.* out"):
+    with pytest.raises(UserError, match=f"--layers assumes equal workers and links: leave .*{name}.* out"):
         forecast(SyncSGD(), machines, workers=4, parameters=10**6, layers=4)
 
 

@@ -378,7 +378,7 @@ def swapped(path):
     [
         (lambda d: (d / "config.json").unlink(), "not a run directory: it has no config.json"),
         (lambda d: (d / "config.json").write_text("{}"), "are not those of a run: they have no 'algorithm'"),
-        (lambda d: (d / "rounds.npz").unlink(), "has no rounds.npz: the rounds of a run with --record off"),
+        (lambda d: (d / "rounds.npz").unlink(), "has no rounds.npz, as the run was recorded with record=off"),
         (
             lambda d: (d / "rounds.npz").write_text("something else"),
             "rounds.npz, which is damaged: File is not a zip file",

@@ -513,7 +513,7 @@ def test_a_machine_that_does_not_come_back_ends_the_run_everywhere(machines, tmp
     for task in (tasks["ps", 0], tasks["worker", 1]):
         error = task.end()
         assert isinstance(error, TaskLost | WaitTimeout), error
-        assert re.search("nothing heard from worker 0|the chief, worker 0, to restore", str(error)), error
+        assert re.search("no word from worker 0|the chief, worker 0, to restore", str(error)), error
 
 
 @pytest.mark.parametrize("number", [gate(0), rotating(2)], ids=["ps 0", "worker 1"])

@@ -409,11 +409,14 @@ class Pushing(AsyncDiLoCo):
 @pytest.mark.parametrize(
     ("scheme", "message"),
     [
-        (StreamingDiLoCo(communication_period=4, delay=5), r"at least the delay. Received: delay=5, period=4"),
+        (
+            StreamingDiLoCo(communication_period=4, delay=5),
+            r"delay must be at most the period, .*Received: delay=5, period=4",
+        ),
         (StreamingDiLoCo(communication_period=8, fragments=3), r"a multiple of the fragments.*fragments=3"),
         (StreamingDiLoCo(communication_period=8, fragments=4, delay=3), r"Received: delay=3, period=2"),
-        (AllReduce(delay=2), r"at least the delay. Received: delay=2, period=1"),
-        (AllReduce(delay=1, buckets=2), r"leaves whole.*buckets=2"),
+        (AllReduce(delay=2), r"delay must be at most the period, .*Received: delay=2, period=1"),
+        (AllReduce(delay=1, buckets=2), r"leave whole.*buckets=2"),
         (Scaling(sync=Collective(), delay=1), r"no mean over the workers.*and message_sizes"),
         (StreamingDiLoCo().but(sync=Quorum(2)), r"late messages count.*sync=Quorum"),
         (StreamingDiLoCo().but(sync=Gossip()), r"a barrier without backup workers.*sync=Gossip"),

@@ -301,7 +301,7 @@ def test_a_record_that_no_run_of_the_scheme_can_make_is_no_traceback(name, copy,
 @pytest.mark.parametrize(
     ("file", "values", "says"),
     [
-        ("config.json", {"record": "off"}, "record=off: there is no trace"),
+        ("config.json", {"record": "off"}, "no trace.npz, as the run was recorded with record=off"),
         ("config.json", {"dataset": "own data"}, "a model or data of its own"),
         ("config.json", {"model": "sequential"}, "a model or data of its own"),
         ("config.json", {"model": "cnn"}, "no gradient of the model cnn"),

@@ -263,7 +263,7 @@ def test_an_attack_has_the_strength_of_its_paper_or_one_of_the_users():
 @pytest.mark.parametrize(
     ("scheme", "attack", "message"),
     [
-        (SyncSGD(), "alie:1", r"is 0: choose one, as in alie:1,z=1"),
+        (SyncSGD(), "alie:1", r"only with z=0: give one, as in alie:1,z=1"),
         (SyncSGD(), "ipm:4", "ipm needs two honest workers"),
         (SyncSGD(), "sign-flip:2,z=1", "hostile takes sign-flip"),
         (SyncSGD(), "alie:2,epsilon=1", "hostile takes sign-flip"),
@@ -280,7 +280,7 @@ def test_attacks_that_cannot_be_are_refused(scheme, attack, message, tmp_path):
 
 
 def test_buckets_of_which_half_may_be_hostile_are_refused():
-    with pytest.raises(UserError, match="1 hostile workers of 4 may be in half of the 2 buckets"):
+    with pytest.raises(UserError, match="1 hostile workers of 4 may spoil half of the 2 buckets"):
         TrimmedMean(bucket=2).check(4)
     TrimmedMean(bucket=2).check(6)
     TrimmedMean(bucket=9, trim=0.1).check(5)  # one bucket: the mean

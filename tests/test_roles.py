@@ -99,7 +99,10 @@ def test_an_evaluator_of_tf_config_is_never_in_tensorflows_cluster():
         ("{", "not a JSON object"),
         ("[1]", "not a JSON object"),
         ('{"cluster": {"worker": ["a:1"]}}', "must look like"),
-        (tf_config("worker", 2, worker=WORKERS)["TF_CONFIG"], "has 2 workers. Received: 2"),
+        (
+            tf_config("worker", 2, worker=WORKERS)["TF_CONFIG"],
+            "the index of the worker must lie between 0 and 1. Received: 2",
+        ),
         (tf_config("worker", -1, worker=WORKERS)["TF_CONFIG"], "needs a type and an index"),
         (tf_config("ps", 0, worker=WORKERS)["TF_CONFIG"], "this cluster has no ps tasks"),
         (tf_config("chief", 0, worker=WORKERS)["TF_CONFIG"], "the cluster has none"),
@@ -207,16 +210,16 @@ def test_under_slurm_an_algorithm_without_a_ps_gets_none(algorithm, first, monke
     [
         ({"SLURM_NODEID": "1"}, "--distribution=block"),
         ({"SLURM_NTASKS": "6"}, "contradicts itself"),
-        ({"SLURM_NTASKS": "x"}, "no number"),
-        ({"SLURM_NODEID": "x"}, "no number"),
-        ({"SLURM_NODEID": "²"}, "no number"),
-        ({"SLURM_STEP_RESV_PORTS": "x"}, "no number"),
-        ({"SLURM_TASKS_PER_NODE": "5", "SLURM_JOB_NODELIST": "a"}, "leave a worker"),
+        ({"SLURM_NTASKS": "x"}, "variables of Slurm must be whole numbers: .*Received: '"),
+        ({"SLURM_NODEID": "x"}, "variables of Slurm must be whole numbers: .*Received: '"),
+        ({"SLURM_NODEID": "²"}, "variables of Slurm must be whole numbers: .*Received: '"),
+        ({"SLURM_STEP_RESV_PORTS": "x"}, "variables of Slurm must be whole numbers: .*Received: '"),
+        ({"SLURM_TASKS_PER_NODE": "5", "SLURM_JOB_NODELIST": "a"}, "too few for 5 ps and a worker"),
     ],
 )
 def test_a_slurm_environment_that_makes_no_sense_is_refused(changed, message):
     with pytest.raises(UserError, match=message):
-        from_slurm(5 if "leave" in message else 1, slurm(0, **changed))
+        from_slurm(5 if "5 ps" in message else 1, slurm(0, **changed))
 
 
 def test_a_role_from_slurm_outside_a_step_is_refused():
@@ -259,11 +262,11 @@ def test_a_port_that_is_taken_is_passed_over():
     [
         ({"RANK": None}, "RANK is not set: start the tasks with torchrun, as in torchrun --nproc-per-node 3 -m dist"),
         ({"MASTER_PORT": None}, "MASTER_PORT is not set"),
-        ({"MASTER_PORT": "x"}, "something that is no number: .*'x'"),
+        ({"MASTER_PORT": "x"}, "variables of torchrun must be whole numbers: .*'x'"),
         ({"RANK": "4"}, "contradicts itself: task 4 of 4"),
-        ({"WORLD_SIZE": "1", "RANK": "0"}, "of 1 tasks, 1 cannot be ps and leave a worker"),
-        ({"MASTER_PORT": "99999"}, "no way from here to MASTER_ADDR and MASTER_PORT .* Received: 127.0.0.1:99999"),
-        ({"MASTER_ADDR": "::1"}, "no way from here to MASTER_ADDR and MASTER_PORT of torchrun .* Received: ::1:29500"),
+        ({"WORLD_SIZE": "1", "RANK": "0"}, "1 tasks are too few for 1 ps and a worker"),
+        ({"MASTER_PORT": "99999"}, "cannot reach MASTER_ADDR and MASTER_PORT .* Received: 127.0.0.1:99999"),
+        ({"MASTER_ADDR": "::1"}, "cannot reach MASTER_ADDR and MASTER_PORT of torchrun .* Received: ::1:29500"),
     ],
 )
 def test_an_environment_of_torchrun_that_makes_no_sense_is_refused(changed, message):

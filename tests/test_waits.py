@@ -329,7 +329,7 @@ def test_a_call_that_ends_with_its_peer_is_reported_in_one_line():
 def test_a_fork_server_that_is_stopped_at_its_start_is_given_up(monkeypatch):
     monkeypatch.setattr(client, "START_SECONDS", 1.0)
     began = time.monotonic()
-    with pytest.raises(WaitTimeout, match=r"the fork server.* no sign of life for 1 s"):
+    with pytest.raises(WaitTimeout, match=r"no word from the fork server.* for 1 s"):
         ForkServer("off", choose(), ["sh", "-c", "kill -STOP $$"])
     assert time.monotonic() - began < 60
 
@@ -453,13 +453,13 @@ def test_the_first_machine_ends_the_run_if_the_heartbeat_of_one_stops():
         assert not ended or second == 31
         if ended:
             break
-    assert ended == [("nothing heard from task 1 for 10 s", ("worker", 0))]
+    assert ended == [("no word from task 1 for 10 s", ("worker", 0))]
     time_[0] += 1
     for _ in range(8):
         time_[0] += 1
         numbers[1] += 1
         watch._look_for_the_silent()
-    assert ended[-1] == ("nothing heard from task 2 for 10 s", ("worker", 1))
+    assert ended[-1] == ("no word from task 2 for 10 s", ("worker", 1))
 
 
 def test_each_call_of_a_side_thread_has_its_own_answer():

@@ -71,8 +71,15 @@ def catalogue(arguments: list[str]) -> int:
     """Print the algorithms as a table; return the exit code."""
     about = "Show the catalogue, or the algorithms that have all given words in their names, rules, ideas or papers."
     parser = Parser("run.sh list", about, usage="run.sh list [word ...]")
-    parser.add_argument("words", nargs="*", metavar="word", help="as in: list gossip, list synchronous momentum")
-    parser.add_argument("--json", action="store_true", help="Print a line of JSON for each algorithm, instead.")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="word",
+        help="Words that an algorithm must have, as in: list gossip, list synchronous momentum.",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="Print a line of JSON for each algorithm, instead of the table."
+    )
     given = parser.values(arguments)
     found = [name for name in SCHEMES if all(_has(name, word) for word in given.words)]
     if not found:
@@ -113,6 +120,9 @@ def aliases() -> dict[str, list[str]]:
     return {alias: [name, *options] for name, alias, *options in words if alias not in SCHEMES}
 
 
+LISTED = "The command list shows all algorithms"
+
+
 def known_names() -> list[str]:
     """Return all names of algorithms."""
     return [*SCHEMES, *aliases()]
@@ -127,7 +137,7 @@ def meant_by(word: str, where: str = "") -> list[str]:
     if name := spelt(word, SCHEMES):
         return [name]
     if (name := spelt(word, aliases())) is None:
-        raise UserError(f"{where}unknown algorithm {word!r}. {nearest(word, known_names())}")
+        raise UserError(f"{where}unknown algorithm {word!r}. {nearest(word, known_names(), LISTED)}")
     meant = aliases()[name]
     print(f"{name} is {shlex.join(meant)}", file=sys.stderr)  # noqa: T201
     return meant
@@ -140,9 +150,9 @@ def timing(scheme: type[Any]) -> str:
 
 def explanation(arguments: list[str]) -> int:
     """Explain an algorithm of the catalogue or of an imported file; return the exit code."""
-    parser = Parser("run.sh explain", "Equations, origin, departures, limits and hyperparameters of an algorithm.")
-    parser.add_argument("algorithm", help=", ".join(SCHEMES))
-    parser.add_argument("--json", action="store_true", help="Print it as one line of JSON, instead.")
+    parser = Parser("run.sh explain", "Show equations, origin, departures, limits and hyperparameters of an algorithm.")
+    parser.add_argument("algorithm", help="Name of an algorithm, as `list` shows it.")
+    parser.add_argument("--json", action="store_true", help="Print one line of JSON, instead of the text.")
     given = parser.values(arguments)
     word, name = given.algorithm, meant_by(given.algorithm)[0]
     if given.json:

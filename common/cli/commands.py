@@ -131,7 +131,7 @@ def replay_run(arguments: list[str]) -> int:
     """
     about = "Verify a run: re-execute its event log in NumPy, by the paper's equations, and compare the centers."
     parser = Parser("run.sh replay", about, usage="run.sh replay run_dir")
-    parser.add_argument("run_dir", type=plain(Path), help="directory of a run that has ended, or latest; only read")
+    parser.add_argument("run_dir", type=plain(Path), help="Folder of a run that has ended, or latest. It is only read.")
     run_dir = named(parser.values(arguments).run_dir)
 
     use_tensorflow_here()

@@ -74,7 +74,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 def main(arguments: list[str]) -> int:
     """Print the code by which a shell completes `distsgd`, and bash also `bash run.sh`; return the exit code."""
     parser = Parser("run.sh completion", "Print the code by which a shell completes distsgd, and bash also run.sh.")
-    parser.add_argument("shell", choices=SHELLS, help='as in: eval "$(bash run.sh completion bash)"')
+    parser.add_argument("shell", choices=SHELLS, help='Name of the shell, as in: eval "$(bash run.sh completion bash)"')
     shell = parser.values(arguments).shell
     print(shellcode(["distsgd"], shell=shell) + OF_CHECKOUT * (shell == "bash"))  # noqa: T201
     return 0

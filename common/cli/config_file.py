@@ -79,7 +79,9 @@ def read_config_file(path: Path) -> dict[str, Any]:
     if path.suffix == ".json":
         content = checked(path, read_json(path), CONFIG)
         if "shapes" in content:
-            raise UserError(f"{path} is of a script: start it with launch, which has its options as flags")
+            raise UserError(
+                f"{path} is the configuration of a script: start it with launch, which takes its options as flags"
+            )
         return content
     try:
         content = tomllib.loads(read_text(path))
@@ -122,4 +124,6 @@ def _refuse_own(path: Path, values: dict[str, Any], given: Mapping[str, str]) ->
         if isinstance(value, str) and (value == OWN_DATA or flags.in_file(value)) and name not in given:
             flag = "model" if name == "model" else "data"
             known = value if flags.in_file(value) else f"my_{flag}.py:{'build' if flag == 'model' else 'load'}"
-            raise UserError(f"the run of {path} has {value}, which only your command executes: add --{flag} {known}")
+            raise UserError(
+                f"the run of {path} has {value}, and a file cannot make this program execute code: add --{flag} {known}"
+            )

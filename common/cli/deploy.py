@@ -67,7 +67,10 @@ def main(arguments: list[str]) -> int:
     if options.system == "hosts":
         return _print_commands(options)
     if options.hosts:
-        raise UserError(f"hosts are for deploy hosts: {options.system} chooses the machines. Received: {options.hosts}")
+        raise UserError(
+            f"--hosts is for deploy hosts alone, as {options.system} chooses the machines: leave it out. Received: "
+            f"{options.hosts}"
+        )
     print({"kubernetes": kubernetes, "slurm": slurm}[options.system](options), end="")  # noqa: T201
     return 0
 

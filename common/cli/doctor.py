@@ -39,7 +39,7 @@ SURVEY = "from distsgd.common.launch.gpus import survey; print(survey())"
 def main(arguments: list[str]) -> int:
     """Print the facts of `look`, with `--json` as one line; return the exit code."""
     parser = Parser("run.sh doctor", "Show versions, machine and permissions, for a bug report.")
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_argument("--json", action="store_true", help="Print one line of JSON.")
     as_json = parser.values(arguments).json
     found = look()
     print(json.dumps(found) if as_json else aligned(found))  # noqa: T201

@@ -79,12 +79,14 @@ def parser_of(
         for_help.add_argument("-h", "--help", action=_ShortHelp, nargs=0, help="Show the usual options and exit.")
         for_help.add_argument("--help-all", action="help", help="Show all options with their full meanings and exit.")
     else:
-        for_help.add_argument("-h", "--help", action="help", help="Show this and exit.")
+        parser.add_help_to(for_help)
     seen: set[str] = set()
     for title, kind in kinds.items():
         for option in _options(kind):
             if option.name in seen:
-                raise UserError(f"hyperparameter {option.name} has the name of an option: choose another")
+                raise UserError(
+                    f"hyperparameter {option.name} has the name of an option of the command: rename the field"
+                )
             seen.add(option.name)
             section = sections[next((titles[name] for name in option.path if name in titles), title)]
             help = (option.meaning + _default(option.default)).replace("%", "%%")
@@ -337,13 +339,22 @@ class Parser(argparse.ArgumentParser):
 
     folded: Collection[str] = ()
 
-    def __init__(self, prog: str, description: str, **options: Any):
+    def __init__(self, prog: str, description: str, add_help: bool = True, **options: Any):
         here = PROGRAM.removeprefix("bash ")
         if "usage" in options:
             options["usage"] = options["usage"].replace("run.sh", here)
         prog = prog.replace("run.sh", here)
-        super().__init__(prog, description=description, formatter_class=_Help, allow_abbrev=False, **options)
+        how: dict[str, Any] = {"formatter_class": _Help, "allow_abbrev": False, "add_help": False}
+        super().__init__(prog, description=description, **how, **options)
         self.command = prog.partition(" ")[2] or prog
+        if add_help:
+            self.add_help_to(self)
+
+    @staticmethod
+    def add_help_to(section: Any) -> None:
+        """Add `--help` to a parser or to one of its groups; `--help-all` shows the same."""
+        section.add_argument("-h", "--help", action="help", help="Show this and exit.")
+        section.add_argument("--help-all", action="help", help=argparse.SUPPRESS)
 
     def values(self, arguments: Iterable[str]) -> argparse.Namespace:
         """Return the values by name.

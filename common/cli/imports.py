@@ -84,7 +84,7 @@ def import_codecs(path: Path) -> dict[str, type[Compressor]]:
     for name, kind in found.items():
         _check_fields(kind, path, "options")
         if name == "float32" or CODECS.get(name, kind) is not kind:
-            raise UserError(f"{path}: codec {name!r} has the name of another: choose another one")
+            raise UserError(f"{path}: another codec has the name {name!r} already: choose another")
     return found
 
 
@@ -194,7 +194,9 @@ def _check_fields(kind: Any, path: Path, what: str) -> None:
     """Check that an imported class is a dataclass, if it has fields, and that each of them has a default."""
     here = f"class {kind.__name__} in {path}"
     if "__dataclass_fields__" not in vars(kind) and inspect.get_annotations(kind):
-        raise UserError(f"{here} needs @dataclass(frozen=True, kw_only=True) above it, or its {what} are none")
+        raise UserError(
+            f"{here} needs @dataclass(frozen=True, kw_only=True) above it: without it, its fields are no {what}"
+        )
     for field in dataclasses.fields(kind):
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise UserError(f"{here}: {what.removesuffix('s')} {field.name} needs a default")

@@ -69,6 +69,8 @@ class LaunchOptions:
 def main(arguments: list[str]) -> int:
     """Execute a script on every worker, show the result, and return the exit code."""
     place = _place_of_script(arguments)
+    if place == len(arguments) and arguments and arguments[0][:1] not in ("", "-"):
+        raise UserError(f"launch needs a script whose name ends in .py. Received: {arguments[0]}")
     usage = "run.sh launch [options] my_script.py [arguments of the script]"
     groups = {name: GROUPS[name] for name in ("fault tolerance", "several machines")}
     (options,) = flags.read(

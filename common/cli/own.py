@@ -88,7 +88,10 @@ def problem_of_run(
         raise UserError(f"evaluate does not measure runs of launch, whose scripts have the loss. Received: {run_dir}")
     for flag, known, given in (("--model", config["model"], model), ("--data", config["dataset"], data)):
         if given is None and in_file(known):
-            raise UserError(f"the run in {run_dir} is of {known}, which only your command executes: add {flag} {known}")
+            raise UserError(
+                f"the run in {run_dir} is of {known}, and a file cannot make this program execute code: add {flag} "
+                f"{known}"
+            )
     steps, workers, size = (config[name] for name in ("steps_per_worker", "workers", "batch_size"))
     names: dict[str, Any] = {"model": model or config["model"], "data": data}
     run = RunOptions(seed=config["seed"], batch_size=size, steps=steps)
@@ -101,11 +104,17 @@ def problem_of_run(
         flags = "--model my_model.py:build --data my_data.py:load"
         raise UserError(f"the run in {run_dir} has a model or data of its own: add {flags} ({error})") from None
     if dataset.test is None:
-        raise UserError(f"--data: there are no validation data to evaluate the checkpoints on. Received: {data}")
+        raise UserError(
+            "--data: there are no validation data to evaluate the checkpoints on: return (train, validation) from "
+            f"the function. Received: {data}"
+        )
     if made is None:
         return dataset, recipe
     if (digest := model_digest(made)) != config["architecture"]:
-        raise UserError(f"the model of the run has {config['architecture']}. Received: {names['model']} with {digest}")
+        raise UserError(
+            "--model: the function builds another model than that of the run: give the file with which the run was "
+            f"trained. Received: {names['model']} with {digest}, where the run has {config['architecture']}"
+        )
     train = sharding(dataset.train) if callable(dataset.train) else arrays_of(dataset.train, "data")
     batches = first_batches(train, dataset.test, size // config["devices_per_worker"], workers)
     return dataset, try_out(recipe, made, *batches)
@@ -165,7 +174,9 @@ def _place(flag: str, text: str) -> tuple[Path, str]:
     """Return file and function of `my_file.py:name`."""
     file, _, name = text.rpartition(":")
     if not name or not file.endswith(".py"):
-        raise UserError(f"{flag} needs a file and a function in it, as in my_file.py:{USUAL[flag]}. Received: {text}")
+        raise UserError(
+            f"{flag} needs a Python file and a function in it, as in my_file.py:{USUAL[flag]}. Received: {text}"
+        )
     return Path(file).resolve(), name
 
 

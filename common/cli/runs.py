@@ -99,6 +99,8 @@ def list_runs(arguments: list[str]) -> int:
     about = "List the runs in a folder, the newest last."
     (options,) = flags.read("run.sh runs", about, arguments, {"options": Listing}, positional="folder")
     runs, notes = runs_in(options.folder)
+    if not runs and not notes:
+        notes = [f"{options.folder} holds no runs. Give the folder in which run directories lie, such as runs"]
     if runs and not (runs := chosen(runs, options.filter)):
         notes = [*notes, f"no run in {options.folder} has {' '.join(options.filter)}"]
     groups = by_seed(runs) if options.group else [[run] for run in runs]

@@ -32,6 +32,7 @@ from .catalogue import meant_by
 from .config_file import FLAG, read_config_file, split_config, with_settings
 from .dry_run import expected, size_table, sizes
 from .flag_groups import RUN, Options, Output, commands, find_cluster, options_of, parse_flags, with_machines
+from .flags import Parser
 from .imports import words_of_imports
 from .own import find_problem
 
@@ -91,6 +92,11 @@ def run_algorithm(scheme: Scheme, options: Options, arguments: list[str]) -> int
 def train_by_file(arguments: list[str]) -> int:
     """Run the algorithm that the file of `--config` names, with its settings; return the exit code."""
     path, rest = split_config(arguments)
+    if path is None and {"-h", "--help", "--help-all"} & {*rest}:
+        about = "Train with the settings of a file: config.json of a run, or TOML that names an algorithm."
+        usage = f"run.sh train {FLAG} runs/downpour/latest [options of its algorithm]"
+        Parser("run.sh train", about, usage=usage).print_help()
+        return 0
     if path is None:
         raise UserError(
             f"train takes the algorithm from a file: give {FLAG} runs/downpour/latest. Or type: downpour ..."

@@ -58,7 +58,10 @@ def found(names: tuple[str, ...] = ()) -> list[Path]:
     paths = sorted(FOLDER.glob("*.ipynb"))
     chosen = [path for path in paths if not names or path.name.startswith(tuple(Path(name).name for name in names))]
     if not chosen:
-        raise UserError(f"there is no such notebook; there are {', '.join(path.stem for path in paths)}")
+        raise UserError(
+            f"no notebook has a name that begins so. Known: {', '.join(path.stem for path in paths)}. Received: "
+            f"{', '.join(names)}"
+        )
     return chosen
 
 

@@ -152,7 +152,9 @@ def _task_of(config: Mapping[str, Any], separate_evaluator: bool) -> TaskSpec:
         job = "worker"
     elif job == "worker":
         if index >= len(hosts.get("worker", [])):  # before the chief is counted in
-            raise UserError(f"the cluster has {len(hosts.get('worker', []))} workers. Received: {index}")
+            raise UserError(
+                f"the index of the worker must lie between 0 and {len(hosts.get('worker', [])) - 1}. Received: {index}"
+            )
         index += len(chief)
     workers = chief + hosts.get("worker", [])
     return task_spec(hosts.get("ps", []), workers, job, index, separate_evaluator or bool(hosts.get("evaluator")))
@@ -192,13 +194,16 @@ def from_slurm(ps: int, environment: Mapping[str, str] = os.environ) -> TaskSpec
     except KeyError as error:
         raise UserError(f"{error.args[0]} is not set: start the tasks with srun, inside a Slurm job") from None
     except ValueError as error:
-        raise UserError(f"Slurm's environment holds something that is no number: {_short(str(error))}") from None
+        received = str(error).rpartition(": ")[2]
+        raise UserError(
+            f"the variables of Slurm must be whole numbers: start the tasks with srun. Received: {_short(received)}"
+        ) from None
     if len(counts) != len(nodes) or sum(counts) != tasks or not 0 <= rank < tasks:
         raise UserError(
             f"Slurm's environment contradicts itself: task {rank} of {tasks}, {len(nodes)} nodes with {counts} tasks"
         )
     if not 0 <= ps < tasks:
-        raise UserError(f"of {tasks} Slurm tasks, {ps} cannot be ps and leave a worker: start more tasks, or fewer ps")
+        raise UserError(f"{tasks} tasks are too few for {ps} ps and a worker: start more tasks, or give fewer --ps")
     where = [(node, i) for node, count in enumerate(counts) for i in range(count)]
     if node not in (-1, where[rank][0]):
         raise UserError("the tasks of the Slurm step are not in blocks on their nodes: add --distribution=block")

@@ -81,10 +81,14 @@ class Heartbeat:
                 rendezvous.post(name, member.owner, value)
         who = member.named(member.task)
         if owner == EVICTED:
-            self.departure.end_process(TaskLost(f"{who} has sent no message for long"), again=True)
+            self.departure.end_process(
+                TaskLost(f"{who} was silent for so long that the others continue without it"), again=True
+            )
         if owner != member.owner:
             self.departure.evicted = True
-            self.departure.end_process(TaskLost(f"{who} was not heard for long, and another process has its place"))
+            self.departure.end_process(
+                TaskLost(f"{who} was silent for so long that another process has taken its place")
+            )
         if member.is_evaluator:
             for event in rendezvous.take_reports():
                 self._take_down(event)
@@ -117,7 +121,7 @@ class Heartbeat:
             self.silent.add(tasks[key][1])
         if silent:
             names = ", ".join(map(self.member.named, silent))
-            error = TaskLost(f"nothing heard from {names} for {self.member.patience_seconds:g} s")
+            error = TaskLost(f"no word from {names} for {self.member.patience_seconds:g} s")
             self.departure.conclude(self.rendezvous, error, tasks[silent[0]])
 
     def _is_without_contact(self, error: ConnectionError) -> None:
@@ -125,7 +129,7 @@ class Heartbeat:
         limit = self.member.patience_seconds
         if awake.now() - self.contact > limit and not self.result_is_safe:
             first = self.member.named(0)
-            self.departure.end_process(TaskLost(f"nothing heard from {first} for {limit:g} s: {error}"))
+            self.departure.end_process(TaskLost(f"no word from {first} for {limit:g} s: {error}"))
 
     def _let_go(self) -> None:
         """End this worker after a run that ended well: a restarted worker may wait for a token that will never come."""

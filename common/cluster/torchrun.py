@@ -54,11 +54,14 @@ def from_torchrun(ps: int, wait_seconds: float, environment: Mapping[str, str] =
     except KeyError as error:
         raise UserError(f"{error.args[0]} is not set: start the tasks with torchrun, as in {USAGE}") from None
     except ValueError as error:
-        raise UserError(f"torchrun's environment holds something that is no number: {error}") from None
+        received = str(error).rpartition(": ")[2]
+        raise UserError(
+            f"the variables of torchrun must be whole numbers: start the tasks with torchrun. Received: {received}"
+        ) from None
     if not 0 <= rank < size:
         raise UserError(f"torchrun's environment contradicts itself: task {rank} of {size}")
     if not 0 <= ps < size:
-        raise UserError(f"of {size} tasks, {ps} cannot be ps and leave a worker: start more tasks, or fewer ps")
+        raise UserError(f"{size} tasks are too few for {ps} ps and a worker: start more tasks, or give fewer --ps")
     own = f"{own_host(host, port)}:{free_port(port, rank, size)}"
     addresses = _exchanged(own, rank, size, wait_seconds, environment)
     job_name, index = ("ps", rank) if rank < ps else ("worker", rank - ps)
@@ -74,7 +77,8 @@ def own_host(host: str, port: int) -> str:
             probe.connect((host, port))  # sends nothing
         except (OSError, OverflowError) as error:
             raise UserError(
-                f"no way from here to MASTER_ADDR and MASTER_PORT of torchrun ({error}). Received: {host}:{port}"
+                f"cannot reach MASTER_ADDR and MASTER_PORT of torchrun from here ({error}): check the network "
+                f"between the machines. Received: {host}:{port}"
             ) from None
         own = probe.getsockname()[0]
     return host if own.startswith("127.") else own

@@ -26,7 +26,7 @@ from .weighed import extended
 def check_attack(scheme: Scheme, attack: Attack, workers: int) -> None:
     """Raise `UserError` if there are too many hostile workers, or if none can know what the others send."""
     if attack.workers >= workers:
-        raise UserError(f"hostile workers must be fewer than the workers, {workers}. Received: {attack.workers}")
+        raise UserError(f"hostile workers must be fewer than the {workers} workers. Received: {attack.workers}")
     if not attack.knows:
         return
     sync = scheme.sync
@@ -40,8 +40,8 @@ def check_attack(scheme: Scheme, attack: Attack, workers: int) -> None:
         raise UserError(f"{attack.kind} needs two honest workers. Received: {attack.workers} hostile of {workers}")
     if attack.kind == "alie" and attack.of(workers) <= 0:
         raise UserError(
-            f"the z of alie, by which {attack.workers} of {workers} workers hide among the others, is "
-            f"{attack.of(workers):.2g}: choose one, as in alie:{attack.workers},z=1"
+            f"alie needs a z above 0, and {attack.workers} of {workers} workers hide among the others only with "
+            f"z={attack.of(workers):.2g}: give one, as in alie:{attack.workers},z=1"
         )
 
 

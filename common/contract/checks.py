@@ -96,7 +96,7 @@ def fitted_in_process(scheme: Scheme, workers: int, ps: int, codec: str, usage: 
     scheme = fitted(scheme, workers, ps, codec)
     if scheme.sync.grace:
         raise UserError(
-            f"{scheme.name}: without processes there is no clock to end a time of grace: leave it out. Received: "
+            f"{scheme.name}: grace needs processes, whose clock ends it: leave it out. Received: "
             f"grace={scheme.sync.grace:g}"
         )
     check_update(scheme, in_process=True)
@@ -185,31 +185,35 @@ def _check_kinds(scheme: Scheme, workers: int) -> None:
             raise UserError(f"{scheme.name}: the name of a kind of rounds must be an identifier. Received: {name!r}")
         if name in EVENTS and kind.event != name:
             raise UserError(
-                f"{scheme.name}: a kind of rounds with the name of an event is this event. Received: {name}: {kind}"
+                f"{scheme.name}: the kind of rounds {name} must be that event, or have another name: a push is "
+                f"not answered, and a pull sends nothing. Received: {name}: {kind}"
             )
         if not (kind.sends or kind.answered):
-            raise UserError(f"{scheme.name}: a round sends a message or asks for the center. Received: {name}: {kind}")
+            raise UserError(
+                f"{scheme.name}: a kind of rounds must send a message, be answered, or both. Received: {name}: {kind}"
+            )
         own = both(kind.codec or Codec())
         if own[0].remembers:
             raise UserError(
-                f"{scheme.name}: the codec of a kind of rounds keeps no variables: return it from codec, for "
+                f"{scheme.name}: the codec of one kind of rounds cannot keep variables: return it from codec, for "
                 f"all kinds. Received: {name}: codec={type(own[0]).__name__}"
             )
         for what, codec, travels in zip(("message", "reply"), own, (kind.sends, kind.answered), strict=True):
             if not travels and type(codec) is not Codec:
                 raise UserError(
-                    f"{scheme.name}: a round without a {what} has no codec for it. Received: {name}: {kind}"
+                    f"{scheme.name}: a kind of rounds without a {what} takes no codec for it: leave that codec "
+                    f"out. Received: {name}: {kind}"
                 )
     if scheme.events != {"exchange"} and type(scheme.sync).push is Synchronization.push:
         raise UserError(
-            f"{scheme.name}: only an asynchronous rule has rounds without a message or a reply: use sync = Async(). "
+            f"{scheme.name}: rounds without a message or a reply need an asynchronous rule, as in sync = Async(). "
             f"Received: sync = {type(scheme.sync).__name__}(), events {', '.join(sorted(scheme.events))}"
         )
     if scheme.sends_in_turn and scheme.sync.set_size(workers) is not None and not scheme.sync.meets(workers):
         raise UserError(
-            f"{scheme.name}: a worker that is left out of a set falls behind, and would send one kind of round where "
-            f"others send another: wait for all workers, as in sync = Barrier(). Received: sync={scheme.sync}, kinds "
-            f"{', '.join(scheme.kinds)}"
+            f"{scheme.name}: several kinds of rounds need a rule that waits for all workers, as in sync = "
+            "Barrier(): a worker that is left out of a set would send another kind than the others. Received: "
+            f"sync={scheme.sync}, kinds {', '.join(scheme.kinds)}"
         )
 
 
@@ -235,12 +239,14 @@ def _check_messages(scheme: Scheme) -> None:
     for kind in scheme.kinds:
         if (reply := scheme.codecs(kind)[1]).remembers:
             raise UserError(
-                f"{name}: a codec of replies keeps no variables, for a reply has many readers. Received: "
-                f"{type(reply).__name__}"
+                f"{name}: the codec of replies cannot keep variables, as several workers read one reply: choose "
+                f"one without memory. Received: {type(reply).__name__}"
             )
     if scheme.scalars and (not sync.uses_ps or scheme.sparse):
         why = "without a ps" if not sync.uses_ps else "of a scheme with sparse = True"
-        raise UserError(f"{name}: messages {why} are vectors alone. Received: scalars={scheme.scalars}")
+        raise UserError(
+            f"{name}: messages {why} are vectors alone: leave scalars out. Received: scalars={scheme.scalars}"
+        )
     if scheme.declares_sizes and (sync.uses_ps or scheme.in_coordinates):
         raise UserError(
             f"{name}: message_sizes needs rules of the worker that are not elementwise, and no parameter server: send "
@@ -270,8 +276,9 @@ def _check_messages(scheme: Scheme) -> None:
     count = sync.messages_per_update
     if count > 1 and (sync.waits or isinstance(sync, Unlocked) or scheme.sparse):
         raise UserError(
-            f"{name}: several messages make an update only with a parameter server and its lock, and asynchronously, "
-            f"and not with sparse = True. Received: messages_per_update={count}, sync={type(sync).__name__}()"
+            f"{name}: messages_per_update above 1 needs an asynchronous rule with a lock, as in sync = "
+            f"Async(messages_per_update=2), and sparse = False. Received: messages_per_update={count}, "
+            f"sync={type(sync).__name__}()"
         )
 
 
@@ -282,7 +289,7 @@ def _check_overlap(scheme: Scheme) -> None:
         return
     if not 0 < overlap <= period:
         raise UserError(
-            f"{name}: the reply is used in the round of its message, which needs a period of at least the delay. "
+            f"{name}: delay must be at most the period, as a worker uses a reply in the round after its message. "
             f"Received: delay={overlap}, period={period}"
         )
     plain = scheme.events == {"exchange"} and not (scheme.regions or scheme.sparse)
@@ -294,8 +301,8 @@ def _check_overlap(scheme: Scheme) -> None:
         )
     if scheme.takes_means or scheme.sync.buckets > 1:
         raise UserError(
-            f"{name}: a message that travels while its worker computes leaves whole, and needs no mean over the "
-            f"workers. Received: delay={overlap}, buckets={scheme.sync.buckets}, and "
+            f"{name}: a delay needs messages that leave whole, and take no mean over the workers: use one bucket, "
+            f"and leave message_sizes out. Received: delay={overlap}, buckets={scheme.sync.buckets}, and "
             f"{'' if scheme.takes_means else 'no '}message_sizes"
         )
 
@@ -320,8 +327,8 @@ def _check_cancel(scheme: Scheme) -> None:
     plain = scheme.period == 1 and scheme.events == {"exchange"} and not sync.warm_start
     if sync.cancel_late and not (sync.uses_ps and not sync.accepts(sys.maxsize) and plain):
         raise UserError(
-            f"{scheme.name}: only workers with a ps that drops late messages, each of one local step, can stop a "
-            f"computation: leave cancel_late out. Received: period={scheme.period}, sync={sync}"
+            f"{scheme.name}: cancel_late needs a parameter server that drops late messages, and rounds of one "
+            f"step: leave it out. Received: period={scheme.period}, sync={sync}"
         )
 
 

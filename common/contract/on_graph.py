@@ -62,8 +62,8 @@ class OnGraph(Scheme):
         """Raise `UserError` with the reason `why` if the graph is not the same in all rounds."""
         if self.topology in CHANGING:
             raise UserError(
-                f"{self.name} {why}, which must be the same in all rounds: choose another topology. Received: "
-                f"topology={self.topology}"
+                f"{self.name} {why}, and needs the same neighbours in all rounds: choose another topology. "
+                f"Received: topology={self.topology}"
             )
 
     @final

@@ -46,8 +46,8 @@ class Robust(Scheme):
         hostile, buckets = self.sync.most_left_out(workers), -(-workers // self.bucket)
         if self.bucket > 1 and 0 < buckets <= 2 * hostile:
             raise UserError(
-                f"{self.name}: {hostile} hostile workers of {workers} may be in half of the {buckets} buckets: use a "
-                f"smaller bucket, or a smaller share of hostile workers. Received: bucket={self.bucket}"
+                f"{self.name}: {hostile} hostile workers of {workers} may spoil half of the {buckets} buckets: "
+                f"use a smaller bucket, or a smaller share of hostile workers. Received: bucket={self.bucket}"
             )
 
     def global_variables(self, center: Tensor) -> Mapping[str, Tensor]:

@@ -159,7 +159,7 @@ def check_names(scheme: str, kind: str, names: Iterable[str]) -> None:
     for name in names:
         cannot = f"{scheme}: a {kind} cannot be called {name!r}"
         if name in taken:
-            raise UserError(f"{cannot}: of a {view} these names are taken: {', '.join(sorted(taken))}. Rename it")
+            raise UserError(f"{cannot}: a {view} has members with the names {', '.join(sorted(taken))}. Rename it")
         if not (name.isascii() and name.isidentifier()) or iskeyword(name) or name.startswith("_"):
             raise UserError(
                 f"{cannot}: it is read as {view}.{name}. Use letters from a to z, and none of Python's keywords"

@@ -54,7 +54,7 @@ def check_order(make: Callable[[], Any], seed: int, in_process: bool) -> None:
             with tf.Graph().as_default(), _in_process(worker), agreeing(seed, worker):
                 calls.append(make())
     if is_unordered(calls[0]):
-        raise UserError(f"the workers would read the data of the function in other orders: {IN_ORDER}")
+        raise UserError(f"each worker would read the data of the function in an order of its own: {IN_ORDER}")
     if not made and not is_drawn_later(calls[0]) and _decided(calls[0]) == _decided(calls[1]):
         return
     rows, called = [], [copy.deepcopy(_state(own)) for own in generators]
@@ -64,9 +64,9 @@ def check_order(make: Callable[[], Any], seed: int, in_process: bool) -> None:
             rows.append(_first_rows(dataset, seed, worker))
     if out_of_place(*rows):
         raise UserError(
-            "the data function has another order or choice of examples in each call, so that workers would use some "
-            "twice and others never: give its generator a seed, as in numpy.random.default_rng(seed=0), draw orders in "
-            "the call, or let it take a tf.distribute.InputContext and shard before it shuffles"
+            "the data function orders or chooses its examples anew in each call, so that workers would use some "
+            "twice and others never: give its generator a seed, as in numpy.random.default_rng(seed=0), draw "
+            "orders in the call, or let it take a tf.distribute.InputContext and shard before it shuffles"
         )
 
 

@@ -265,5 +265,8 @@ def _dataset(make: DataFunction, workers: int | None = None, worker: int = 0) ->
 
 def _checked(dataset: Any) -> Any:
     if not isinstance(dataset, tf.data.Dataset):
-        raise UserError(f"the data function must return a tf.data.Dataset. Received: {kind_of(dataset)}")
+        raise UserError(
+            f"the data function must return a tf.data.Dataset: give arrays themselves, without a function. Received: "
+            f"{kind_of(dataset)}"
+        )
     return dataset

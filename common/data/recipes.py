@@ -92,7 +92,7 @@ def sparse(
     if features < 2 * hot:
         raise UserError(f"features must be at least 4 * active. Received: features={features}, active={active}")
     if not collisions <= 1:
-        raise UserError(f"collisions is a probability. Received: collisions={collisions}")
+        raise UserError(f"collisions must be at most 1, as it is a probability. Received: collisions={collisions}")
     total = examples + max(1, examples // 4)
     check_room(total, 2 * total * active + features)
     rng = np.random.default_rng(0)

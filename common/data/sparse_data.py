@@ -40,7 +40,9 @@ def libsvm(*, path: str = "", test: str = "") -> Dataset:
     rows, labels = vstack(loaded[::2]).tocsr(), np.concatenate(loaded[1::2])
     kinds = np.unique(labels)
     if len(kinds) != 2:
-        raise UserError(f"logistic regression needs two labels. Received: {len(kinds)} in {' and '.join(files)}")
+        raise UserError(
+            f"logistic regression needs two different labels. Received: {len(kinds)} in {' and '.join(files)}"
+        )
     is_test = np.arange(len(labels)) >= loaded[0].shape[0] if test else np.arange(len(labels)) % 5 == 4
     features = int(rows.indices.max(initial=0)) + 1
     x, y = padded(rows), (labels == kinds[1]).astype(np.int32)

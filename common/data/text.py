@@ -90,7 +90,7 @@ def _numbers(files: Iterable[Path], characters: int) -> np.ndarray:
         total += len(part)
         if total >= characters:
             return np.concatenate(parts)[:characters]
-    raise UserError(f"data set text has {total} characters of this kind. Received: characters={characters}")
+    raise UserError(f"characters must be at most {total}, the length of this text. Received: characters={characters}")
 
 
 def numbered(source: bytes) -> np.ndarray:

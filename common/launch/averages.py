@@ -48,8 +48,8 @@ def mean_of_workers(
     for other, theirs in found.items():
         if len(theirs) != len(numbers):
             raise UserError(
-                f"all workers must average tensors of the same shapes. Received: {len(numbers)} numbers, and "
-                f"{len(theirs)} on worker {other}"
+                f"all workers must call average with tensors of the same shapes. Received: {len(numbers)} "
+                f"numbers, and {len(theirs)} on worker {other}"
             )
     vectors = [numbers, *(found[k] for k in sorted(found))]
     return np.mean(np.array(vectors, np.float64), 0).astype(np.float32)

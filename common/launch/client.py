@@ -51,8 +51,8 @@ class ForkServer:
             self.forks = self.kernels is not None  # otherwise each task imports TensorFlow itself
             if isolation == "require" and self.network != "private":
                 raise UserError(
-                    f"this machine allows no private network ({self.network}): use --isolation off, and know "
-                    f"that the ports of the run are open to every host that can reach this machine"
+                    f"this machine allows no private network ({self.network}): use --isolation off; the ports of "
+                    "the run are then open to all hosts that can reach this machine"
                 )
         except BaseException:
             self.close(0)
@@ -113,8 +113,8 @@ class ForkServer:
                 return event
             detector.poll()
         raise WaitTimeout(
-            f"the fork server, which imports TensorFlow, has shown no sign of life for {START_SECONDS:g} s: is it "
-            f"stopped? {self.last_words()}"
+            f"no word from the fork server, which imports TensorFlow, for {START_SECONDS:g} s: is it stopped? "
+            f"{self.last_words()}"
         )
 
     def last_words(self) -> str:

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import checked_call
+from ..contract.checks import check_kind
 from ..contract.decay import check_positions
 from ..contract.scheme import Scheme
 from ..errors import Interrupted, UserError
@@ -382,6 +384,7 @@ def _joined(
     launched.note(name, "left")
 
 
+@checked_call
 def join(
     scheme: Scheme, variables: Any, name: str = "", *, without_decay: Collection[int] = (), state: Any = None
 ) -> AbstractContextManager[JoinedWorker]:
@@ -417,4 +420,5 @@ def join(
     Raises:
         UserError: the arguments do not fit, or the workers do not agree.
     """
+    check_kind(scheme, "join(Downpour(), variables)")
     return Joining(_joined(scheme, variables, name, without_decay, state))

@@ -153,5 +153,7 @@ class Launched:
             if reachable(self.addresses.worker[CHIEF]):
                 seen = now
             elif now - seen > self.job.cluster.wait_seconds and not self._agreed(place, name):  # longer than a restart
-                raise UserError(f"worker 0 has ended without a join named {name!r}")
+                raise UserError(
+                    f"worker 0 has ended without a join named {name!r}: call join with the same names on all workers"
+                )
         return agreed

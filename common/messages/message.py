@@ -18,7 +18,7 @@ from ..sync.store import Message, Tensor
 def returned(name: str, rule: str, value: Any) -> Any:
     """Return the value that a rule of the scheme has returned; `UserError` if it has ended without a `return`."""
     if value is None:
-        raise UserError(f"{name}: {rule} returns nothing: end it with the return of a vector, as in the README")
+        raise UserError(f"{name}: {rule} must return a vector, and returns None: end it with return")
     return value
 
 

@@ -53,6 +53,10 @@ def scalar(value: Any) -> Any:
     return float(on_host(value)) if is_torch(value) else value
 
 
+def _in_words(value: Any, arrays: int) -> str:
+    return f"a {type(value).__name__} with {arrays} arrays" if tf.nest.is_nested(value) else f"a {type(value).__name__}"
+
+
 class Structure:
     """The structure of the caller's parameters.
 
@@ -69,7 +73,7 @@ class Structure:
         self.torch = [(leaf.device, leaf.dtype) if is_torch(leaf) else None for leaf in own]
         leaves = [host_value(leaf) for leaf in own]
         self.nested = tf.nest.map_structure(lambda _: 0, params)
-        self.kind = f"{type(params).__name__} with {len(leaves)} arrays"
+        self.kind = _in_words(params, len(leaves))
         self.shapes = [tuple(leaf.shape) for leaf in leaves]
         self.dtypes = [tf.as_dtype(leaf.dtype) for leaf in leaves]
         self.is_tensor = [tf.is_tensor(leaf) for leaf in leaves]
@@ -93,8 +97,8 @@ class Structure:
         try:
             tf.nest.assert_same_structure(_as_lists(self.nested), _as_lists(arrays))
         except (TypeError, ValueError):
-            received = f"{type(arrays).__name__} with {len(leaves)} arrays"
-            raise UserError(f"{name} must be a {self.kind}, like the parameters. Received: {received}") from None
+            received = _in_words(arrays, len(leaves))
+            raise UserError(f"{name} must be {self.kind}, like the parameters. Received: {received}") from None
         found = []
         for i, (leaf, shape) in enumerate(zip(leaves, self.shapes, strict=True)):
             if leaf is None:

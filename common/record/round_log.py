@@ -128,7 +128,9 @@ def load_rounds(run_dir: Path) -> np.ndarray:
     """
     path = run_dir / FILE
     if not path.exists():
-        raise UserError(f"{run_dir} has no {FILE}: the rounds of a run with --record off are not recorded")
+        raise UserError(
+            f"{run_dir} has no {FILE}, as the run was recorded with record=off: train again with record=full"
+        )
     columns = read_arrays(run_dir, FILE)
     if not whole_columns(columns, ROUND):
         raise UserError(f"{path} is damaged: run it again")

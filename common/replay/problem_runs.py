@@ -58,4 +58,6 @@ def _quadratic(model: str) -> Problem:
 
 
 def _no_labels(labels: Any) -> Any:
-    raise UserError("the reference knows label-flip for classes alone")
+    raise UserError(
+        "replay follows label-flip only where y has classes: the reference has no such labels for this data set"
+    )

@@ -33,7 +33,10 @@ def of_hostile(config: Mapping[str, Any], gradient: Gradient, false: Callable[[]
     if name in ROBUST:
         return gradient
     if name != "sync_sgd":
-        raise UserError(f"the equations of {name} know no worker that knows what the others send")
+        raise UserError(
+            f"replay follows the attack {attack.kind} only in sync_sgd and the robust algorithms: replay a run "
+            f"without. Received: {name}"
+        )
 
     def knowing(x: np.ndarray, k: int, t: int) -> np.ndarray:
         if k < honest:

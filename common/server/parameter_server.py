@@ -273,6 +273,7 @@ def _of_sync(scheme: Scheme, own: Mapping[str, Any], saved: Mapping[str, Any]) -
     """Return the rule's variables for a checkpoint, by name; `UserError` if the engine has one of that name."""
     if taken := own.keys() & saved.keys():
         raise UserError(
-            f"{scheme.name}: its synchronization rule cannot keep {', '.join(sorted(taken))}: the engine has one"
+            f"{scheme.name}: the engine has variables with names of the synchronization rule: rename "
+            f"{', '.join(sorted(taken))} in the rule"
         )
     return {name: [variable] for name, variable in own.items()}

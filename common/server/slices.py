@@ -118,7 +118,8 @@ class Slice(SimpleNamespace):
         for name, value in values.items():
             if getattr(self, name, None) is not None:
                 raise UserError(
-                    f"{scheme}: a synchronization rule cannot keep {name!r} beside a slice of the center: it has one"
+                    f"{scheme}: the engine has a variable with a name of the synchronization rule: rename {name} "
+                    "in the rule"
                 )
             setattr(
                 self, name, tf.nest.map_structure(lambda v, own=name: tf.Variable(v, name=f"{own}_{self.index}"), value)

@@ -113,7 +113,7 @@ class Carriers:
         last = len(self.plan.rounds(self.index))
         out_from = self.calls.begin_rounds(min(rounds + count, last))
         if out_from[self.index] < NEVER:
-            left_out = TaskLost(f"worker {self.index} did not answer, and the others continue without it")
+            left_out = TaskLost(f"worker {self.index} was silent for so long that the others continue without it")
             left_out.ends_run = False
             raise left_out
         lost = frozenset(np.flatnonzero(out_from <= rounds).tolist())

@@ -304,7 +304,9 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
         origin = f"{here.origin} " if here.origin else ""
         raise UserError(f"{scheme.name} {need}. {origin}Received: {here.addresses.as_dict()}")
     if wanted is not None and wanted > cluster.workers:
-        raise UserError(f"min_workers must be at most the workers, {cluster.workers}. Received: min_workers={wanted}")
+        raise UserError(
+            f"min_workers must be at most the number of workers, {cluster.workers}. Received: min_workers={wanted}"
+        )
     if wanted not in (None, cluster.workers) and (why := _why_all(scheme)) is not None:
         error = f"{scheme.name} needs all its workers{why}: leave min_workers out. Received: min_workers={wanted}"
         raise UserError(error)
@@ -379,13 +381,14 @@ def _check_regions(scheme: Scheme, regions: int, workers: int, options: RunOptio
     plain = scheme.events == {"exchange"} and scheme.sync == Async()
     if rows or numbers or pulled or not plain or scheme.sparse:
         raise UserError(
-            f"{scheme.name}: servers of regions with a ps task each need asynchronous exchanges, each of which counts, "
-            f"and nothing that is kept for each worker: choose another number of ps tasks. Received: ps={1 + regions}"
+            f"{scheme.name}: one ps task for each region needs sync = Async(), which accepts all messages, and no "
+            "variables that are kept for each worker: choose another number of ps tasks. Received: "
+            f"ps={1 + regions}"
         )
     if workers < regions:
         raise UserError(f"each of {regions} regions needs a worker. Received: workers={workers}")
     defaults = {own.name: own.default for own in fields(Recovery)} | {"ema_decay": None, "schedule": ()}
-    why = f"{regions} regions with a ps task each have no checkpoints, restarts, schedule or average, as one ps has"
+    why = f"{regions} regions with a ps task each have no checkpoints, restarts, schedule or moving average; one ps has"
     _must_be(defaults, options, why)
 
 

@@ -64,8 +64,6 @@ def read_lanes(run_dir: Path, begin: float = 0.0, end: float | None = None) -> T
     Raises:
         UserError: the trace is missing or damaged, or has no event in that time.
     """
-    if not run_dir.is_dir():
-        raise UserError(f"no such folder: give the run directory of a run that has ended. Received: {run_dir}")
     config = read_config(run_dir)
     trace = read_trace(run_dir, config)
     found = lanes_of(

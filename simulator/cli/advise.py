@@ -96,8 +96,8 @@ class Question:
         for scheme in self.schemes.values():
             if scheme.period > MOST_STEPS // self.workers:
                 raise UserError(
-                    f"{scheme.name}: a period must be at most {MOST_STEPS // self.workers} steps with so many workers. "
-                    f"Received: {scheme.period} steps, workers={self.workers}"
+                    f"{scheme.name}: communication_period must be at most {MOST_STEPS // self.workers} with so "
+                    f"many workers. Received: communication_period={scheme.period}, workers={self.workers}"
                 )
 
     @property

@@ -163,9 +163,12 @@ def _layered(scheme: Scheme, platform: Platform, workers: int, parameters: int, 
     """Return the figures of a run in which messages of layers travel while others are computed."""
     machines, given, ideal = Machines(platform), platform.described(), Platform().described()
     if unequal := [name for name in UNEQUAL if given[name] != ideal[name]]:
-        raise UserError(f"with layers, workers and links are equal: leave {', '.join(unequal)} out")
+        raise UserError(f"--layers assumes equal workers and links: leave {', '.join(unequal)} out")
     if not scheme.sync.waits:
-        raise UserError(f"with layers, workers wait for each other, and those of {scheme.name} do not")
+        raise UserError(
+            "--layers is for algorithms whose workers wait for each other: leave it out, or choose another "
+            f"algorithm. Received: {scheme.name}"
+        )
     step = LayeredStep(layers=layers, seconds=machines.step / SECOND, parameters=parameters)
     exchange = replace(exchange_of(scheme, parameters, workers, layers), latency=machines.latency / SECOND)
     of_ps = machines.ps_link * ps / workers if scheme.sync.uses_ps else math.inf

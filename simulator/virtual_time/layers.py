@@ -114,7 +114,8 @@ class Exchange:
             at_least(1, buckets=self.buckets)
         if self.fragments > self.period:
             raise UserError(
-                f"fragments are sent one in a step: at most {self.period}, the period. Received: {self.fragments}"
+                f"fragments must be at most the period, {self.period} steps, as each is sent in a step of its "
+                f"own. Received: fragments={self.fragments}"
             )
         one_of(get_args(Pattern), pattern=self.pattern)
         positive(bits_up=self.bits_up, bits_down=self.bits_down)
@@ -125,7 +126,9 @@ class Exchange:
     def check(self, layers: int) -> None:
         """Raise `UserError` if so many layers cannot be cut into the fragments."""
         if self.fragments > layers:
-            raise UserError(f"fragments must be at most the number of layers, {layers}. Received: {self.fragments}")
+            raise UserError(
+                f"fragments must be at most the number of layers, {layers}. Received: fragments={self.fragments}"
+            )
 
     def messages(self, step: int, layers: int) -> Iterator[tuple[int, int]]:
         """Yield the messages of a step in the order in which they are ready: the first layer of each, and their number.

@@ -178,7 +178,9 @@ class EventLoop:
         try:
             self.queue.run(progress)
         except OverflowError:
-            raise UserError(f"{self.scheme.name} takes more than a century on these machines: speed them up") from None
+            raise UserError(
+                f"{self.scheme.name} takes more than a century on these machines: describe faster ones"
+            ) from None
         seconds = max(self.end, self.regional.end) / SECOND
         return EventSchedule(self.server.trace(), self.timings.rounds(), seconds, self.server.actions)
 
@@ -342,8 +344,8 @@ class EventLoop:
         crashes, rounds = self.crashes[worker], self.timings.logged[worker]
         if crashes >= MOST_CRASHES * (1 + rounds):
             raise UserError(
-                f"hardly a round ends between two crashes: let them be rarer. Received: worker {worker} crashed "
-                f"{crashes} times in {rounds} rounds"
+                f"hardly a round of {self.scheme.name} ends between two crashes: let them be rarer. Received: "
+                f"worker {worker} crashed {crashes} times in {rounds} rounds"
             )
         self.queue.lives[worker] += 1
         self.returned.discard(worker)
