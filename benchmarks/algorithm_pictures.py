@@ -22,9 +22,9 @@ from .plots import AXES, GREY, Outcome, band, bare, colour
 
 WORKERS = 4
 PARAMETERS = 100_000
-PERIOD = 4  # of algorithms with longer periods, so that a few rounds fit the picture
-ROUNDS = 8  # of the fast workers
-STEPS = 200  # of the figures
+PERIOD = 4  # period of algorithms whose default is longer, so that a few rounds fit the picture
+ROUNDS = 8  # number of rounds of the fast workers
+STEPS = 200  # local steps of each worker in the figures
 STEP_MS = 10.0
 MACHINES = Platform(
     step_ms=STEP_MS,

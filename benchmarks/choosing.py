@@ -52,7 +52,7 @@ AXES = {
 
 STYLES = ".-", "s--", "^:"  # of several runs of an algorithm
 
-HIGHEST = 3  # times the first loss: the picture ends there
+HIGHEST = 3  # end of the picture's axis, in multiples of the first loss
 WIDE = 5  # ratio of the longest and the shortest run, above which the axis is logarithmic
 
 Curve = tuple[str, Sequence[float], Sequence[float]]  # label, which begins with the algorithm; x; test loss

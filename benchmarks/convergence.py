@@ -35,20 +35,19 @@ from .outcome_files import CACHE, RESULTS, Output, merged, write
 FILE = "convergence.json"
 
 TARGET = 0.7  # a test loss that serial SGD has after some 1200 steps; it begins at 2.2, and gets to 0.5
-WORKERS, PERIOD = 4, 10  # of the main comparison; the period of every algorithm that has one
-GRADIENTS, QUICK_GRADIENTS = 4096, 2048  # of all workers together, of 16 examples each
-TUNING_SEED = 1000  # and the next ones; never used for results
-BEYOND = 4  # steps out of a grid, at most
+WORKERS, PERIOD = 4, 10  # of the main comparison, and the period of all algorithms that have one
+GRADIENTS, QUICK_GRADIENTS = 4096, 2048  # number of gradients of all workers together, each of 16 examples
+TUNING_SEED = 1000  # first seed of the runs that choose settings; results never use these seeds
+BEYOND = 4  # most steps that a search may leave its grid
 
 PERIODS = 10, 30, 100
 BY_PERIOD = "downpour", "agn", "aeasgd", "local_sgd", "slowmo", "bmuf", "diloco"
 MANY_WORKERS = 1, 4, 16, 64, 256, 1024
 BY_WORKERS = "async_sgd", "ringmaster", "agn", "dynsgd", "sync_sgd", "local_sgd", "slowmo"
-FEWER: dict[str, int] = dict.fromkeys(
-    ("async_sgd", "ringmaster"), 64
-)  # at most: more take minutes, gradient by gradient
-STEPS = 128  # of each worker at least; they come no further than to a loss of ...
-EASY_TARGET = 0.9
+# Most workers of algorithms whose gradients are computed one by one: more take minutes.
+FEWER: dict[str, int] = dict.fromkeys(("async_sgd", "ringmaster"), 64)
+STEPS = 128  # least local steps of each worker in a study of many workers
+EASY_TARGET = 0.9  # a test loss that so few steps can reach
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,11 @@ from ..common.tasks.job import describe, make_job
 from ..common.tasks.options import RunOptions
 from .many_workers import descriptors, parent_of, private_bytes
 
-STEPS = 10**9  # of each worker: time ends the run
-LINES = 5  # at least, however short the run is
+STEPS = 10**9  # of each worker, more than it makes: time ends the run
+LINES = 5  # least number of lines, however short the run is
 SAMPLES_PER_LINE = 12
-DESCRIPTORS_LIMIT = 16  # more of them at the end than at half
-GROWTH_LIMIT = 60.0  # MB an hour; less is what allocators do in the first hour
+DESCRIPTORS_LIMIT = 16  # most descriptors by which a process may grow in the second half of a run
+GROWTH_LIMIT = 60.0  # MB in an hour; allocators alone may grow by as much in the first hour
 MODEL = "mlp:hidden=16"
 
 

@@ -217,8 +217,8 @@ def _tracking() -> Numbers:
 
 # Compressed messages.
 
-COMPRESSED, UP_TO = 9, 0.5  # workers; the loss
-KEPT = {"tenth": (0.1, 0.3), "hundredth": (0.01, 0.1)}  # the part that is sent, and γ
+COMPRESSED, UP_TO = 9, 0.5  # number of workers, and loss to reach
+KEPT = {"tenth": (0.1, 0.3), "hundredth": (0.01, 0.1)}  # fraction of the elements that is sent, and γ
 SHARDS = {"equal": None, "sorted": 0.0}
 
 

@@ -49,7 +49,7 @@ ASYNCHRONOUS = "async_sgd"
 DATASET = "synthetic:examples=4096,features=20,classes=8,noise=1.5"
 MODEL, BATCH = "mlp:hidden=32", 16
 SYNC_RATE, ASYNC_RATE = 0.4, 0.1  # the best by factors of two, with four workers and 8000 gradients
-PREDICTIONS = 5  # by seeds of their own, for each run: their mean is what is predicted
+PREDICTIONS = 5  # simulations of each run, each with a seed of its own; their mean is the prediction
 
 
 @dataclass(frozen=True, kw_only=True)

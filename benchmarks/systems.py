@@ -40,7 +40,7 @@ from .torch_environment import torch_python
 Device = Literal["cpu", "gpu"]
 
 PEER_SECONDS = 180  # a peer that takes longer than this beyond its measurement hangs
-MANY = 32  # workers
+MANY = 32  # workers of a run with many
 STEADY = 0.25, 0.95  # part of a run that counts
 
 # Of each worker. From 500 on, several go into one call, as in any run that is not very short; a large round is long

@@ -51,12 +51,12 @@ from .tables import SIMULATION, update_page
 FOLDER = CACHE / "validation"
 
 DATASET, MODEL, BATCH = "digits", "mlp", 32
-SLOWER = 1.5  # every second worker, by this factor
+SLOWER = 1.5  # factor by which every second worker is slower
 FIXED = 0.5  # part of a batch's time that is always the same; the rest is exponential
-LEVEL = 0.6  # the loss that a run has come to at that part of its time is what is predicted
+LEVEL = 0.6  # part of a run's time; the loss at that time is predicted
 PERIOD = 10
 IDLE = 0.25  # load for each core, above which a machine is busy
-PATIENCE = 3  # times as many steps as the mean worker needs are there for the fastest one
+PATIENCE = 3  # limit of the steps of the fastest worker, in steps of the mean worker
 
 
 @dataclass(frozen=True, kw_only=True)

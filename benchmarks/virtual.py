@@ -38,9 +38,9 @@ from ..simulator.virtual_time.schedule import EventLoop, EventSchedule
 from .copies import Copies, shares_runs, with_values
 from .crossing import crossing
 
-EVALUATIONS = 80  # of the center, at most
-SLACK = 1.1  # of the steps that the fastest worker may need to do
-TEST_OF = 4096  # examples of the data set that the test data are of
+EVALUATIONS = 80  # most evaluations of the center in a run
+SLACK = 1.1  # factor on the steps that the fastest worker may need
+TEST_OF = 4096  # number of examples of the data set from which the test data come
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from ..data.places import first_rows, out_of_place, rows_of
 from ..errors import UserError
 from ..lazy import tf
 
-MOST_EXAMPLES, MOST_BYTES = 1 << 14, 1 << 25  # of arrays that are compared, the first ones
-BATCHES = 64  # of other data, the first ones
-CALLS = 8  # of `shard`, the first ones
+MOST_EXAMPLES, MOST_BYTES = 1 << 14, 1 << 25  # first examples and first bytes of arrays that are compared
+BATCHES = 64  # first batches of other data that are compared
+CALLS = 8  # first calls of `shard` whose data are compared
 
 # Leaves numbers under a name; returns those of all workers so far.
 Exchange = Callable[[str, Sequence[int]], Mapping[int, Sequence[float]]]

@@ -38,9 +38,9 @@ CHUNK = 1 << 17  # events in memory at once: 10 MB
 
 MOST_EVENTS = 1 << 60
 
-EXACT = 1 << 12  # staleness below this is counted exactly ...
+EXACT = 1 << 12  # each staleness below this has a count of its own
 
-DIGITS = 8  # ... and above, by its first binary digits: to within one per cent
+DIGITS = 8  # larger ones share a count if they agree in so many first binary digits, within one per cent
 
 KEEP = 1 << 19  # newest events that the file keeps with record=off, so that a restoration can go back exactly
 

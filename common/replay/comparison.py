@@ -20,14 +20,14 @@ from ..errors import UserError, first_line
 from .recorded import Execution, Hyperparameters, RecordedRun, distance
 from .reference.gradients import Gradient, rounded_factors
 
-LEAST = 2e-6  # of the center: TensorFlow and NumPy sum in different orders
-CERTAIN = 1e-5  # of the center, or of a test loss: errors are below it without a jump, and above it after one
-SHARP = 0.005  # of the center's distance from its start, which a rate wrong by 1 % changes by about 1 %
+LEAST = 2e-6  # least limit of the center's error: TensorFlow and NumPy sum in different orders
+CERTAIN = 1e-5  # error of the center, or of a test loss: smaller without a jump, larger after one
+SHARP = 0.005  # part of the center's distance from its start; a rate that is wrong by 1 % changes that by about 1 %
 FLOAT32 = 10  # factor by which one float32 execution may be nearer than another by chance
-DISTURBED = 1e-5  # of a gradient's root mean square, about a hundred times the rounding of float32
-MORE = 3  # further disturbed executions, before a run is said to differ
-DIVERGED = 0.5  # of the center: executions that are further apart have little in common
-JUMP = 1e-3  # of a test loss: larger than the effect of a few jumps
+DISTURBED = 1e-5  # disturbance in root mean squares of a gradient: about a hundred times the rounding of float32
+MORE = 3  # number of further disturbed executions before a run counts as different
+DIVERGED = 0.5  # distance of two centers beyond which their executions have little in common
+JUMP = 1e-3  # error of a test loss that is larger than the effect of a few jumps
 WRONG = 1.01  # factor of a wrong rate that must be detected
 
 MANTISSA = {"float32": None, "TF32": 10, "bfloat16": 7}  # bits to which factors of products are rounded, of 23

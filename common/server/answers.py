@@ -34,8 +34,8 @@ class Drained(NamedTuple):
 
     events: Any  # [n, len(ROW)]
     before: Any  # number of acknowledged events
-    restoration: Any  # number of the last restoration of the state ...
-    length: Any  # ... and of events in the trace at that time
+    restoration: Any  # number of the last restoration of the state
+    length: Any  # number of events in the trace at that restoration
     now: Any  # the time there, on the clock of the events
 
 

@@ -43,7 +43,7 @@ class Ending:
         self.job, self.calls, self.observer, self.reader, self.report = job, calls, observer, reader, report
         self.interruption = observer.interruption
         self.kept: Snapshot = {}  # the last one whose center was written ...
-        self.missing: list[str] = []  # ... and the reasons for which it could not be
+        self.missing: list[str] = []  # the reasons for which the center could not be read
         self.graph, self.rounds = calls.graph, RoundRecord(job)
         self.stopped = False
         self.at_once = False  # the workers continue after a stop: without a ps the launcher ends them

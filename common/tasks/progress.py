@@ -15,9 +15,9 @@ from .options import OnNan
 from .plan import Plan
 from .worker_calls import NO_END, Done, WorkerCalls
 
-REPORT_SECONDS = 0.1  # between two reports at first ...
+REPORT_SECONDS = 0.1  # between two reports at the start of a run
 
-LONGEST_REPORT_SECONDS = 2.0  # ... and at most, in a long run
+LONGEST_REPORT_SECONDS = 2.0  # between two reports at most, in a long run
 
 
 class Progress:

@@ -183,7 +183,7 @@ class WorkerRecovery:
         self.index, self.rule, self.report = calls.index, rule, report
         self.calls, self.progress, self.barrier = calls, progress, barrier
         self.recovered_at = -1  # the round of the last recovery ...
-        self.repeated = 0  # ... and the number of earlier recoveries in that round
+        self.repeated = 0  # number of earlier recoveries in that round
 
     def join(self, recorded: bool = True) -> None:
         """Take the slot, even from another process, and continue after its last logged round."""

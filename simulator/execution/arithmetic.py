@@ -17,8 +17,8 @@ from ..virtual_time.forecast import rows_of_rounds
 from ..virtual_time.program import Actions, Do
 from .record_actions import actions_of
 
-MOST_ROUNDS = 64  # the most rounds that are computed together, ...
-MOST_PARAMETERS = 2**22  # ... and the most parameters of all of them
+MOST_ROUNDS = 64  # largest number of rounds that are computed together
+MOST_PARAMETERS = 2**22  # largest number of parameters of all rounds that are computed together
 
 WINDOW = 16  # the number of next rounds that are searched for computable ones, in multiples of the most together
 
