@@ -135,16 +135,16 @@ def checks(options: Options, folder: Path) -> Iterator[tuple[str, Callable[[], C
     """Yield the checks by what they check."""
     names = options.names or tuple(SCHEMES)
 
-    def run_of(name: str, what: str = "", **how: Any) -> tuple[str, Callable[[], Checked]]:
+    def run_of(name: str, what: str = "", **setting: Any) -> tuple[str, Callable[[], Checked]]:
         title = f"{name}{what}"
         place = folder / title.replace(" ", "-").replace(",", "")
-        return title, lambda: trained(SCHEMES[name], place, options, **how)
+        return title, lambda: trained(SCHEMES[name], place, options, **setting)
 
     for name in names:
         yield run_of(name)
-    for name, what, how in WAYS:
+    for name, what, setting in WAYS:
         if name in names:
-            yield run_of(name, f", {what}", **how)
+            yield run_of(name, f", {what}", **setting)
     for name in IN_FIT:
         if name in names:
             yield f"{name} in model.fit", lambda name=name: fitted(SCHEMES[name], options)
@@ -175,13 +175,13 @@ def trained(
     cluster = Cluster.local(
         WORKERS if scheme.sync.exchanges else 1, backend=backend, devices_per_worker=devices_per_worker
     )
-    how = {"steps": options.rounds * scheme.period, "batch_size": BATCH, "run_dir": run_dir, "probe": False}
+    arguments = {"steps": options.rounds * scheme.period, "batch_size": BATCH, "run_dir": run_dir, "probe": False}
     recipe = ModelRecipe.named(model, data.shape, data.classes, 0)
     job = make_job(
-        scheme, recipe, data.train, None, cluster, RunOptions(**how, jit=jit or options.jit, tf32=options.tf32)
+        scheme, recipe, data.train, None, cluster, RunOptions(**arguments, jit=jit or options.jit, tf32=options.tf32)
     )
     record, result = completed(job, dataset, model)
-    devices = dict.fromkeys(device.partition(" (")[0] for own in result["devices"].values() for device in own)
+    devices = dict.fromkeys(device.partition(" (")[0] for names in result["devices"].values() for device in names)
     found = ", ".join(devices) + ", XLA" * result["arithmetic"]["xla"]
     rate = None
     if (spent := result["round"]) and spent["seconds"]:  # not of the first round, in which XLA compiles
@@ -194,8 +194,8 @@ def trained(
 
 def in_words(verdict: Verdict) -> str:
     """Return a verdict in a few words."""
-    said = "agrees" if verdict.agrees else f"DIFFERS {verdict.reason}".rstrip() if verdict.differs else "not decided"
-    return f"{said}: {verdict.error:.0e}, {verdict.run.factors} explains {verdict.limit:.0e}"
+    word = "agrees" if verdict.agrees else f"DIFFERS {verdict.reason}".rstrip() if verdict.differs else "not decided"
+    return f"{word}: {verdict.error:.0e}, {verdict.run.factors} explains {verdict.limit:.0e}"
 
 
 def by_losses(losses: list[float]) -> tuple[str, bool]:
@@ -227,10 +227,10 @@ def _fitted(scheme: Scheme, steps: int, jit: Jit) -> Checked:
     optimizer = Optimizer(scheme, workers=WORKERS)
     group = Group(scheme, model.get_weights(), workers=WORKERS)
     model.compile(optimizer=optimizer, loss="mse", jit_compile={"on": True, "off": False}.get(jit, "auto"))
-    how = {"batch_size": BATCH, "shuffle": False, "verbose": 0, "callbacks": [optimizer.callback()]}
-    model.fit(x[: len(x) // 2], y[: len(x) // 2], **how)
+    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0, "callbacks": [optimizer.callback()]}
+    model.fit(x[: len(x) // 2], y[: len(x) // 2], **options)
     began = time.monotonic()
-    model.fit(x[len(x) // 2 :], y[len(x) // 2 :], **how)
+    model.fit(x[len(x) // 2 :], y[len(x) // 2 :], **options)
     seconds = time.monotonic() - began
     _play(group, x, y, steps)
     centers = [np.concatenate([np.ravel(part) for part in each]) for each in (optimizer.center, group.center)]

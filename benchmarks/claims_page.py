@@ -76,10 +76,10 @@ def update_pages(page: Path = PAGE, results: Path = RESULTS) -> None:
     """Write the pages of the groups and the table of verdicts, if this is a source checkout."""
     if page.exists():
         with locked(page):
-            known = read(results)
-            page.write_text(with_verdicts(page.read_text(), known))
+            verdicts = read(results)
+            page.write_text(with_verdicts(page.read_text(), verdicts))
             for group in GROUPS:
-                (page.parent / "claims" / f"{group.file}.md").write_text(page_of(group, known))
+                (page.parent / "claims" / f"{group.file}.md").write_text(page_of(group, verdicts))
 
 
 def read(results: Path = RESULTS) -> Known:
@@ -136,10 +136,10 @@ def page_of(group: Group, known: Known) -> str:
 def section(claim: Claim, found: Found, first: str) -> str:
     """Return the section of a claim; the picture and the numbers are those of the first with the same runs."""
     verdict = claim.judge(found)
-    said = f"| {claim.sentence} | {verdict.why} | **{verdict.word}** |"
+    line = f"| {claim.sentence} | {verdict.why} | **{verdict.word}** |"
     parts = [
         heading(claim, found),
-        f"| {claim.paper} | measured here | |\n|---|---|---|\n{said}",
+        f"| {claim.paper} | measured here | |\n|---|---|---|\n{line}",
         about(claim, found, first),
     ]
     if first == claim.name:
@@ -205,8 +205,8 @@ def cell(row: Row | None) -> str:
     if row is None:
         return "-"
     if math.isinf(row.mean):
-        there = sum(map(math.isfinite, row.scores))
-        value = f"{there} of {len(row.scores)} seeds" if there else "never"
+        reached = sum(map(math.isfinite, row.scores))
+        value = f"{reached} of {len(row.scores)} seeds" if reached else "never"
     else:
         digits = 3 if row.mean < 10 else 1 if row.mean < 100 else 0
         value = f"{row.mean:.{digits}f}" + (f" ± {row.spread:.{digits}f}" if len(row.scores) > 1 else "")

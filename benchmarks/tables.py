@@ -78,9 +78,9 @@ def tuning(results: Path) -> str:
     """Return a table of the chosen settings."""
     rows = ["| algorithm | chosen | tried |", "|---|---|---|"]
     for outcome in of_part(_outcomes(results), "main"):
-        own = {k: v for k, v in outcome["settings"].items() if k != "communication_period"}
+        settings = {k: v for k, v in outcome["settings"].items() if k != "communication_period"}
         number = len(outcome["tried"][0]) if outcome["tried"] else 0
-        rows.append(f"| `{outcome['algorithm']}` | {', '.join(f'{k} {v}' for k, v in own.items())} | {number} |")
+        rows.append(f"| `{outcome['algorithm']}` | {', '.join(f'{k} {v}' for k, v in settings.items())} | {number} |")
     return "\n".join(rows) if len(rows) > 2 else ""
 
 
@@ -126,10 +126,10 @@ def stragglers(results: Path) -> str:
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for kind, mine in kinds.items():
         times, dropped, losses = ([one[key] for one in mine] for key in ("milliseconds", "dropped", "loss"))
-        said, late = _predicted(mine)
+        predicted, dropped_late = _predicted(mine)
         rows.append(
-            f"| {kind if kind.isdigit() else f'`{kind}`'} | {mean(times):.1f} ± {pstdev(times):.1f} | {said} "
-            f"| {mean(dropped):.0%} | {late} | {mean(losses):.3f} ± {pstdev(losses):.3f} "
+            f"| {kind if kind.isdigit() else f'`{kind}`'} | {mean(times):.1f} ± {pstdev(times):.1f} | {predicted} "
+            f"| {mean(dropped):.0%} | {dropped_late} | {mean(losses):.3f} ± {pstdev(losses):.3f} "
             f"| {mean(seconds_to(level, one['curve']) for one in mine):.1f} |"
         )
     return "\n".join(rows)
@@ -137,12 +137,12 @@ def stragglers(results: Path) -> str:
 
 def _predicted(runs: Sequence[dict[str, Any]]) -> tuple[str, str]:
     """Return the predicted milliseconds for an update, and dropped gradients; dashes if they were not predicted."""
-    said = [one["predicted"] for one in runs if "predicted" in one]
-    if len(said) < len(runs):
+    predictions = [one["predicted"] for one in runs if "predicted" in one]
+    if len(predictions) < len(runs):
         return "-", "-"
-    milliseconds, late = (mean(one[key] for one in said) for key in ("milliseconds", "dropped"))
+    milliseconds, dropped = (mean(one[key] for one in predictions) for key in ("milliseconds", "dropped"))
     wrong = milliseconds / mean(one["milliseconds"] for one in runs) - 1
-    return f"{milliseconds:.1f} ({wrong:+.0%}){missed(abs(wrong) > RATE_AIM)}", f"{late:.0%}"
+    return f"{milliseconds:.1f} ({wrong:+.0%}){missed(abs(wrong) > RATE_AIM)}", f"{dropped:.0%}"
 
 
 def seconds_to(level: float, curve: dict[str, list[float]]) -> float:
@@ -162,23 +162,23 @@ def validation(results: Path) -> str:
     )  # fmt: skip
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in content["rows"]:
-        real, said = row["real"], row["predicted"]
-        wrong = said["updates"] / real["updates"] - 1
+        real, predicted = row["real"], row["predicted"]
+        wrong = predicted["updates"] / real["updates"] - 1
         cells = [
             f"`{row['name']}`", f"`{row['fitted_to']}`",
-            f"{real['updates']:.2f}", f"{said['updates']:.2f} ({wrong:+.0%}){missed(abs(wrong) > RATE_AIM)}",
+            f"{real['updates']:.2f}", f"{predicted['updates']:.2f} ({wrong:+.0%}){missed(abs(wrong) > RATE_AIM)}",
             f"{real['staleness']:.2f}",
-            f"{said['staleness']:.2f}{missed(abs(said['staleness'] - real['staleness']) > STALENESS_AIM)}",
-            f"{real['slow']:.0%}", f"{said['slow']:.0%}", f"{real['waiting']:.0%}", f"{said['waiting']:.0%}",
-            *(f"{one['seconds_to']:.1f}" if one["seconds_to"] is not None else "-" for one in (real, said)),
+            f"{predicted['staleness']:.2f}{missed(abs(predicted['staleness'] - real['staleness']) > STALENESS_AIM)}",
+            f"{real['slow']:.0%}", f"{predicted['slow']:.0%}", f"{real['waiting']:.0%}", f"{predicted['waiting']:.0%}",
+            *(f"{one['seconds_to']:.1f}" if one["seconds_to"] is not None else "-" for one in (real, predicted)),
         ]  # fmt: skip
         rows.append(f"| {' | '.join(cells)} |")
     errors = [abs(row["predicted"]["updates"] / row["real"]["updates"] - 1) for row in content["rows"]]
-    late = [abs(row["predicted"]["staleness"] - row["real"]["staleness"]) for row in content["rows"]]
+    differences = [abs(row["predicted"]["staleness"] - row["real"]["staleness"]) for row in content["rows"]]
     told = (
         f"Updates/s within {RATE_AIM:.0%} in {sum(e <= RATE_AIM for e in errors)} of {len(errors)} rows, worst "
-        f"{max(errors):.0%}; mean staleness within {STALENESS_AIM} in {sum(e <= STALENESS_AIM for e in late)}, worst "
-        f"{max(late):.2f}; **!** is what misses. {content['cores']} cores."
+        f"{max(errors):.0%}; mean staleness within {STALENESS_AIM} in {sum(e <= STALENESS_AIM for e in differences)}, "
+        f"worst {max(differences):.2f}; **!** is what misses. {content['cores']} cores."
     )
     return "\n".join([*rows, "", told])
 

@@ -138,13 +138,13 @@ def close_to(name: str, known: Iterable[str]) -> list[str]:
     if len(name) > LONGEST_NAME:
         return []
     word, words = _plain(name), {text: _plain(text) for text in known}
-    if synonyms := [text for text, own in words.items() if own == SYNONYMS.get(word)]:
+    if synonyms := [text for text, letters in words.items() if letters == SYNONYMS.get(word)]:
         return synonyms
-    edits = {text: _edits(word, own) for text, own in words.items()}
-    inside = [text for text, own in words.items() if _is_part(own, word)]
-    near = (text for text, own in words.items() if edits[text] <= len(word) // 3 and _has_near_words(word, own))
+    edits = {text: _edits(word, letters) for text, letters in words.items()}
+    inside = [text for text, letters in words.items() if _is_part(letters, word)]
+    near = (text for text, letters in words.items() if edits[text] <= len(word) // 3 and _has_near_words(word, letters))
     close = sorted(near, key=edits.__getitem__)
-    return (inside or close or [text for text, own in words.items() if _is_part(word, own)])[:3]
+    return (inside or close or [text for text, letters in words.items() if _is_part(word, letters)])[:3]
 
 
 def spelt(name: str, known: Iterable[str]) -> str | None:
@@ -199,18 +199,24 @@ def check_call(function: Callable[..., Any], values: Sequence[Any], named: Mappi
 def _why_refused(function: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any], error: str) -> str:
     """Return the message for a call whose arguments do not fit, with the reason that Python gives."""
     what, parameters = function.__qualname__.removesuffix(".__init__"), inspect.signature(function).parameters
-    known = {name: own for name, own in parameters.items() if name not in ("cls", "self")}
+    known = {name: parameter for name, parameter in parameters.items() if name not in ("cls", "self")}
     if not known:
         return f"{what} takes no arguments"
     for name in named:
         if name not in known:
             return f"{what} has no argument {name!r}. {nearest(name, known)}"
     if "missing" in error:
-        needed = [name for name, own in known.items() if own.default is own.empty and own.kind is not own.VAR_KEYWORD]
+        needed = [
+            name
+            for name, parameter in known.items()
+            if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        ]
         by_position = len(values) - (len(parameters) - len(known))
         given = [*[f"{by_position} by position"] * bool(by_position), *named]
         return f"{what} needs {', '.join(needed)}. Received: {', '.join(given) or 'no arguments'}"
-    by_name = next((name for name, own in known.items() if own.kind is own.KEYWORD_ONLY), next(iter(known)))
+    by_name = next(
+        (name for name, parameter in known.items() if parameter.kind is parameter.KEYWORD_ONLY), next(iter(known))
+    )
     return f"{what} takes other arguments ({error}): give them by name, as in {what}({by_name}=...)"
 
 

@@ -144,17 +144,17 @@ def _meant(name: str, cards: Sequence[Gpu], environment: Mapping[str, str]) -> l
 def _holders(card: Gpu, mine: int, environment: Mapping[str, str]) -> str:
     """Return who holds the memory of a GPU, and what to do, in words; `mine` is held by this program."""
     others = sorted(((used, key) for key, used in card.held.items() if key[0] != os.getpid()), reverse=True)
-    said = [f"this program holds {_gb(mine)} GB"] * (mine > 0)
-    said += [f"process {pid} ({name}) holds {_gb(used)} GB" for used, (pid, name) in others[:3]]
+    holders = [f"this program holds {_gb(mine)} GB"] * (mine > 0)
+    holders += [f"process {pid} ({name}) holds {_gb(used)} GB" for used, (pid, name) in others[:3]]
     ours = (
         f"leave out {GROWTH}=false, with which TensorFlow takes all memory of a GPU"
         if environment.get(GROWTH) == "false"
         else f"import distsgd, or set {GROWTH}=true, before the program makes its first tensor or model"
     )
     theirs = f"end it, or choose other GPUs with {VISIBLE}"
-    if not said:
+    if not holders:
         return f"a process that {TOOL} does not show here holds the rest. If it is this program, {ours}; else {theirs}"
-    return f"{', '.join(said)}. To have more, {ours if mine else theirs}"
+    return f"{', '.join(holders)}. To have more, {ours if mine else theirs}"
 
 
 def _gb(megabytes: int) -> str:
@@ -186,8 +186,8 @@ def left_visible() -> dict[str, str]:
     """
     if "tensorflow" not in sys.modules or not (names := gpus()):
         return {}
-    there, seen = tf.config.list_physical_devices("GPU"), tf.config.get_visible_devices("GPU")
-    all_seen = len(seen) == len(there) or (os.getpid() in _off and not seen)
-    if all_seen or len(there) != len(names):  # TensorFlow leaves out those that are too old, and may count otherwise
+    present, visible = tf.config.list_physical_devices("GPU"), tf.config.get_visible_devices("GPU")
+    all_seen = len(visible) == len(present) or (os.getpid() in _off and not visible)
+    if all_seen or len(present) != len(names):  # TensorFlow leaves out those that are too old, and may count otherwise
         return {}
-    return {VISIBLE: ",".join(names[there.index(gpu)] for gpu in seen) or NONE}
+    return {VISIBLE: ",".join(names[present.index(gpu)] for gpu in visible) or NONE}

@@ -186,8 +186,8 @@ class Operations:
     def _average(self, message: Sequence[Message], now: Now) -> None:
         """Let a worker and its peer, or a worker alone, take the mean of their parameters, which is the reply."""
         peer = self.sync.peer(self.workers, now.worker, now.round)
-        other, own = self.local.row("params", peer), message[0].vector
-        mean = tf.where(tf.equal(peer, tf.cast(now.worker, tf.int32)), own, (own + other.read_value()) / 2)
+        other, sent = self.local.row("params", peer), message[0].vector
+        mean = tf.where(tf.equal(peer, tf.cast(now.worker, tf.int32)), sent, (sent + other.read_value()) / 2)
         other.assign(mean)
         Row(self.reply, now.worker).assign(mean)
 
@@ -281,10 +281,7 @@ class Operations:
                     check_finite(now, message)
                 return found
             if len(vectors) < self.workers:
-                raise UserError(
-                    f"{self.scheme.name}: all workers must call worker.mean in a round. Received: calls of "
-                    f"{len(vectors)} of {self.workers} workers"
-                )
+                raise UserError(f"all {self.workers} workers must call worker.mean. Received: {len(vectors)} calls")
             means.append(tf.add_n(vectors) / float(self.workers))
 
 
@@ -335,10 +332,9 @@ class Group:
         self.scheme, self.workers, self._structure = scheme, workers, Structure(params)
         center = self._structure.vector(params, "params")
         at_most(len(center), ps=ps)
-        shapes = self._structure.shapes
-        check_positions(without_decay, len(shapes))
-        known: dict[str, Any] = {"workers": workers, "ps": ps, "shapes": shapes, "seed": seed}
-        self._operations = Operations(scheme, center, **known, without_decay=without_decay)
+        check_positions(without_decay, len(self._structure.shapes))
+        common: dict[str, Any] = {"workers": workers, "ps": ps, "shapes": self._structure.shapes, "seed": seed}
+        self._operations = Operations(scheme, center, **common, without_decay=without_decay)
         self._turns = Turns(scheme, workers, self._operations.do, seed)
 
     # What the caller reads.

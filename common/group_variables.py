@@ -33,12 +33,12 @@ class LocalVariables:
     """
 
     def __init__(
-        self, scheme: Scheme, center: Tensor, sizes: Sequence[int], known: Mapping[str, Any], variable: Callable
+        self, scheme: Scheme, center: Tensor, sizes: Sequence[int], common: Mapping[str, Any], variable: Callable
     ):
         def rows(values: Mapping[str, Any]) -> dict[str, Tensor]:
-            return {name: variable(tf.stack([value] * known["num_workers"]), name) for name, value in values.items()}
+            return {name: variable(tf.stack([value] * common["num_workers"]), name) for name, value in values.items()}
 
-        self.scheme, self.known, self.sizes = scheme, known, sizes
+        self.scheme, self.known, self.sizes = scheme, common, sizes
         self.all = rows({"params": center, **scheme.worker_variables(center)})
         self.codecs = [rows(scheme.codecs()[0].local_variables(tf.zeros([n]))) for n in sizes]
         vectors = {"gradient_sum": scheme.sends == "gradient_sum"}
@@ -59,12 +59,12 @@ class LocalVariables:
             for name, value in self.scheme.codecs()[0].local_variables(tf.zeros([n])).items():
                 Row(rows[name], k).assign(value)
 
-    def view(self, now: Now, **known: Any) -> Any:
+    def view(self, now: Now, **more: Any) -> Any:
         """Return a worker as its scheme sees it."""
-        own = {name: self.row(name, now.worker) for name in self.all}
-        own |= {"round": tf.cast(now.round, tf.int64), "step": tf.cast(now.step, tf.int64)}
-        own |= {"kind": [*self.scheme.kinds][now.kind]}
-        return Worker(index=now.worker, **own, **{"steps": tf.cast(now.length, tf.float32), **self.known, **known})
+        members = {name: self.row(name, now.worker) for name in self.all}
+        members |= {"round": tf.cast(now.round, tf.int64), "step": tf.cast(now.step, tf.int64)}
+        members |= {"kind": [*self.scheme.kinds][now.kind]}
+        return Worker(index=now.worker, **members, **{"steps": tf.cast(now.length, tf.float32), **self.known, **more})
 
     def local_step(self, scheme: Scheme, now: Now, gradient: Tensor, loss: Any) -> None:
         """Make one local step, with the scheme at this step's learning rates."""
@@ -80,11 +80,11 @@ class LocalVariables:
     def message(self, scheme: Scheme, now: Now, mean: Callable[[Any], Tensor]) -> Message:
         """Build the message of a round: a vector [P], and the scalars that the scheme sends with it."""
         names = {"gradient", "gradient_sum"} & self.kept.keys()
-        known = {name: self.row(name, now.worker).read_value() for name in names}
+        members = {name: self.row(name, now.worker).read_value() for name in names}
         if self.brings_loss and not scheme.overlap:
-            known["loss"] = self.row("loss", now.worker).read_value() / tf.cast(now.length, tf.float32)
+            members["loss"] = self.row("loss", now.worker).read_value() / tf.cast(now.length, tf.float32)
         mean = declared_means(scheme.name, scheme.message_sizes(self.known["shapes"]), mean)
-        return as_message(scheme.name, scheme.scalars, scheme.message(self.view(now, mean=mean, **known)))
+        return as_message(scheme.name, scheme.scalars, scheme.message(self.view(now, mean=mean, **members)))
 
     def message_up_to(self, means: Sequence[Tensor], scheme: Scheme, now: Now) -> Any:
         """Return the message with these means over the workers; `MeanUnknown` if it takes another, and undo it."""

@@ -142,20 +142,10 @@ class Optimizer(keras.optimizers.Optimizer):
 
     @checked_call
     def __init__(
-        self,
-        scheme: Scheme,
-        *,
-        workers: int,
-        order: Order = "round robin",
-        seed: int = 0,
-        ps: int = 1,
-        codec: str = "float32",
-        name: str = "distsgd",
-        clipnorm: float | None = None,
-        clipvalue: float | None = None,
-        global_clipnorm: float | None = None,
-        loss_scale_factor: float | None = None,
-    ):
+        self, scheme: Scheme, *, workers: int, order: Order = "round robin", seed: int = 0, ps: int = 1,
+        codec: str = "float32", name: str = "distsgd", clipnorm: float | None = None, clipvalue: float | None = None,
+        global_clipnorm: float | None = None, loss_scale_factor: float | None = None,
+    ):  # fmt: skip
         refuse()
         warn_if_crowded()
         scheme = fitted_in_process(scheme, workers, ps, codec, "Optimizer(Downpour(), workers=4)")
@@ -194,9 +184,9 @@ class Optimizer(keras.optimizers.Optimizer):
             at_most(len(center), ps=self.ps)
             self._began_at = self._variable(tf.constant(0, tf.int64), "began_at")  # step at which the run began
             self._first = len(self.variables)  # index of the first variable of the run
-            known: dict[str, Any] = {"workers": self.workers, "ps": self.ps, "shapes": shapes, "seed": self.seed}
-            known["without_decay"] = [i for i, one in enumerate(variables) if not self._use_weight_decay(one)]
-            self._operations = Operations(self.scheme, center, **known, variable=self._variable, for_xla=True)
+            common: dict[str, Any] = {"workers": self.workers, "ps": self.ps, "shapes": shapes, "seed": self.seed}
+            common["without_decay"] = [i for i, one in enumerate(variables) if not self._use_weight_decay(one)]
+            self._operations = Operations(self.scheme, center, **common, variable=self._variable, for_xla=True)
             self._operations.learning_rate = self._rate if "learning_rate" in rates_of(self.scheme) else None
             self._table = Table(partial(TurnsAhead, self.scheme, self.workers, self.order, self.seed), self.workers)
             self._prepare()
@@ -237,8 +227,8 @@ class Optimizer(keras.optimizers.Optimizer):
         """Write the center into the model, at the end of `fit`."""
         if not self.built:
             return
-        seen, self._seen = self._seen, None
-        if seen is None or int(self._iterations.numpy()) > seen:
+        called_at, self._seen = self._seen, None
+        if called_at is None or int(self._iterations.numpy()) > called_at:
             raise UserError(f"{NEEDS_CALLBACK}. Received: no callback in fit")
         self._has_center = False
         self._write_center()
@@ -354,8 +344,8 @@ class Optimizer(keras.optimizers.Optimizer):
         if self.built:
             self._prepare()
             weights = self._structure.vector([tensor_of(variable) for variable in self._trainable_variables], "weights")
-            for known in self._operations.center(), self._operations.point(self._next()):
-                if np.array_equal(weights, known, equal_nan=True):
+            for center in self._operations.center(), self._operations.point(self._next()):
+                if np.array_equal(weights, center, equal_nan=True):
                     break
             else:
                 self._restart(weights)

@@ -96,7 +96,7 @@ def test_an_order_that_agrees_and_noise_that_differs_are_taken(name):
 
 def test_processes_have_copies_of_a_generator_of_the_module_and_threads_share_it():
     check_order(of_the_module, 0, in_process=False)
-    with pytest.raises(UserError, match="another order"):
+    with pytest.raises(UserError, match="anew in each call"):
         check_order(of_the_module, 0, in_process=True)
 
 

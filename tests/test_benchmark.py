@@ -469,7 +469,7 @@ def test_stragglers_measures_backup_workers_and_tensorflow_prints_nothing(tmp_pa
 
 
 def test_as_many_backup_workers_as_workers_are_refused():
-    with pytest.raises(UserError, match="0 to 3 can be backups"):
+    with pytest.raises(UserError, match="backups must lie between 0 and 3"):
         stragglers.Options(workers=4, backups=(0, 4))
 
 

@@ -349,6 +349,6 @@ def test_means_that_cannot_be_are_refused_in_one_line():
     fails("send numbers beside the vector", lambda: Group(AtServer(), np.ones(4), workers=2))
     group = Group(Unequal(), np.ones(4), workers=2)
     fails(
-        "all workers must call worker.mean in a round. Received: calls of 1 of 2 workers",
+        "all 2 workers must call worker.mean. Received: 1 call",
         lambda: [group.step(k, np.ones(4)) for k in range(2)],
     )

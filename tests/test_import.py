@@ -149,8 +149,8 @@ def test_an_imported_file_with_a_fault_is_refused_with_its_line(code, message, t
         ("TRANSCRIPTIONS = {'mine': 3}", "TRANSCRIPTIONS must be a dict of a Transcription for each algorithm"),
         ("TRANSCRIPTIONS = {'mine': lambda run: run}", "of a function with the argument memory for each codec"),
         ("TRANSCRIPTIONS = {'topk': lambda *, memory='yes': 0}", "TRANSCRIPTIONS has 'topk', whose equations"),
-        (CODEC.format("int8"), "codec 'int8' has the name of another"),
-        (CODEC.format("float32"), "codec 'float32' has the name of another"),
+        (CODEC.format("int8"), "another codec has the name 'int8' already"),
+        (CODEC.format("float32"), "another codec has the name 'float32' already"),
     ],
 )
 def test_wrong_equations_and_codecs_of_a_file_are_refused(code, message, tmp_path):

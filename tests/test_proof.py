@@ -309,7 +309,11 @@ def test_a_record_that_no_run_of_the_scheme_can_make_is_no_traceback(name, copy,
         ("config.json", {"algorithm": "hogwild"}, "hogwild has no reference in NumPy: it takes no lock"),
         ("config.json", {"algorithm": "my_scheme"}, "my_scheme has no reference in NumPy: it is not transcribed"),
         ("config.json", {"codec": "int3"}, "unknown codec 'int3'. Did you mean int8"),
-        ("config.json", {"hyperparameters": {"learning_rate": "Schedule(...)"}}, "constant rates alone"),
+        (
+            "config.json",
+            {"hyperparameters": {"learning_rate": "Schedule(...)"}},
+            "replay needs constant learning rates",
+        ),
         (
             "config.json",
             {"algorithm": "agn", "hyperparameters": {}, "earlier_step_targets": [7]},

@@ -80,14 +80,14 @@ def parser_of(
         for_help.add_argument("--help-all", action="help", help="Show all options with their full meanings and exit.")
     else:
         parser.add_help_to(for_help)
-    seen: set[str] = set()
+    taken: set[str] = set()
     for title, kind in kinds.items():
         for option in _options(kind):
-            if option.name in seen:
+            if option.name in taken:
                 raise UserError(
                     f"hyperparameter {option.name} has the name of an option of the command: rename the field"
                 )
-            seen.add(option.name)
+            taken.add(option.name)
             section = sections[next((titles[name] for name in option.path if name in titles), title)]
             help = (option.meaning + _default(option.default)).replace("%", "%%")
             if option.name == positional:
@@ -302,12 +302,12 @@ def _reader(name: str, kind: Any) -> tuple[Callable[[str], Any], str]:
 
 def one_of(values: Iterable[Any]) -> Callable[[str], Any]:
     """Return the parser of a value that must be one of some."""
-    known = {str(value): value for value in values}
+    words = {str(value): value for value in values}
 
     def convert(text: str) -> Any:
-        if text not in known:
-            raise argparse.ArgumentTypeError(f"must be one of {', '.join(known)}. Received: {text!r}")
-        return known[text]
+        if text not in words:
+            raise argparse.ArgumentTypeError(f"must be one of {', '.join(words)}. Received: {text!r}")
+        return words[text]
 
     return convert
 
@@ -362,8 +362,8 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UserError: a flag or its value is wrong.
         """
-        known = [action.dest for action in self._actions]
-        words = [re.sub(r"^--[^=]+", lambda flag: flag_of(field_of(flag[0], known)), word) for word in arguments]
+        names = [action.dest for action in self._actions]
+        words = [re.sub(r"^--[^=]+", lambda flag: flag_of(field_of(flag[0], names)), word) for word in arguments]
         found, strange = self.parse_known_args(words)
         if strange:
             self._refuse(strange[0])
@@ -397,10 +397,10 @@ class Parser(argparse.ArgumentParser):
 
         if not word.startswith("-"):
             raise UserError(f"{self.command} does not take {word!r}. See {self.command} --help")
-        known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
         flag = word.partition("=")[0]
         meant = KERAS.get(field_of(flag))
-        instead = f"In this package {meant}." if meant else nearest(flag, known, f"See {self.command} --help")
+        instead = f"In this package {meant}." if meant else nearest(flag, flags, f"See {self.command} --help")
         raise UserError(f"unknown option {flag} of {self.command}. {instead}")
 
 

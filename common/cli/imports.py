@@ -36,8 +36,8 @@ def import_file(path: Path, schemes: dict[str, type[Scheme]]) -> None:
     """
     schemes.update(import_schemes(path, schemes))
     CODECS.update(import_codecs(path))
-    for name, own in import_equations(path).items():
-        (TRANSCRIPTIONS if isinstance(own, Transcription) else codecs.CODECS)[name] = own
+    for name, transcription in import_equations(path).items():
+        (TRANSCRIPTIONS if isinstance(transcription, Transcription) else codecs.CODECS)[name] = transcription
 
 
 def words_of_imports(*used: object) -> list[str]:
@@ -114,14 +114,16 @@ def import_equations(path: Path) -> dict[str, Any]:
     """
     found = getattr(sys.modules[_module_name(path)], "TRANSCRIPTIONS", {})
     if not isinstance(found, dict) or not all(
-        isinstance(own, Transcription) or _is_codec(own) for own in found.values()
+        isinstance(transcription, Transcription) or _is_codec(transcription) for transcription in found.values()
     ):
         raise UserError(
             f"{path}: TRANSCRIPTIONS must be a dict of a Transcription for each algorithm, or of a function with the "
             f"argument memory for each codec. Received: {found!r}"
         )
-    known = {**codecs.CODECS, **TRANSCRIPTIONS}
-    if taken := [name for name, own in found.items() if known.get(name, own) is not own]:
+    catalogued = {**codecs.CODECS, **TRANSCRIPTIONS}
+    if taken := [
+        name for name, transcription in found.items() if catalogued.get(name, transcription) is not transcription
+    ]:
         raise UserError(f"{path}: TRANSCRIPTIONS has {taken[0]!r}, whose equations the catalogue has: choose another")
     return found
 
@@ -174,8 +176,8 @@ def where(path: Path, error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         number, text = error.lineno, error.text
     else:
-        own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        number, text = (own[-1].lineno, own[-1].line) if own else (None, None)
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        number, text = (frames[-1].lineno, frames[-1].line) if frames else (None, None)
     return f"{path}, line {number} ({(text or '').strip()}): " if number else f"{path}: "
 
 

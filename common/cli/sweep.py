@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
     if not arguments or (arguments[0].startswith("-") and not {"-h", "--help"} & set(arguments)):
         raise UserError(f"sweep needs the algorithm first, {HOW}")
     texts, words = _named(["downpour", *arguments] if arguments[0].startswith("-") else arguments)
-    trials, how, options = _trials(texts, words)
+    trials, sweeping, options = _trials(texts, words)
     if options.dry_run:
         for trial in trials:
             print(f"{trial.in_words()}: {'finished' if trial.result else 'to be trained'} ({trial.run_dir})")  # noqa: T201
@@ -91,14 +91,14 @@ def main(arguments: list[str]) -> int:
     interrupted: Interrupted | None = None
     if unfinished := [trial for trial in trials if not trial.result]:
         try:
-            _train_all(unfinished, len(trials), how.parallel or _fitting(options))
+            _train_all(unfinished, len(trials), sweeping.parallel or _fitting(options))
         except Interrupted as error:
             for trial in unfinished:  # the signal may have come while a completed run drew its plot, or have cut a run
                 if trial.result.get("outcome", Interrupted.outcome) == Interrupted.outcome:
                     trial.result = result_in(trial.run_dir)
             interrupted, trials = error, [trial for trial in trials if trial.result]
     if trials:
-        _show(",".join(texts), trials, how, options)
+        _show(",".join(texts), trials, sweeping, options)
     if interrupted is not None:
         print("to continue: the same command trains what is missing", file=sys.stderr)  # noqa: T201
         raise interrupted
@@ -112,25 +112,25 @@ def _named(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(dict.fromkeys(texts)), list(arguments[len(before) :])
 
 
-def _show(name: str, trials: Sequence[Trial], how: SweepOptions, options: Options) -> None:
+def _show(name: str, trials: Sequence[Trial], sweeping: SweepOptions, options: Options) -> None:
     """Print the table of the runs, and write their plot."""
     several = "algorithm" in trials[0].settings
     folder = ROOT if several else ROOT / trials[0].scheme.name
-    file = how.plot or folder / f"sweep-{_digest([trial.run_dir for trial in trials])}.png"
-    if how.x or several:
-        figure = curves(trials, how.x or "seconds", how.band, how.width)
+    file = sweeping.plot or folder / f"sweep-{_digest([trial.run_dir for trial in trials])}.png"
+    if sweeping.x or several:
+        figure = curves(trials, sweeping.x or "seconds", sweeping.band, sweeping.width)
     else:
-        figure = picture(name, trials, how.width)
+        figure = picture(name, trials, sweeping.width)
     if figure is not None:
-        save(figure, file, **({"dpi": FINE} if how.width else {}))
+        save(figure, file, **({"dpi": FINE} if sweeping.width else {}))
     found = table(name, trials)
     plotted = [] if figure is None else [f"plot: {file}"]
-    if how.table:
-        print(found.in_format(how.table))  # noqa: T201
+    if sweeping.table:
+        print(found.in_format(sweeping.table))  # noqa: T201
         print("\n".join([*report(trials), *plotted]), file=sys.stderr)  # noqa: T201
     elif not options.output.quiet:
         page().print(found.for_terminal(padding=(0, 1, 0, 0)))
-        print("\n".join([*[found.note] * (how.seeds > 1), *report(trials), *plotted]))  # noqa: T201
+        print("\n".join([*[found.note] * (sweeping.seeds > 1), *report(trials), *plotted]))  # noqa: T201
     if options.output.json:
         best, runs = best_of(trials), [{"settings": t.settings, "seed": t.seed, "result": t.result} for t in trials]
         content = {
@@ -146,12 +146,12 @@ def _show(name: str, trials: Sequence[Trial], how: SweepOptions, options: Option
 def split(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     """Return the flags with several values, `--learning-rate 0.1,0.2`, by name, and the other words."""
     fixed = {name for kind in (Platform, TaskFlags) for name in flags.names(kind)}  # lists of addresses and factors
-    known = {*flags.names(scheme_type), *flags.names(Options)} - fixed
+    names = {*flags.names(scheme_type), *flags.names(Options)} - fixed
     axes: dict[str, list[str]] = {}
     rest, left = [], iter(words)
     for word in left:
-        name, (_, equals, value) = flags.field_of(word, known), word.partition("=")
-        if name not in known:
+        name, (_, equals, value) = flags.field_of(word, names), word.partition("=")
+        if name not in names:
             rest.append(word)
             continue
         given = [word] if equals else [word, *itertools.islice(left, 1)]
@@ -169,11 +169,13 @@ def _trials(texts: Sequence[str], words: Sequence[str]) -> tuple[list[Trial], Sw
     kinds = [SCHEMES[name] for name, *_ in meant]
     settings: list[SweptSetting] = []
     for text, kind, (_, *before) in zip(texts, kinds, meant, strict=True):
-        own = flags.words(scheme_of(text)) if ":" in text else []
+        options_of_text = flags.words(scheme_of(text)) if ":" in text else []
         typed = [*before, *_without(kinds, kind, words)]
-        settings += _settings(text if len(texts) > 1 else "", kind, typed, own)
-    how, options = settings[0].how, settings[0].options
-    found = [(one, seed) for one in settings for seed in range(one.options.run.seed, one.options.run.seed + how.seeds)]
+        settings += _settings(text if len(texts) > 1 else "", kind, typed, options_of_text)
+    sweeping, options = settings[0].how, settings[0].options
+    found = [
+        (one, seed) for one in settings for seed in range(one.options.run.seed, one.options.run.seed + sweeping.seeds)
+    ]
     if len(found) == 1:
         raise UserError(f"sweep needs several values of an option, or --seeds, or several algorithms, {HOW}")
     fitted = with_machines(options)  # --like is fitted once
@@ -189,7 +191,7 @@ def _trials(texts: Sequence[str], words: Sequence[str]) -> tuple[list[Trial], Sw
         mine = replace(mine, run=replace(mine.run, run_dir=folder))
         kept = {name: value for name, value in one.values.items() if name != "seed"}
         trials.append(Trial(kept, seed, folder, one.scheme, mine, told, result_in(folder)))
-    return trials, how, options
+    return trials, sweeping, options
 
 
 class SweptSetting(NamedTuple):
@@ -254,10 +256,10 @@ def _refuse(options: Options, cluster: Cluster) -> None:
 
 def run_dir_of(scheme: Scheme, options: Options) -> Path:
     """Return the folder of the run with these settings: the finished one, one that can be resumed, or a new one."""
-    own = [Path(text.rpartition(":")[0]) for text in (options.model, options.data) if text and flags.in_file(text)]
+    files = [Path(text.rpartition(":")[0]) for text in (options.model, options.data) if text and flags.in_file(text)]
     # Flags as typed: an option that a later version adds and the user does not give changes no name.
     what = [class_digest(type(scheme)), scheme, flags.words(replace(options, **DISPLAY))]
-    stem = f"sweep-{_digest([*what, *(path.read_bytes() for path in own if path.is_file())])}"
+    stem = f"sweep-{_digest([*what, *(path.read_bytes() for path in files if path.is_file())])}"
     attempts = (ROOT / scheme.name / f"{stem}{f'-{number}' * (number > 1)}" for number in itertools.count(1))
     return next(path for path in attempts if result_in(path) or checkpoint.found(path) or not _failed(path))
 
@@ -320,13 +322,13 @@ def _at_once(trials: Sequence[Trial], parallel: int) -> Iterator[Trial]:
             running.add(process)
             if stop.number is not None:  # the signal came while the process was started
                 process.send_signal(stop.number)
-            _, said = process.communicate()
+            _, errors = process.communicate()
             running.discard(process)
         path = trial.run_dir / "result.json"
         if path.is_file():
             trial.result = dict(read_json(path))
             return trial
-        error = f"{trial.in_words()}: {(said.splitlines() or ['no result'])[-1]}"
+        error = f"{trial.in_words()}: {(errors.splitlines() or ['no result'])[-1]}"
         if stop.number is not None or not (process.returncode == DistsgdError.exit_code or process.returncode < 0):
             raise UserError(error)  # wrong options, an interruption
         print(f"error: {error}", file=sys.stderr)  # noqa: T201

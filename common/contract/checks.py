@@ -143,9 +143,9 @@ def _check_declared(scheme: Scheme) -> None:
     Records name hyperparameters by their fields, so that the name has one meaning in all records.
     """
     for name, kind in kinds_of(type(scheme)).items():
-        if (own := feature(kind)) not in (None, name):
+        if (needed := feature(kind)) not in (None, name):
             raise UserError(
-                f"{scheme.name}: the field of this type must be called {own}: rename {name}, or give it a type that "
+                f"{scheme.name}: the field of this type must be called {needed}: rename {name}, or give it a type that "
                 "the engine does not read, such as Natural"
             )
 
@@ -160,9 +160,9 @@ def _check_moved(scheme: Scheme) -> None:
         if final and getattr(type(scheme), name) is not member:
             raise UserError(f"{scheme.name}: {name} is a member that the engine reads: give your own another name")
     for name, now in MOVED.items():
-        own = getattr(scheme, name, None)
-        if own is not None and own != getattr(scheme.sync, now, None):
-            received = type(own).__name__ if callable(own) else repr(own)
+        value = getattr(scheme, name, None)
+        if value is not None and value != getattr(scheme.sync, now, None):
+            received = type(value).__name__ if callable(value) else repr(value)
             raise UserError(
                 f"{scheme.name}: {name} belongs to the synchronization rule: return it from sync, as in sync = "
                 f"Async({now}=...). Received: {name}={received}, sync={type(scheme.sync).__name__}()"
@@ -192,13 +192,13 @@ def _check_kinds(scheme: Scheme, workers: int) -> None:
             raise UserError(
                 f"{scheme.name}: a kind of rounds must send a message, be answered, or both. Received: {name}: {kind}"
             )
-        own = both(kind.codec or Codec())
-        if own[0].remembers:
+        codecs = both(kind.codec or Codec())
+        if codecs[0].remembers:
             raise UserError(
                 f"{scheme.name}: the codec of one kind of rounds cannot keep variables: return it from codec, for "
-                f"all kinds. Received: {name}: codec={type(own[0]).__name__}"
+                f"all kinds. Received: {name}: codec={type(codecs[0]).__name__}"
             )
-        for what, codec, travels in zip(("message", "reply"), own, (kind.sends, kind.answered), strict=True):
+        for what, codec, travels in zip(("message", "reply"), codecs, (kind.sends, kind.answered), strict=True):
             if not travels and type(codec) is not Codec:
                 raise UserError(
                     f"{scheme.name}: a kind of rounds without a {what} takes no codec for it: leave that codec "
@@ -256,14 +256,14 @@ def _check_messages(scheme: Scheme) -> None:
     _check_period_rule(scheme)
     _check_overlap(scheme)
     _check_cancel(scheme)
-    own = {
+    overridden = {
         rule for rule in ("gradient_point", "local_step") if getattr(type(scheme), rule) is not getattr(Scheme, rule)
     } | ({"local_step"} if scheme.inner else set())
-    if sync.in_pairs and (scheme.period > 1 or own != {"gradient_point"}):
+    if sync.in_pairs and (scheme.period > 1 or overridden != {"gradient_point"}):
         raise UserError(
             f"{name}: with Pairs(), override gradient_point (return a local variable) and on_reply (make the step), "
             "leave local_step out, and use a period of 1: other workers change worker.params while this one computes. "
-            f"Received: period={scheme.period}, and of these functions {', '.join(sorted(own)) or 'none'}"
+            f"Received: period={scheme.period}, and of these functions {', '.join(sorted(overridden)) or 'none'}"
         )
     plain = {*map(type, codecs)} == {Codec}
     if not plain and not can_encode(scheme):

@@ -13,15 +13,15 @@ from .scheme import Scheme
 
 # The step that a message makes, as a multiple of the rate: a function of the algorithm, W, and the staleness.
 STEPS: dict[str, Callable[[Any, int, float], float]] = {
-    **dict.fromkeys(("serial", "multi_gpu", "sync_sgd", "all_reduce", "local_sgd"), lambda scheme, workers, late: 1),
-    **dict.fromkeys(("async_sgd", "hogwild", "hierarchical", "dc_asgd"), lambda scheme, workers, late: 1),
-    **dict.fromkeys(("k_batch_async", "k_batch_sync", "k_sync", "k_async"), lambda scheme, workers, late: 1),
-    **dict.fromkeys(("ringmaster", "agn", "adag"), lambda scheme, workers, late: 1),
-    "sync_sgd_lr": lambda scheme, workers, late: workers if scheme.reduction == "sum" else 1,
-    "downpour_easy": lambda scheme, workers, late: scheme.period,
-    "delay_adaptive": lambda scheme, workers, late: workers / max(late, workers),
-    "dynsgd": lambda scheme, workers, late: scheme.period / (late + 1),
-    "ssp": lambda scheme, workers, late: 1 / workers,
+    **dict.fromkeys(("serial", "multi_gpu", "sync_sgd", "all_reduce", "local_sgd"), lambda scheme, workers, delay: 1),
+    **dict.fromkeys(("async_sgd", "hogwild", "hierarchical", "dc_asgd"), lambda scheme, workers, delay: 1),
+    **dict.fromkeys(("k_batch_async", "k_batch_sync", "k_sync", "k_async"), lambda scheme, workers, delay: 1),
+    **dict.fromkeys(("ringmaster", "agn", "adag"), lambda scheme, workers, delay: 1),
+    "sync_sgd_lr": lambda scheme, workers, delay: workers if scheme.reduction == "sum" else 1,
+    "downpour_easy": lambda scheme, workers, delay: scheme.period,
+    "delay_adaptive": lambda scheme, workers, delay: workers / max(delay, workers),
+    "dynsgd": lambda scheme, workers, delay: scheme.period / (delay + 1),
+    "ssp": lambda scheme, workers, delay: 1 / workers,
 }
 
 
@@ -43,9 +43,9 @@ def largest_rate(scheme: Scheme, workers: int, staleness: float, curvature: floa
     return step and step / curvature
 
 
-def _limit(late: float) -> float:
-    """Return the s h below which steps of size s along gradients that are `late` updates old are stable on ½hx²."""
-    return 2 * math.sin(math.pi / (4 * late + 2))
+def _limit(staleness: float) -> float:
+    """Return the s h below which steps of size s along gradients of that staleness are stable on ½hx²."""
+    return 2 * math.sin(math.pi / (4 * staleness + 2))
 
 
 def rate_of(scheme: Any) -> float:
@@ -71,9 +71,9 @@ AT_ONE_CENTER = ("serial", "multi_gpu", "sync_sgd", "all_reduce", "local_sgd", "
 AS_THEY_COME = ("async_sgd", "hogwild", "hierarchical", "delay_adaptive", "ringmaster", "ssp")
 
 SUMS = {  # a message has the sum of the gradients of local steps; the server's rate, divided by η, at a staleness
-    "downpour_easy": lambda scheme, late: 1,
-    "dynsgd": lambda scheme, late: 1 / (late + 1),
-    "agn": lambda scheme, late: 1 / scheme.period,
+    "downpour_easy": lambda scheme, delay: 1,
+    "dynsgd": lambda scheme, delay: 1 / (delay + 1),
+    "agn": lambda scheme, delay: 1 / scheme.period,
 }
 
 
@@ -97,8 +97,8 @@ def diverging_rate(scheme: Any, workers: int, curvature: float) -> float | None:
     """
     if step := _largest_step(scheme, workers):
         return step / curvature
-    late = staleness_of(scheme, workers)
-    limit = _limit(late)
+    staleness = staleness_of(scheme, workers)
+    limit = _limit(staleness)
     if declared(scheme, "inner_optimizer", "sgd") != "sgd" or len(rates_of(scheme)) > 1:
         return None
     if scheme.name in AT_ONE_CENTER:
@@ -108,7 +108,7 @@ def diverging_rate(scheme: Any, workers: int, curvature: float) -> float | None:
             return None
         return limit * (workers if scheme.name == "ssp" else 1) / curvature
     if scheme.name in SUMS:
-        most, period = limit / SUMS[scheme.name](scheme, late), scheme.period
+        most, period = limit / SUMS[scheme.name](scheme, staleness), scheme.period
         if most < 1:
             return (1 - (1 - most) ** (1 / period)) / curvature
         return (1 + (most - 1) ** (1 / period) if period % 2 else 2.0) / curvature

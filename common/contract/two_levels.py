@@ -63,9 +63,9 @@ class _TwoLevels:
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
         """Merge a message of a worker into the model of its region; return the reply of the region."""
         region, transit, since = (self._row(server, name) for name in ("models", "transit", "since"))
-        known = _known(server, "num_workers", "sender", "sent", "completes", *KNOWN)
-        own = self._rows(server, "server_") | _unnamed("worker_", vars(server))
-        view = Server(center=region, **own, **known)
+        members = _known(server, "num_workers", "sender", "sent", "completes", *KNOWN)
+        variables = self._rows(server, "server_") | _unnamed("worker_", vars(server))
+        view = Server(center=region, **variables, **members)
         reply = tf.convert_to_tensor(super().server_update(view, message, staleness))  # pyright: ignore
         now = since.assign_add(1.0)
         sends = tf.equal(now, self.regions.every)
@@ -82,11 +82,11 @@ class _TwoLevels:
 
     def up(self, server: Any) -> None:
         """Merge the message of a region into the global model, and keep the reply."""
-        transit, known = self._row(server, "transit"), _known(server, *KNOWN)
-        known |= {"num_workers": self.regions.number, "sender": self._region(server), "sent": None}
-        own, each = _unnamed("global_", vars(server)), _unnamed("each_", vars(server))
-        own |= {name: Server.row(server, f"each_{name}", self._region(server)) for name in each}
-        view = Server(center=server.center, completes=tf.constant(True), **known, **own)
+        transit, members = self._row(server, "transit"), _known(server, *KNOWN)
+        members |= {"num_workers": self.regions.number, "sender": self._region(server), "sent": None}
+        variables, each = _unnamed("global_", vars(server)), _unnamed("each_", vars(server))
+        variables |= {name: Server.row(server, f"each_{name}", self._region(server)) for name in each}
+        view = Server(center=server.center, completes=tf.constant(True), **members, **variables)
         transit.assign(self.regions.above.server_update(view, transit.read_value(), tf.constant(0.0)))
 
     def down(self, server: Any) -> None:
@@ -96,8 +96,8 @@ class _TwoLevels:
 
     def _client(self, server: Any) -> Worker:
         """Return a region as the worker of the global server."""
-        known = {"index": self._region(server), "num_workers": self.regions.number, **_known(server, *KNOWN)}
-        return Worker(params=self._row(server, "models"), **self._rows(server, "client_"), **known)
+        members = {"index": self._region(server), "num_workers": self.regions.number, **_known(server, *KNOWN)}
+        return Worker(params=self._row(server, "models"), **self._rows(server, "client_"), **members)
 
     def _kept(self, center: Any) -> Kept:
         return kept(super().global_variables, center)  # pyright: ignore[reportAttributeAccessIssue]

@@ -35,8 +35,8 @@ def weighs(scheme: Scheme) -> bool:
 def extended(scheme: Scheme, base: type, **attributes: Any) -> Scheme:
     """Return a scheme whose class has the methods of `base` before its own, and these attributes."""
     kind = type(scheme)
-    own = {"__module__": kind.__module__, "name": kind.name, "elementwise": kind.elementwise}
-    found = object.__new__(type(kind.__name__, (base, kind), own | attributes))
+    members = {"__module__": kind.__module__, "name": kind.name, "elementwise": kind.elementwise}
+    found = object.__new__(type(kind.__name__, (base, kind), members | attributes))
     vars(found).update(vars(scheme))
     return found
 
@@ -75,15 +75,15 @@ def mask_of(tensor: Any) -> Any:
 def warning_of_means(scheme: Scheme, workers: int, model: Any) -> Callable[..., Any]:
     """Return the `compute_loss` of a model, which warns once of losses that plain means of gradients do not weigh."""
     compute, name = model.compute_loss, f"Optimizer({type(scheme).__name__}())"
-    said = not has_common_batch(scheme, workers)
+    is_told = not has_common_batch(scheme, workers)
 
     def computed(*given: Any, **named: Any) -> Any:
-        nonlocal said
+        nonlocal is_told
         loss = compute(*given, **named)
         call = dict(zip(("x", "y", "y_pred", "sample_weight"), given, strict=False)) | named
-        for line in () if said else _unweighed(name, model, call.get("y_pred"), call.get("sample_weight")):
+        for line in () if is_told else _unweighed(name, model, call.get("y_pred"), call.get("sample_weight")):
             warnings.warn(line, stacklevel=2)
-        said = True
+        is_told = True
         return loss
 
     return computed
@@ -91,7 +91,7 @@ def warning_of_means(scheme: Scheme, workers: int, model: Any) -> Callable[..., 
 
 def _unweighed(name: str, model: Any, y_pred: Any, weight: Any) -> list[str]:
     """Return lines on the losses of a compiled model; they follow from losses and mask, `Divisors` has the numbers."""
-    losses = [own.loss for own in getattr(getattr(model, "_compile_loss", None), "_flat_losses", None) or ()]
+    losses = [each.loss for each in getattr(getattr(model, "_compile_loss", None), "_flat_losses", None) or ()]
     kinds = {getattr(loss, "reduction", None) for loss in losses}
     ignores = any(getattr(loss, "ignore_class", None) is not None for loss in losses)
     masked = any(mask_of(part) is not None for part in keras.tree.flatten(y_pred))
@@ -124,8 +124,8 @@ class _Gathering(_AtServer):
     """A server that gets the messages of an update one by one: its rule gets zeros, and with the last their mean."""
 
     def global_variables(self, center: Any) -> Mapping[str, Any]:
-        own = super().global_variables(center)  # pyright: ignore[reportAttributeAccessIssue]
-        return {**own, "weighed": 0 * center, "counts": tf.zeros([])}
+        variables = super().global_variables(center)  # pyright: ignore[reportAttributeAccessIssue]
+        return {**variables, "weighed": 0 * center, "counts": tf.zeros([])}
 
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:
         total = gathered(server.weighed, message, server.completes)

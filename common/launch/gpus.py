@@ -28,7 +28,7 @@ SET_UP = "DISTSGD_GPU=1 bash run.sh list" if IS_CHECKOUT else "pip install 'tens
 
 
 def seen_by(
-    job_name: str, index: int, devices: int, there: Sequence[str], placed: bool, workers: int
+    job_name: str, index: int, devices: int, found: Sequence[str], placed: bool, workers: int
 ) -> dict[str, str]:
     """Return the environment variables of a task that concern GPUs.
 
@@ -36,38 +36,38 @@ def seen_by(
         job_name: ps, worker, evaluator, or the name of a process that has all tasks of a run.
         index: number of the task in its job.
         devices: number of devices of a worker.
-        there: the GPUs of this machine.
+        found: the GPUs of this machine.
         placed: True if a scheduler has placed the tasks: a worker then uses the GPUs that it was given.
         workers: number of workers that share the GPUs.
     """
     if job_name == "ps":
         return {VISIBLE: NONE}
-    of_worker = there if placed else [*dict.fromkeys(_cards(index, devices, there))]
+    of_worker = found if placed else [*dict.fromkeys(_cards(index, devices, found))]
     if job_name == "evaluator":  # it builds the graph of the workers, whose GPUs it does not see
-        free = [] if placed else there[workers * devices :]
+        free = [] if placed else found[workers * devices :]
         return {VISIBLE: free[0] if free else NONE, OF_WORKER: str(len(of_worker))}
-    return {} if job_name != "worker" or placed or not there else {VISIBLE: ",".join(of_worker)}
+    return {} if job_name != "worker" or placed or not found else {VISIBLE: ",".join(of_worker)}
 
 
 def shares(job: Job) -> Counter[str]:
     """Return the number of workers that compute on each GPU of this machine, for a job in processes."""
-    there, own, cluster = gpus(os.environ | left_visible()), job.devices_per_worker, job.cluster
+    found, devices, cluster = gpus(os.environ | left_visible()), job.devices_per_worker, job.cluster
     if cluster.task is not None:
-        return Counter(there if cluster.task.job == "worker" else [])
+        return Counter(found if cluster.task.job == "worker" else [])
     if cluster.placement.in_process:  # a process of its own has all tasks
-        return Counter(there[: cluster.workers * own])
-    return Counter(card for k in range(cluster.workers) for card in {*_cards(k, own, there)})
+        return Counter(found[: cluster.workers * devices])
+    return Counter(card for k in range(cluster.workers) for card in {*_cards(k, devices, found)})
 
 
-def _cards(index: int, devices: int, there: Sequence[str]) -> list[str]:
+def _cards(index: int, devices: int, found: Sequence[str]) -> list[str]:
     """Return the GPU of each device of a worker, in turn."""
-    return [there[(index * devices + i) % len(there)] for i in range(devices if there else 0)]
+    return [found[(index * devices + i) % len(found)] for i in range(devices if found else 0)]
 
 
 def planned(workers: int, devices: int, root: Path = Path("/")) -> str:
     """Return the devices that the workers of a run on this machine will have, in words; without TensorFlow."""
-    there = gpus(os.environ | left_visible()) if _has_driver(root) else []
-    number = min(len(there), workers * devices)
+    found = gpus(os.environ | left_visible()) if _has_driver(root) else []
+    number = min(len(found), workers * devices)
     return f"{number} GPU{'s' * (number > 1)}" if number else "CPU"
 
 
@@ -87,8 +87,8 @@ def devices_of(number: int, first: int = 0) -> list[str]:
 
 def report_devices(job: Job, worker: int, report: Report, before: int = 0) -> None:
     """Report the devices of a worker of this process, in which `before` workers have devices before it."""
-    own = job.devices_per_worker
-    report(event="devices", worker=worker, devices=devices_of(own, before * own), unusable=unusable())
+    devices = job.devices_per_worker
+    report(event="devices", worker=worker, devices=devices_of(devices, before * devices), unusable=unusable())
 
 
 def unusable(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> str:

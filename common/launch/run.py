@@ -85,14 +85,14 @@ def _run(
         job.program = uuid.uuid4().hex
     lock = Lock(job.run_dir)  # until the record is finished
     try:
-        said = _resume(job, job.options.recovery.resume) if job.options.recovery.resume is not None else []
-        said += checkpoint.tidy(job.run_dir)
-        said += [*job.warnings, *warnings_of(job.scheme, job.cluster.workers)]
+        warnings = _resume(job, job.options.recovery.resume) if job.options.recovery.resume is not None else []
+        warnings += checkpoint.tidy(job.run_dir)
+        warnings += [*job.warnings, *warnings_of(job.scheme, job.cluster.workers)]
         every, uses_ps = job.options.evaluate_every, job.ps > 0
         for hook in callbacks:
-            said += hook.warnings(every is not None, uses_ps)
+            warnings += hook.warnings(every is not None, uses_ps)
         if model is not None and (optimizer := unused_optimizer(model)):
-            said.append(f"the model's optimizer, {optimizer}, is not used: {job.scheme.name} takes the steps")
+            warnings.append(f"the model's optimizer, {optimizer}, is not used: {job.scheme.name} takes the steps")
         record = RunRecord(job.run_dir, config, job.cluster.task, lock)
     except BaseException:
         lock.release()
@@ -115,7 +115,7 @@ def _run(
 
         quiet = native_output(job.run_dir / "logs" / "notebook.log") if in_notebook() else contextlib.nullcontext()
         with quiet, display if verbose else contextlib.nullcontext(), bus:
-            for message in said:
+            for message in warnings:
                 bus.publish({"event": "warning", "message": message})
             for message in limits_of(job.scheme, job.cluster.workers):
                 bus.publish({"event": "limits", "message": message})
@@ -223,23 +223,25 @@ def in_common(job: Job, model: Any) -> dict[str, Any]:
     """Return the properties outside the configuration that the tasks of a run on several machines must share."""
     recovery = {name: getattr(job.options.recovery, name) for name in ("max_restarts", "min_workers", "on_nan")}
     data = data_digest((job.train, job.test))  # of a name, too: files, or texts from Python, may differ
-    own: dict[str, Any] = {"recovery": recovery, "source": class_digest(type(job.scheme)), "data": data}
+    options: dict[str, Any] = {"recovery": recovery, "source": class_digest(type(job.scheme)), "data": data}
     if job.script is not None:
-        own["script"] = hashlib.sha256(job.script.path.read_bytes()).hexdigest()[:12]
+        options["script"] = hashlib.sha256(job.script.path.read_bytes()).hexdigest()[:12]
     if model is not None:
-        own["model"] = model_digest(model)
-        own["keras_settings"] = compared(job.recipe.settings)
-        own["weights that do not train"] = data_digest(FlatModel(model).frozen_values())  # the chief sends the others
-    return own
+        options["model"] = model_digest(model)
+        options["keras_settings"] = compared(job.recipe.settings)
+        options["weights that do not train"] = data_digest(
+            FlatModel(model).frozen_values()
+        )  # the chief sends the others
+    return options
 
 
 def _resume(job: Job, source: Path) -> list[str]:
     """Copy the files of the run to resume: the checkpoint for the chief, the record for an evaluator elsewhere."""
     if job.cluster.is_chief:
-        said = checkpoint.take_over(checkpoints_of(source, job.cluster), job.run_dir)
+        warnings = checkpoint.take_over(checkpoints_of(source, job.cluster), job.run_dir)
         for join in source.iterdir() if job.script is not None else ():  # those of a script, but for the first
-            said += checkpoint.take_over(join, job.run_dir / join.name) if checkpoint.found(join) else []
-        return said
+            warnings += checkpoint.take_over(join, job.run_dir / join.name) if checkpoint.found(join) else []
+        return warnings
     if job.cluster.evaluates:
         checkpoint.take_over_record(source, job.run_dir)
     return []

@@ -147,7 +147,7 @@ def run_task(start: Start, channel: Channel, parts: Callable[[], Parts]) -> int:
         job.train = job.train if train is None else train
         job.test = job.test if test is None else test
         placed = job.cluster.task is not None
-        shared = {"devices": job.devices_per_worker, "there": gpus(), "workers": job.cluster.workers}
+        shared = {"devices": job.devices_per_worker, "found": gpus(), "workers": job.cluster.workers}
         os.environ.update(seen_by(start.job_name, start.index, placed=placed, **shared))
         if placed:  # the fork server holds no port here: a port in use must be an error
             os.environ["TF_GRPC_REUSE_PORT"] = "false"

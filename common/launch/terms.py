@@ -58,8 +58,8 @@ class Terms:
         if scheme.sync.gossips and job.options.recovery.min_workers is not None:
             raise UserError(f"{scheme.name} needs all its workers to run a script: leave --min-workers out")
         check_update(scheme, in_process=False)
-        own = {"without_decay": self.without_decay, "keeps_state": self.keeps_state}
-        parameters = Parameters(self.shapes, self.initial, **own, **how)
+        options = {"without_decay": self.without_decay, "keeps_state": self.keeps_state}
+        parameters = Parameters(self.shapes, self.initial, **options, **how)
         job = replace(job, scheme=scheme, recipe=parameters, cluster=cluster, prefix=name, run_dir=job.run_dir / name)
         job.plan.check()
         return job
@@ -87,10 +87,10 @@ def names_of_joins(script: Script) -> list[str]:
 def describe_script(job: Job, script: Script) -> dict[str, Any]:
     """Return the configuration of a run of a script."""
     size = len(job.recipe.flat().pack())
-    known = describe(job, dataset=script.path.name, model=f"{size:,} parameters" if size else "own loop")
-    known["shapes"] = [list(shape) for shape in job.recipe.shapes]
-    known["record"] = "gradients" if script.records_gradients else known["record"]
-    return {name: value for name, value in known.items() if name not in ("batch_size", "steps_per_worker")}
+    config = describe(job, dataset=script.path.name, model=f"{size:,} parameters" if size else "own loop")
+    config["shapes"] = [list(shape) for shape in job.recipe.shapes]
+    config["record"] = "gradients" if script.records_gradients else config["record"]
+    return {name: value for name, value in config.items() if name not in ("batch_size", "steps_per_worker")}
 
 
 def of_later_join(report: Report, name: str) -> Report:

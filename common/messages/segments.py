@@ -176,16 +176,16 @@ class Segments:
 
     def _kept(self, first: np.ndarray, *others: np.ndarray) -> Segment | None:
         """Return the segment of this process whose bytes these are, or None."""
-        own = [] if others else self._own.get(first.nbytes, [])
-        return next((one for one in own if one.address == first.ctypes.data), None)
+        segments = [] if others else self._own.get(first.nbytes, [])
+        return next((one for one in segments if one.address == first.ctypes.data), None)
 
     def _free(self, size: int) -> Segment:
         """Return a free segment of that size, a new one if there is none."""
-        own = self._own.setdefault(size, [])
-        segment = next((one for one in own if one.is_free()), None)
+        segments = self._own.setdefault(size, [])
+        segment = next((one for one in segments if one.is_free()), None)
         if segment is None:
             segment = Segment.new(size)
-            own.append(segment)
+            segments.append(segment)
         return segment
 
     def take(self, handle: np.ndarray) -> np.ndarray:
@@ -212,8 +212,8 @@ class Segments:
 
     def _made(self, process: int, descriptor: int, name: int) -> Segment | None:
         """Return the segment of this handle if this process has made it, else None."""
-        own = (one for same in self._own.values() for one in same) if process == os.getpid() else ()
-        return next((one for one in own if (one.descriptor, one.name) == (descriptor, name)), None)
+        segments = (one for same in self._own.values() for one in same) if process == os.getpid() else ()
+        return next((one for one in segments if (one.descriptor, one.name) == (descriptor, name)), None)
 
     def _close_idle(self) -> None:
         """Close idle segments. Arrays keep their memory and their lock as long as they exist."""

@@ -83,7 +83,7 @@ class Center:
         self.scheme: Any = attacked(two_levels(scheme, servers_apart), attack, num_workers)
         self.codec, self.transport = codec or scheme.codecs()[0], self.client.transport
         self.num_workers, self.ema_decay, self.round_steps = num_workers, ema_decay, round_steps or scheme.period
-        self.sizes, self.shapes, self.scheduled = [size for own in sizes for size in own], shapes, scheme.scheduled
+        self.sizes, self.shapes, self.scheduled = [size for group in sizes for size in group], shapes, scheme.scheduled
         self.device, self.replies_center = devices[0], True  # the device of the versions
         self.encodes_replies = any(type(scheme.codecs(kind)[1]) is not Codec for kind in scheme.kinds)
         self.initial = [self.client.feed(tf.float32, [size]) for size in self.sizes]
@@ -93,17 +93,18 @@ class Center:
             if scheme.sync.messages_per_update > 1:
                 self.messages = tf.Variable(tf.constant(0, tf.int64), name="messages")
         places = zip(devices if holder is None else [holder], sizes, strict=True)
-        devices_of = [device for device, own in places for _ in own]
+        devices_of = [device for device, group in places for _ in group]
         sizes_sent = [scheme.message_sizes(shapes)[-1]] if shapes and not scheme.sync.uses_ps else self.sizes
-        seen = of_slices(shapes, without_decay, self.sizes)
+        members = of_slices(shapes, without_decay, self.sizes)
         self.slices = [
-            self._slice(i, *own) for i, own in enumerate(zip(devices_of, self.initial, sizes_sent, seen, strict=True))
+            self._slice(i, *group)
+            for i, group in enumerate(zip(devices_of, self.initial, sizes_sent, members, strict=True))
         ]
 
-    def _slice(self, index: int, device: str, initial: Any, message_size: int, known: Mapping[str, Any]) -> Slice:
+    def _slice(self, index: int, device: str, initial: Any, message_size: int, members: Mapping[str, Any]) -> Slice:
         with tf.device(device):
             initial = self.transport.receive(initial)
-            return Slice(self.scheme, index, device, initial, known, self.num_workers, self.ema_decay, message_size)
+            return Slice(self.scheme, index, device, initial, members, self.num_workers, self.ema_decay, message_size)
 
     def add_variables(self, build: Callable[[Slice], Mapping[str, Any]]) -> None:
         """Make variables on the device of each slice, with the names and initial values of `build(slice)`."""
@@ -284,8 +285,8 @@ class Center:
             the reply, [n]; the variable of the center itself if the scheme replies with the center.
         """
         scheme = self.scheme_at(version)
-        seen = part.seen_by(slot, message.scalars, completes)
-        reply = returned(scheme.name, "server_update", scheme.server_update(seen, message.vector, staleness))
+        server = part.seen_by(slot, message.scalars, completes)
+        reply = returned(scheme.name, "server_update", scheme.server_update(server, message.vector, staleness))
         self.replies_center &= reply is part.center
         if scheme.sync.uses_ps:
             part.move_average(version, None if self.messages is None else completes)
@@ -293,8 +294,8 @@ class Center:
 
     def between_servers(self, rule: str, part: Slice, region: WorkerSlot) -> None:
         """Apply the scheme's rule `up` or `down` to one slice, see `two_levels`."""
-        seen = part.seen_by(region, part.no_message.scalars, completes=False)
-        getattr(self.scheme_at(self.read_version()), rule)(seen)
+        server = part.seen_by(region, part.no_message.scalars, completes=False)
+        getattr(self.scheme_at(self.read_version()), rule)(server)
 
     def scheme_at(self, version: Any) -> Any:
         """Return the scheme with its schedules at a version: in local steps of the average worker, as on workers."""
@@ -307,8 +308,8 @@ class Center:
 
     def weighted(self, part: Slice, message: Message, staleness: Any, slot: WorkerSlot) -> Message:
         """Return a slice of a message as a barrier adds it to its sum; the scalars are not weighted."""
-        seen = part.seen_by(slot, message.scalars, completes=False)
-        return Message(self.scheme.weighted(seen, message.vector, tf.cast(staleness, tf.float32)), message.scalars)
+        server = part.seen_by(slot, message.scalars, completes=False)
+        return Message(self.scheme.weighted(server, message.vector, tf.cast(staleness, tf.float32)), message.scalars)
 
     def after_update(self, version: Any, clock: Any, state: Any) -> None:
         """Update the average, and save a snapshot if one is due, on the worker that has the center without a ps.

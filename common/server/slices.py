@@ -133,13 +133,13 @@ class Slice(SimpleNamespace):
     @property
     def saved(self) -> dict[str, Any]:
         """Variables of the slice for a checkpoint, by name."""
-        own = {OWN + name: value for name, value in {**self.own, **self.rows}.items()}
+        values = {OWN + name: value for name, value in {**self.own, **self.rows}.items()}
         copies = {COPIES + name: value for name, value in self.numbers.items()}
         for name, value in vars(self).items():
             vector, scalars = value if isinstance(value, Message) else (value, ())
-            own |= {name: vector} if isinstance(vector, tf.Variable) else {}
+            values |= {name: vector} if isinstance(vector, tf.Variable) else {}
             copies |= {f"{COPIES}{name}.scalars": scalars} if isinstance(scalars, tf.Variable) else {}
-        return own | copies
+        return values | copies
 
 
 def move_average(average: Any, vector: Any, most: float, number: Any, moves: Any = None) -> None:

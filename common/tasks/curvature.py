@@ -75,8 +75,8 @@ def measured(gradient: Gradient, x: np.ndarray, seed: int = 0) -> Curvature:
             largest, sharpest = found, v
         shift = max(shift, -found)  # with H + shift, a large negative eigenvalue does not attract v
         v = _unit(product + shift * v)
-    there = x + sharpest
-    other = float(sharpest @ (gradient(there + EPSILON * sharpest) - gradient(there))) / EPSILON
+    nearby = x + sharpest
+    other = float(sharpest @ (gradient(nearby + EPSILON * sharpest) - gradient(nearby))) / EPSILON
     return Curvature(largest, abs(other - largest) <= SAME * largest)
 
 
@@ -128,7 +128,7 @@ def gradient_of(job: Job, flat: FlatModel, examples: int) -> Gradient:
     rows = np.random.default_rng([job.options.seed, examples]).permutation(num_examples(job.train))[:examples]
     chunk = max(CHUNK, job.options.batch_size)
     parts = [rows[i : i + chunk] for i in range(0, examples, chunk)]
-    batches = [tf.nest.map_structure(lambda leaf, own=own: tf.constant(leaf[own]), job.train) for own in parts]
+    batches = [tf.nest.map_structure(lambda leaf, part=part: tf.constant(leaf[part]), job.train) for part in parts]
     held = flat.pack_state(), flat.initial_seeds, flat.frozen_values()
     state, seeds, frozen = tf.nest.map_structure(tf.constant, held)
 
@@ -138,17 +138,17 @@ def gradient_of(job: Job, flat: FlatModel, examples: int) -> Gradient:
 
     def gradient(x: np.ndarray) -> np.ndarray:
         point, total = tf.constant(x, tf.float32), np.zeros(flat.size, np.float32)
-        for own, batch in zip(parts, batches, strict=True):
-            total += on_batch(point, batch).numpy() * np.float32(len(own) / examples)
+        for part, batch in zip(parts, batches, strict=True):
+            total += on_batch(point, batch).numpy() * np.float32(len(part) / examples)
         return total
 
     return gradient
 
 
-def _too_large(rate: float, limit: float, h: float, late: int) -> str:
+def _too_large(rate: float, limit: float, h: float, staleness: int) -> str:
     """Return what is wrong with a rate above the limit, in one line, and a smaller one."""
     times = f"{rate / limit:.2g} times" if rate > 1.5 * limit else "above"
-    stale = f" at a staleness of {late}" * bool(late)
+    stale = f" at a staleness of {staleness}" * bool(staleness)
     return (
         f"learning rate {rate:.3g} is {times} {limit:.2g}, the limit{stale} (largest curvature of the loss where the "
         f"run begins: {h:.2g}): try {rounded_down(limit / 2):g}"

@@ -127,14 +127,14 @@ class Job:
     @property
     def sparse(self) -> bool:
         """True if workers pull and push only the coordinates of their batch; else vectors are dense."""
-        how, devices = self.options, self.devices_per_worker
-        return self.recipe.sparse and self.scheme.sparse and not is_dense(how, how.ema_decay, devices)
+        options, devices = self.options, self.devices_per_worker
+        return self.recipe.sparse and self.scheme.sparse and not is_dense(options, options.ema_decay, devices)
 
     @property
     def in_place(self) -> bool:
         """True if workers may take gradients at the center itself, which is in their memory, instead of at a copy."""
-        how, codecs = self.options, (type(self.codec), type(self.scheme.codecs()[1]))
-        whole = self.sparse or is_dense(how, None, self.devices_per_worker)
+        options, codecs = self.options, (type(self.codec), type(self.scheme.codecs()[1]))
+        whole = self.sparse or is_dense(options, None, self.devices_per_worker)
         fits = isinstance(self.scheme.sync, Unlocked) and only_takes_gradients(self.scheme)
         return fits and self.cluster.placement.in_process and not whole and codecs == (Codec, Codec)
 
@@ -226,9 +226,9 @@ def unpickled(settings_and_job: bytes) -> Job:
     return job
 
 
-def is_dense(how: RunOptions, ema_decay: float | None, devices_per_worker: int) -> bool:
+def is_dense(options: RunOptions, ema_decay: float | None, devices_per_worker: int) -> bool:
     """Return True if these options need whole vectors, also on a sparse problem."""
-    changes = bool(how.l2) or how.clip_norm is not None or how.hostile is not None
+    changes = bool(options.l2) or options.clip_norm is not None or options.hostile is not None
     return changes or ema_decay is not None or devices_per_worker > 1
 
 
@@ -387,7 +387,7 @@ def _check_regions(scheme: Scheme, regions: int, workers: int, options: RunOptio
         )
     if workers < regions:
         raise UserError(f"each of {regions} regions needs a worker. Received: workers={workers}")
-    defaults = {own.name: own.default for own in fields(Recovery)} | {"ema_decay": None, "schedule": ()}
+    defaults = {field.name: field.default for field in fields(Recovery)} | {"ema_decay": None, "schedule": ()}
     why = f"{regions} regions with a ps task each have no checkpoints, restarts, schedule or moving average; one ps has"
     _must_be(defaults, options, why)
 
@@ -438,7 +438,7 @@ def _check_left(job: Job, before: Path, earlier: dict[str, Any]) -> None:
     except checkpoint.Damaged:
         return  # the damage is reported when the checkpoint is restored
     done, rounds = last.arrays["rounds_applied"], job.plan.all_rounds
-    if len(done) == len(rounds) and all(n >= len(own) for n, own in zip(done, rounds, strict=True)):
+    if len(done) == len(rounds) and all(n >= len(planned) for n, planned in zip(done, rounds, strict=True)):
         raise UserError(
             f"the run in {before} has done all that is asked for: ask for more steps, or choose another run directory. "
             f"Received: {wanted} steps of each worker"

@@ -64,17 +64,17 @@ class Figures:
     def __init__(self, plan: Plan, traffic: Traffic):
         self.plan, self.traffic = plan, traffic
         plans = plan.all_rounds
-        self.plans = plans[:1] if all(own is plans[0] for own in plans) else plans
+        self.plans = plans[:1] if all(each is plans[0] for each in plans) else plans
 
-    def of(self, seen: Tally, version: int) -> dict[str, Any]:
+    def of(self, tally: Tally, version: int) -> dict[str, Any]:
         """Return the figures of the run up to a version."""
         # A worker that exchanges nothing makes a version with each step, many of them in a round.
-        steps = self.steps(seen.rounds) if self.plan.scheme.sync.exchanges else version
+        steps = self.steps(tally.rounds) if self.plan.scheme.sync.exchanges else version
         return {
             **({} if self.plan.is_endless else {"examples": self.plan.options.batch_size * steps}),
-            **self._bytes(seen),
-            "staleness_mean": seen.staleness_mean,
-            "staleness_max": seen.staleness_max,
+            **self._bytes(tally),
+            "staleness_mean": tally.staleness_mean,
+            "staleness_max": tally.staleness_max,
         }
 
     def steps_made(self, rounds: np.ndarray) -> dict[str, int]:
@@ -95,11 +95,11 @@ class Figures:
         plans = self.plans * (len(rounds) // len(self.plans))
         return sum((plan.kinds(int(n)) for plan, n in zip(plans, rounds, strict=True)), Counter())
 
-    def _bytes(self, seen: Tally) -> dict[str, int]:
+    def _bytes(self, tally: Tally) -> dict[str, int]:
         """Return the bytes that workers have pushed and pulled so far."""
-        number: Counter[str] = Counter(dict(zip(EVENTS, seen.kinds.tolist(), strict=True)))
+        number: Counter[str] = Counter(dict(zip(EVENTS, tally.kinds.tolist(), strict=True)))
         if self.plan.scheme.sends_in_turn:  # then events do not tell the kinds of rounds
-            number = Counter(join=number["join"]) + self._kinds(seen.rounds)
+            number = Counter(join=number["join"]) + self._kinds(tally.rounds)
         pushed, pulled = self.traffic.moved(number)
         begun = self.plan.workers * self.traffic.center if self.plan.scheme.sync.uses_ps else 0
         return {"bytes_pushed": int(pushed), "bytes_pulled": int(begun + pulled)}
@@ -312,8 +312,8 @@ class Observer:
     def _show_snapshots(self, newest: int, last: bool = False) -> bool:
         """Evaluate and report, in order, the new snapshots, until a callback stops the run; True if there were any."""
         self.looked, self.seen = newest, self.reader.drain()
-        known = self.evaluated | {newest: time.monotonic()}
-        points = [point for point in self.snapshots(known) if point.version > max(self.evaluated, default=-1)]
+        evaluated = self.evaluated | {newest: time.monotonic()}
+        points = [point for point in self.snapshots(evaluated) if point.version > max(self.evaluated, default=-1)]
         for point in self._in_time(points, time.monotonic()) if last else points:
             if (self.shown is not None and (self.shown / STOP).exists()) or self.interruption.noticed():
                 break
@@ -344,23 +344,23 @@ class Observer:
         self.evaluated[point.version] = point.when
         return snapshot
 
-    def _made(self, version: int, seen: float) -> tuple[Tally, float]:
+    def _made(self, version: int, now: float) -> tuple[Tally, float]:
         """Return the totals of the events before a version that was seen now, and the time at which it was made.
 
         Messages of a set that makes the next version do not count yet. Workers that gossip have versions of their own.
         """
         tally, last = self.reader.read(lambda log: log.before(NEWEST if self.gossips else version))
-        made = self._time_of(last, seen if version else self.began)
-        return self.seen if self.gossips else tally, min(seen, made)
+        made = self._time_of(last, now if version else self.began)
+        return self.seen if self.gossips else tally, min(now, made)
 
     def _time_of(self, microseconds: int, otherwise: float) -> float:
         """Return the time of an event here; `otherwise` if it is not known, or of another start."""
         when = microseconds / 1e6 + (self.ago if self.one_clock else self.reader.ago)
         return when if microseconds != UNKNOWN and when >= self.since else otherwise
 
-    def _point(self, snapshot: Snapshot, seen: Tally, when: float) -> EvaluationPoint:
+    def _point(self, snapshot: Snapshot, tally: Tally, when: float) -> EvaluationPoint:
         version = int(snapshot["at"])
-        figures = {"version": version, **self.figures.of(seen, version), **distance_of(snapshot)}
+        figures = {"version": version, **self.figures.of(tally, version), **distance_of(snapshot)}
         if "center" not in snapshot:
             return EvaluationPoint(when, figures, {})
         center = snapshot.get("average", snapshot["center"])
@@ -383,10 +383,10 @@ class Observer:
 
     def _evaluate_snapshots(self, end: EvaluationPoint) -> None:
         """Evaluate all snapshots; without `evaluate_every`, an evenly spaced choice of them that takes little time."""
-        known = self.evaluated | {end.version: end.when}
+        evaluated = self.evaluated | {end.version: end.when}
         enough = self.every is None and len(self.evaluated) >= ENOUGH
-        points = [] if enough or not self.measures else self.snapshots(known)
-        points = [point for point in points if point.version not in known]
+        points = [] if enough or not self.measures else self.snapshots(evaluated)
+        points = [point for point in points if point.version not in evaluated]
         if self.later:
             points = [self._origin(), *(point for point in points if point.version)]
         elif self.interruption.noticed():
@@ -413,24 +413,24 @@ class Observer:
         self.report(event="warning", message=text)
         return some
 
-    def snapshots(self, known: Mapping[int, float]) -> list[EvaluationPoint]:
+    def snapshots(self, evaluated: Mapping[int, float]) -> list[EvaluationPoint]:
         """Return the snapshots that the ps has taken.
 
         Args:
-            known: time of the evaluation by version, the last one included: the time of a snapshot lies between two.
+            evaluated: time of the evaluation by version, the last one included: a snapshot lies between two.
         """
         if self.multiples is None:
             return []
         every, asked, taken = self.multiples.every, time.monotonic(), self.calls.snapshots()
         ago = asked - float(taken["now"])  # offset from the clock of the ps to the clock of this task
-        rows = [i for i, passed in enumerate(taken["passed"]) if passed > 0 and i * every <= max(known)]
+        rows = [i for i, passed in enumerate(taken["passed"]) if passed > 0 and i * every <= max(evaluated)]
         versions = [i * every for i in rows]
         tallies = self.reader.read(lambda log: log.tallies(versions))
         points = []
         for row, version, (tally, last) in zip(rows, versions, tallies, strict=True):
             when = self._time_of(last, taken["passed"][row] + ago)
-            when = max([when, *(when for other, when in known.items() if other < version)])
-            when = min([when, *(when for other, when in known.items() if other > version)])
+            when = max([when, *(when for other, when in evaluated.items() if other < version)])
+            when = min([when, *(when for other, when in evaluated.items() if other > version)])
             figures = {"version": version, **self.figures.of(tally, version), **distance_of(taken, row)}
             vectors = {"center": taken["centers"][row], "state": taken["states"][row]}
             points.append(EvaluationPoint(float(when), figures, vectors))

@@ -269,56 +269,60 @@ class StateRequests:
 class WorkerRequests:
     """Requests that each worker has of its own."""
 
-    _refuse = answer(bool, lambda own: own.ps.refuse(own.slot), traced=True, once=True)
-    _local = answer(dict, lambda own: tf.nest.map_structure(lambda v: v.read_value(), own.local()), waits=SLOW)
+    _refuse = answer(bool, lambda worker: worker.ps.refuse(worker.slot), traced=True, once=True)
+    _local = answer(dict, lambda worker: tf.nest.map_structure(lambda v: v.read_value(), worker.local()), waits=SLOW)
 
-    @request(inputs=lambda own: own.fed)
-    def _prepare(own: Any, data: Any, frozen: Any) -> None:
-        return own.initialize
+    @request(inputs=lambda worker: worker.fed)
+    def _prepare(worker: Any, data: Any, frozen: Any) -> None:
+        return worker.initialize
 
     @request(traced=True, under_lock=True, once=True)
-    def _join(own: Any, recorded: bool) -> Joined:
-        return own.start(recorded)
+    def _join(worker: Any, recorded: bool) -> Joined:
+        return worker.start(recorded)
 
     @request()
-    def set_clock(own: Any, steps: int) -> None:
+    def set_clock(worker: Any, steps: int) -> None:
         """Set the clock of learning-rate schedules to this number of local `steps`."""
-        with tf.device(own.device):
-            return own.clock.assign(steps).op if hasattr(own, "clock") else tf.no_op()
+        with tf.device(worker.device):
+            return worker.clock.assign(steps).op if hasattr(worker, "clock") else tf.no_op()
 
     @request(traced=True, waits=SLOW, once=True)
-    def collect(own: Any, rounds: int) -> bool:
+    def collect(worker: Any, rounds: int) -> bool:
         """Bring the mean of workers that gossip up to date after the last round; this worker has made so many."""
-        if own.scheme.sync.gossips:
-            own.collect(rounds)
+        if worker.scheme.sync.gossips:
+            worker.collect(rounds)
         return tf.constant(True)
 
     @request(under_lock=True)
-    def set_finished(own: Any, computed: int, replied: int) -> None:
+    def set_finished(worker: Any, computed: int, replied: int) -> None:
         """Mark this worker as finished: it has done all its rounds; these are times of the last, see `server.trace`."""
-        return own.ps.finish(own.slot, [computed, replied])
+        return worker.ps.finish(worker.slot, [computed, replied])
 
-    @request(inputs=lambda own: [tf.nest.map_structure(lambda v: _place(v.dtype, v.shape), own.local())], waits=SLOW)
-    def _set_local(own: Any, values: Any) -> None:
-        with tf.device(own.device):
-            assigns = tf.nest.map_structure(lambda variable, value: variable.assign(value).op, own.local(), values)
+    @request(
+        inputs=lambda worker: [tf.nest.map_structure(lambda v: _place(v.dtype, v.shape), worker.local())], waits=SLOW
+    )
+    def _set_local(worker: Any, values: Any) -> None:
+        with tf.device(worker.device):
+            assigns = tf.nest.map_structure(lambda variable, value: variable.assign(value).op, worker.local(), values)
             return tf.group(*tf.nest.flatten(assigns))
 
     @request(traced=True, under_lock=True, waits=SLOW)
-    def _write_copy(own: Any, rounds: int, copy: bytes) -> None:
-        return own.ps.local_copies.write_copy(own.slot, rounds, copy)
+    def _write_copy(worker: Any, rounds: int, copy: bytes) -> None:
+        return worker.ps.local_copies.write_copy(worker.slot, rounds, copy)
 
     @request(traced=True)
-    def _announce_rounds(own: Any, rounds: int) -> int:
-        return own.ps.local_copies.announce_rounds(own.slot, rounds)
+    def _announce_rounds(worker: Any, rounds: int) -> int:
+        return worker.ps.local_copies.announce_rounds(worker.slot, rounds)
 
     # The synchronization rule: block until it releases the last message; evict the workers that this one waits for, if
     # enough are left; leave, as all rounds are done. The last two return the workers no longer awaited, [W].
 
-    await_token = answer(bool, lambda own: own.slot.sleep(), of_waiting=True, once=True)
-    evict_absent = answer(np.ndarray, lambda own: own.scheme.sync.evict(own.ps, own.slot), traced=True, of_waiting=True)
+    await_token = answer(bool, lambda worker: worker.slot.sleep(), of_waiting=True, once=True)
+    evict_absent = answer(
+        np.ndarray, lambda worker: worker.scheme.sync.evict(worker.ps, worker.slot), traced=True, of_waiting=True
+    )
     deregister = answer(
-        np.ndarray, lambda own: own.scheme.sync.deregister(own.ps, own.slot), traced=True, of_waiting=True
+        np.ndarray, lambda worker: worker.scheme.sync.deregister(worker.ps, worker.slot), traced=True, of_waiting=True
     )
 
 
@@ -335,24 +339,26 @@ class LossRequests:
     """Requests of a worker of a run that may continue without some of its workers, without a ps; see `sync.losses`."""
 
     @request(traced=True, under_lock=True)
-    def begin_rounds(own: Any, end: int) -> np.ndarray:
+    def begin_rounds(worker: Any, end: int) -> np.ndarray:
         """Announce the rounds before the one of that number; return the round from which on each worker is out, [W]."""
-        return losses.begin(own.ps, own.slot, end)
+        return losses.begin(worker.ps, worker.slot, end)
 
-    out_from = answer(np.ndarray, lambda own: losses.out_from(own.ps))  # see `begin_rounds`, [W]
+    out_from = answer(np.ndarray, lambda worker: losses.out_from(worker.ps))  # see `begin_rounds`, [W]
 
     @request(traced=True, under_lock=True, once=True)
-    def lose(own: Any, of: int, missed: int) -> tuple[bool, bool]:
+    def lose(worker: Any, of: int, missed: int) -> tuple[bool, bool]:
         """Report the loss of a worker; return True if the run continues, and if this is the first report of it."""
-        return losses.lose(own.ps, own.slot, of, missed)
+        return losses.lose(worker.ps, worker.slot, of, missed)
 
-    @request(inputs=lambda own: [_place(tf.float32, own.slot.mail.links.shape)])
-    def set_links(own: Any, links: Any) -> None:
+    @request(inputs=lambda worker: [_place(tf.float32, worker.slot.mail.links.shape)])
+    def set_links(worker: Any, links: Any) -> None:
         """Set the weights of the worker's links, [2, rounds, W], see `Gossip.rows`, and clear what a loss clears."""
-        cleared = [getattr(view, name) for view in own.views for name in own.scheme.cleared]
-        cleared += [part for parts in own.encoder.local.values() for part in parts]
-        with tf.device(own.device):
-            return tf.group(own.slot.mail.links.assign(links), *(each.assign(tf.zeros_like(each)) for each in cleared))
+        cleared = [getattr(view, name) for view in worker.views for name in worker.scheme.cleared]
+        cleared += [part for parts in worker.encoder.local.values() for part in parts]
+        with tf.device(worker.device):
+            return tf.group(
+                worker.slot.mail.links.assign(links), *(each.assign(tf.zeros_like(each)) for each in cleared)
+            )
 
 
 OF_PS = (CommonRequests, StopRequests, ObserverRequests, StateRequests)
@@ -406,7 +412,9 @@ class LazyOperations(Mapping[str, Operation]):
     def copied(self, copy: Callable[[Operation], Operation]) -> LazyOperations:
         """Return copies of the operations: of those built already now, of the others when they are asked for."""
         builds = {name: lambda name=name: copy(self[name]) for name in self}
-        return LazyOperations(self._graph, self._lock, builds, {name: copy(own) for name, own in self._built.items()})
+        return LazyOperations(
+            self._graph, self._lock, builds, {name: copy(operation) for name, operation in self._built.items()}
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self._builds, *(self._built.keys() - self._builds)])
@@ -423,7 +431,11 @@ class LazyOperations(Mapping[str, Operation]):
 def operations_of(kinds: Sequence[type], part: Any, device: str, sees_waiting: bool) -> Builds:
     """Return functions that build the requests of these classes, by name; without `sees_waiting` not all of them."""
     asked = requests_of(*kinds).items()
-    return {name: partial(own.operation, part, device) for name, own in asked if sees_waiting or not own.of_waiting}
+    return {
+        name: partial(asked_for.operation, part, device)
+        for name, asked_for in asked
+        if sees_waiting or not asked_for.of_waiting
+    }
 
 
 def rounds_of(worker: Any, batch_size: int, counts: set[int]) -> dict[str, Operation]:
@@ -440,9 +452,9 @@ def rounds_of(worker: Any, batch_size: int, counts: set[int]) -> dict[str, Opera
 def regions_of(ps: Any) -> dict[str, Operation]:
     """Build the requests to each region, each named by `name_of_carrier`; messages shall not wait for that later."""
     return {
-        name_of_carrier(name, r): own.operation(region, region.device)
+        name_of_carrier(name, r): asked.operation(region, region.device)
         for r, region in enumerate(ps.regions)
-        for name, own in requests_of(RegionRequests).items()
+        for name, asked in requests_of(RegionRequests).items()
     }
 
 

@@ -215,12 +215,12 @@ class ScriptLoop(WorkerLoop):
 
     def _together(self, call: Callable[[], Done]) -> Done:
         """Run a round without a parameter server, which would never end if another worker had left."""
-        late, done = 0.0, self.barrier.side.begin(call)
+        waited, done = 0.0, self.barrier.side.begin(call)
         while not is_done(done, LOOK_SECONDS):
             left = np.flatnonzero(self.calls.worker_flags().finished)
-            late = late + LOOK_SECONDS if len(left) and self.handoff.idle else 0.0
-            if late > self.calls.wait_seconds:
+            waited = waited + LOOK_SECONDS if len(left) and self.handoff.idle else 0.0
+            if waited > self.calls.wait_seconds:
                 raise WaitTimeout(
-                    f"worker {self.index} waited {late:.0f} s for worker {left[0]}, which has left its loop{AS_MANY}"
+                    f"worker {self.index} waited {waited:.0f} s for worker {left[0]}, which has left its loop{AS_MANY}"
                 )
         return done.result()

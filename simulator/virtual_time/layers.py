@@ -114,7 +114,7 @@ class Exchange:
             at_least(1, buckets=self.buckets)
         if self.fragments > self.period:
             raise UserError(
-                f"fragments must be at most the period, {self.period} steps, as each is sent in a step of its "
+                f"fragments must be at most {self.period}, the period, as each is sent in a step of its "
                 f"own. Received: fragments={self.fragments}"
             )
         one_of(get_args(Pattern), pattern=self.pattern)

@@ -146,11 +146,11 @@ class Network:
     def hops(self, ones: Any, others: Any, number: int) -> list[int]:
         """Return the nanoseconds of latency of messages from workers to others, [n] each, in the round of a number."""
         one, other = np.asarray(ones), np.asarray(others)
-        late = self._latencies(self.regions[one], self.regions[other]).astype(np.float64)
+        latency = self._latencies(self.regions[one], self.regions[other]).astype(np.float64)
         if self.sigma:
             u = uniforms(self.seed, "gossip", one * self.workers + other, [number])[:, 0]
-            late = np.minimum(late * lognormal_factors(u, self.sigma), NEVER)
-        return np.rint(late).astype(np.int64).tolist()
+            latency = np.minimum(latency * lognormal_factors(u, self.sigma), NEVER)
+        return np.rint(latency).astype(np.int64).tolist()
 
     def _latencies(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Return the mean latencies of messages between workers of these regions."""
@@ -186,9 +186,9 @@ class Network:
 
     def _last(self, holders: int, number: int, turns: int) -> float:
         """Return the latency of the last sum: over slices, the largest sum of the longest latencies of the turns."""
-        own, regions = self.regions[:holders, None], np.arange(len(self.region_links))[None]
-        many = self.inside[None] - (own == regions)  # messages between a slice's worker and a region
-        means = self._latencies(own, regions)  # [holders, regions]
+        places, regions = self.regions[:holders, None], np.arange(len(self.region_links))[None]
+        many = self.inside[None] - (places == regions)  # messages between a slice's worker and a region
+        means = self._latencies(places, regions)  # [holders, regions]
         if not self.sigma:
             return turns * np.where(many > 0, means, 0).max()
         both = 2 * len(self.region_links)
@@ -206,28 +206,28 @@ class Network:
             distances = [(1, 1)] * (self.workers - 1)
         else:
             powers = [2**k for k in range(math.ceil(math.log2(self.workers)))]
-            distances = [(far, min(far, self.workers - far)) for far in powers]
-        adding = [] if second > first == 0 else [(far, first * parts) for far, parts in reversed(distances)]
-        return [*adding, *((far, second * parts) for far, parts in distances)]
+            distances = [(distance, min(distance, self.workers - distance)) for distance in powers]
+        adding = [] if second > first == 0 else [(distance, first * parts) for distance, parts in reversed(distances)]
+        return [*adding, *((distance, second * parts) for distance, parts in distances)]
 
     def _in_turns(self, size: tuple[float, float], number: int) -> float:
         turns = list(self._turns(size))
-        paths = {far: self._path(far) for far in {far for far, _ in turns}}
+        paths = {distance: self._path(distance) for distance in {distance for distance, _ in turns}}
         ready = np.zeros(self.workers)  # time at which each worker has the data of its next message
-        for turn, (far, part) in enumerate(turns):
-            slowness, latency = paths[far]
+        for turn, (distance, part) in enumerate(turns):
+            slowness, latency = paths[distance]
             sent = ready + part * slowness
             if self.sigma:
                 index = number * len(turns) + turn
                 u = uniforms(self.seed, "reduction", range(self.workers), [index])[:, 0]
                 latency = latency * self._factors(u)
-            ready = np.maximum(sent, np.roll(sent + latency, far))
+            ready = np.maximum(sent, np.roll(sent + latency, distance))
         return ready.max()
 
-    def _path(self, far: int) -> tuple[np.ndarray, np.ndarray]:
+    def _path(self, distance: int) -> tuple[np.ndarray, np.ndarray]:
         """Return nanoseconds per byte and mean latency of each worker's message to the partner at a distance, [W]."""
-        to = np.roll(self.regions, -far)
-        slowness = np.maximum(1 / self.uplinks, 1 / np.roll(self.downlinks, -far))
+        to = np.roll(self.regions, -distance)
+        slowness = np.maximum(1 / self.uplinks, 1 / np.roll(self.downlinks, -distance))
         crosses = self.regions != to
         for side in (self.regions, to):
             load = np.bincount(side[crosses], minlength=len(self.region_links)) / self.region_links
@@ -242,7 +242,7 @@ def latencies(means: Sequence[int], sigma: float, seed: int, purpose: str) -> Ca
 
     def draw(rounds: slice) -> np.ndarray:
         u = uniforms(seed, purpose, range(len(means)), np.arange(rounds.start, rounds.stop))
-        late = lognormal_factors(u, sigma) * np.array(means)[:, None]
-        return np.minimum(np.rint(late), NEVER).astype(np.int64)
+        delays = lognormal_factors(u, sigma) * np.array(means)[:, None]
+        return np.minimum(np.rint(delays), NEVER).astype(np.int64)
 
     return Blocks(max(1, BLOCK // len(means)), draw).item

@@ -178,9 +178,7 @@ class EventLoop:
         try:
             self.queue.run(progress)
         except OverflowError:
-            raise UserError(
-                f"{self.scheme.name} takes more than a century on these machines: describe faster ones"
-            ) from None
+            raise UserError(f"{self.scheme.name} takes more than a century on these machines: speed them up") from None
         seconds = max(self.end, self.regional.end) / SECOND
         return EventSchedule(self.server.trace(), self.timings.rounds(), seconds, self.server.actions)
 
