@@ -149,12 +149,9 @@ def without_script(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
 def read_config(run_dir: Path) -> dict[str, Any]:
     """Return the content of config.json; raise `UserError` if it is missing or damaged."""
     path = run_dir / "config.json"
-    if not run_dir.exists():
-        raise UserError(
-            f"there is no run directory of this name: the command runs lists those that are there. Received: {run_dir}"
-        )
     if not path.is_file():
-        raise UserError(f"not a run directory: it has no config.json. Received: {run_dir}")
+        why = "it has no config.json" if run_dir.exists() else "there is no such folder; the command runs lists runs"
+        raise UserError(f"not a run directory: {why}. Received: {run_dir}")
     config = checked(path, read_json(path), CONFIG)
     if config.get("algorithm") == "local_sgd" and (steps := config["hyperparameters"].pop("synchronous_steps", 0)):
         own = config["hyperparameters"]  # of an older record
@@ -171,9 +168,7 @@ def read_result(run_dir: Path, more: Mapping[str, Kind] = {}) -> dict[str, Any]:
 def read_trace(run_dir: Path, config: Mapping[str, Any]) -> dict[str, Array]:
     """Return the events of a run that has ended, by column; raise `UserError` if they are missing or damaged."""
     if config["record"] == "off":
-        raise UserError(
-            f"{run_dir} has no trace.npz, as the run was recorded with record=off: train again with record=full"
-        )
+        raise UserError(f"{run_dir} has no trace.npz, as the run was recorded with record=off: train with record=full")
     trace = read_arrays(run_dir, "trace.npz")
     if not whole_columns(trace, RECORD):
         raise UserError(f"trace.npz is damaged: it needs the columns {', '.join(RECORD)}, of one length")

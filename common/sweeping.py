@@ -127,15 +127,15 @@ def sweep(
     """
     require_tensorflow()
     at_least(1, seeds=seeds)
-    schemes = [schemes] if isinstance(schemes, Scheme) else list(schemes)
+    listed: list[Any] = list(schemes) if isinstance(schemes, Iterable) and not isinstance(schemes, str) else [schemes]
     short = {"workers": workers, "ps": ps, "backend": backend}
-    _check(model, schemes, cluster, options)
+    _check(model, listed, cluster, options)
     first = options.pop("seed", 0)
     problem = {"validation_data": validation_data, "validation_split": validation_split, "class_weight": class_weight}
     common = {name: _in_words(value) for name, value in {"data": data, **problem, **options}.items()}
     runs = []
     with keep_warm():
-        for scheme, seed in itertools.product(schemes, range(first, first + seeds)):
+        for scheme, seed in itertools.product(listed, range(first, first + seeds)):
             here = cluster_of(scheme, cluster, **short) if any(short.values()) else cluster
             keras.utils.set_random_seed(seed)
             seed_torch(seed)

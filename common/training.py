@@ -13,6 +13,7 @@ from typing import Any, TypeVar, Unpack, cast
 
 from rich.console import Console
 
+from .arguments import checked_call
 from .cluster.cluster import BackendName, Cluster
 from .cluster.fingerprint import given_name, model_digest
 from .contract.checks import check_kind
@@ -266,6 +267,7 @@ def cluster_of(scheme: Scheme, cluster: Cluster | None, **short: Any) -> Cluster
     return cluster
 
 
+@checked_call
 def problem(dataset: str, model: str | None = None, *, seed: int = 0) -> tuple[Any, Any, Any]:
     """Return a compiled Keras model, training data and validation data by their names on the command line.
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .arguments import at_least, at_most
 from .contract.checks import check_together
 from .contract.rounds import ENDLESS
 from .contract.scheme import Scheme
@@ -275,11 +275,9 @@ class TurnsAhead:
 
 def check_order(order: Any, workers: int) -> None:
     """Raise `UserError` unless this is an order of so many workers."""
-    if isinstance(order, str):
-        if order not in ("round robin", "random"):
-            raise UserError(f"order must be round robin or random, or a list of workers. Received: {order}")
+    if isinstance(order, str) and order in ("round robin", "random"):
         return
-    at_least(1, length_of_order=len(order))
-    for k in order:
-        at_least(0, worker_in_order=k)
-        at_most(workers - 1, worker_in_order=k)
+    listed = [*order] if isinstance(order, Iterable) and not isinstance(order, str) else []
+    if not listed or not all(isinstance(k, Integral) and k in range(workers) for k in listed):
+        kinds = f"round robin or random, or a list of workers from 0 to {workers - 1}"
+        raise UserError(f"order must be {kinds}. Received: {order!r}")

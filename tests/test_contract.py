@@ -4,7 +4,7 @@ import ast
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -60,6 +60,11 @@ class Waiting(SyncSGDLR):
     sync = Barrier(backup_workers=3)
 
 
+class Misnamed(AsyncDiLoCo):
+    name = "misnamed"
+    sync: Any = "barrier"
+
+
 class Replying(AsyncDiLoCo):
     name = "replying"
     codec = Codec(), WithMemory(Int8())
@@ -77,6 +82,7 @@ class Every(Scheme):
         (Every(), "the field of this type must be called communication_period: rename sync_every, or"),
         (Waiting(), "backup_workers must be fewer"),
         (Replying(), "the codec of replies cannot keep variables"),
+        (Misnamed(), "misnamed: sync must be a rule, as in sync = Barrier\\(\\). Received: sync='barrier'"),
         (AsyncDiLoCo(momentum_share=0.5), "momentum_share must be at most 1/3"),
     ],
 )

@@ -360,6 +360,9 @@ def test_short_forms_of_a_cluster_on_this_machine():
             r"too many positional arguments\): give them by name, as in Group\(workers=...\)",
         ),
         (lambda: Optimizer(RULE), "Optimizer needs scheme, workers. Received: 1 by position"),
+        (lambda: sweep(dict, (X, Y), SyncSGD), r"scheme must be an algorithm, not its class: write SyncSGD\(\)"),  # pyright: ignore
+        (lambda: Group(RULE, Y, workers=2, codec=3), "codec must be a text in quotes, .* Received: codec=3"),  # pyright: ignore
+        (lambda: Group(RULE, Y, workers=2).step(0, "x"), "gradient must hold numbers. Received: str"),
         (
             lambda: join(ONES, RULE),
             r"scheme must be an algorithm such as Downpour\(\), as in join\(Downpour\(\), variables\)",

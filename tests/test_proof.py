@@ -312,7 +312,7 @@ def test_a_record_that_no_run_of_the_scheme_can_make_is_no_traceback(name, copy,
         (
             "config.json",
             {"hyperparameters": {"learning_rate": "Schedule(...)"}},
-            "replay needs constant learning rates",
+            "replay needs constant rates",
         ),
         (
             "config.json",

@@ -133,7 +133,7 @@ def test_elements_that_come_as_soon_as_they_are_ready_have_no_order():
     for made in (as_ready(), dataset(seed=3).with_options(options)):
         with pytest.raises(UserError, match=r"same order on all workers.*after the shard. Received: deterministic"):
             shares_of(lambda k, made=made: made)
-    with pytest.raises(UserError, match=r"in other orders.*Received: deterministic=False"):
+    with pytest.raises(UserError, match=r"in an order of its own.*Received: deterministic=False"):
         check_order(as_ready, 0, in_process=True)
 
 

@@ -129,7 +129,7 @@ def test_what_is_no_record_of_a_run_is_refused_in_one_line(tmp_path, spoil, mess
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "there is no run directory of this name"),
+        (["nowhere"], "there is no such folder"),
         (["off"], "recorded with record=off"),
         (["empty"], "its trace is empty"),
         (["run", "run", "run"], "one run, or two to compare. Received: 3"),

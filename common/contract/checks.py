@@ -77,6 +77,9 @@ def check_kind(scheme: Any, usage: str) -> None:
         raise UserError(f"scheme must be an algorithm such as Downpour(), as in {usage}. Received: {received}")
     if not (scheme.name and isinstance(scheme.name, str)):
         raise UserError(f'class {kind} has no name: give it one, as in name = "{kind.lower()}"')
+    if not isinstance(scheme.sync, Synchronization):
+        received = repr(scheme.sync)
+        raise UserError(f"{scheme.name}: sync must be a rule, as in sync = Barrier(). Received: sync={received}")
 
 
 def fitted(scheme: Scheme, workers: int, ps: int, codec: str) -> Scheme:

@@ -406,9 +406,11 @@ CODECS = {
 
 def codec_of(text: str) -> Compressor | None:
     """Return the codec that `NAME:key=value[,...]` names, None for `float32`; raises `UserError` if it names none."""
-    known = {"float32": lambda: None, **CODECS}
-    name, options = parse("codec", text, known)
-    return known[name](**options)
+    if not isinstance(text, str):
+        raise UserError(f"codec must be a text in quotes, as in 'topk:fraction=0.1'. Received: codec={text!r}")
+    kinds = {"float32": lambda: None, **CODECS}
+    name, options = parse("codec", text, kinds)
+    return kinds[name](**options)
 
 
 def with_memory(text: str) -> Codec:

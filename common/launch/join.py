@@ -90,7 +90,7 @@ class ScriptArrays:
             UserError: there are none.
         """
         if not all(map(is_torch, self.leaves)):
-            raise UserError("step() takes gradients from .grad of PyTorch's parameters: give others to step(gradient)")
+            raise UserError("step() reads .grad of PyTorch's parameters, and these are none: call step(gradient)")
         gradients = [leaf.grad for leaf in self.leaves]
         if all(gradient is None for gradient in gradients):
             raise UserError("no parameter has a .grad: call loss.backward() before step()")
@@ -275,7 +275,11 @@ class JoinedWorker:
         The numbers of a second `join` have its name before theirs: `critic_loss`.
         """
         for name, value in figures.items():
-            self._loop.progress.figures[name].append(float(scalar(value)))
+            try:
+                number = float(scalar(value))
+            except (TypeError, ValueError):
+                raise UserError(f"log takes numbers, as in log({name}=0.1). Received: {name}={value!r}"[:200]) from None
+            self._loop.progress.figures[name].append(number)
 
     def average(self, tensors: Any) -> Any:
         """Write the mean over all workers into tensors that are no part of the algorithm, and return these.
@@ -291,7 +295,10 @@ class JoinedWorker:
             UserError: the shapes differ between workers, or an array cannot be written.
             WaitTimeout: another worker has not called it.
         """
-        leaves = [leaf for leaf in tf.nest.flatten(arrays_of(tensors)) if _is_floating(leaf)]
+        leaves = tf.nest.flatten(arrays_of(tensors))
+        if strange := [type(leaf).__name__ for leaf in leaves if not hasattr(leaf, "dtype")]:
+            raise UserError(f"average takes variables, tensors or arrays. Received: {strange[0]}")
+        leaves = [leaf for leaf in leaves if _is_floating(leaf)]
         if not leaves or self.num_workers == 1:
             return tensors
         self._averages += 1
@@ -363,7 +370,7 @@ def _joined(
     scheme: Scheme, variables: Any, name: str, without_decay: Collection[int], state: Any
 ) -> Iterator[JoinedWorker]:
     launched = Launched.current or Unlaunched.here()
-    if not re.fullmatch(r"\w*", name, re.ASCII):
+    if not (isinstance(name, str) and re.fullmatch(r"\w*", name, re.ASCII)):
         raise UserError(f"the name of a join must have letters, digits and _ alone. Received: {name!r}")
     if name in launched.states:
         raise UserError(

@@ -108,7 +108,10 @@ class Structure:
                 )
             value = host_value(leaf)
             is_array = isinstance(value, np.ndarray)
-            value = np.asarray(value, np.float32) if is_array else tf.convert_to_tensor(value)
+            try:
+                value = np.asarray(value, np.float32) if is_array else tf.convert_to_tensor(value)
+            except (TypeError, ValueError):
+                raise UserError(f"{name} must hold numbers. Received: {type(leaf).__name__}") from None
             if tuple(value.shape) != shape:
                 raise UserError(f"{name} {i} of {len(leaves)} must have shape {shape}. Received: {tuple(value.shape)}")
             found.append(value)

@@ -154,10 +154,7 @@ class RecordedRun:
             return
         must(updates <= self.steps <= ALONE_STEPS * len(self.order), "how many steps there were")
         if updates < self.steps:
-            raise UserError(
-                "replay needs all steps of a run, and some were left out here, as they were not finite: replay a run "
-                "without such steps"
-            )
+            raise UserError("replay needs all steps, and some were left out, not being finite: replay another run")
 
     def error(self) -> float:
         """Return the distance of the run from its replay; raises as `execute` and `distance` do."""
@@ -203,9 +200,7 @@ def read_run(
     if equations is None:
         raise UserError(f"{name} has no reference in NumPy: it is not transcribed; --import a file with its equations")
     if config["codec"] != equations.codec:
-        raise UserError(
-            f"the equations of {name} have no codec: replay a run without. Received: codec={config['codec']}"
-        )
+        raise UserError(f"the equations of {name} have no codec {config['codec']}: replay a run without")
     given = Hyperparameters(config["hyperparameters"] if hyperparameters is None else hyperparameters)
     for key, value in given.items():
         if key.endswith("rate") and isinstance(value, str) and not equations.scheduled:
@@ -323,9 +318,7 @@ def on_batches(
     share = config.get("participation")
     clients = workers if share is None else max(workers, round(workers / max(share, 1 / MOST_TASKS)))
     if size > (shard := (n := len(labels)) // clients):
-        raise UserError(
-            f"batch_size must be at most the size of a shard, {shard} examples. Received: batch_size={size}"
-        )
+        raise UserError(f"batch_size must be at most {shard}, the examples of a shard. Received: batch_size={size}")
     rule, options = parse("skew", config["skew"], ALPHAS) if config["skew"] is not None else ("", {})
     skew = (labels, ALPHAS[rule](**options)) if rule else None
     gradient = gradients.batch_gradient(on_rows, examples=n, workers=clients, seed=seed, batch_size=size, skew=skew)

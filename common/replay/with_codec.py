@@ -46,10 +46,7 @@ def compressed(name: str, equations: Transcription, codec: str) -> Transcription
 
     def execute(run: RecordedRun, hyperparameters: Hyperparameters) -> Centers:
         if run.joins.any() or run.earlier_step_targets:
-            raise UserError(
-                f"a worker of {name} was started again, and its codec lost the errors that it would have sent: replay "
-                "a run without restarts"
-            )
+            raise UserError(f"a worker of {name} was started again, and its codec began anew: replay a run without")
         if run.result["recovery"]["evicted"]:
             raise UserError(f"{name} continued without a worker, and its codec began anew: replay a run without losses")
         send = compressing(compressor(run, codec), run.workers, memory)
