@@ -148,8 +148,7 @@ def without_script(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_config(run_dir: Path) -> dict[str, Any]:
     """Return the content of config.json; raise `UserError` if it is missing or damaged."""
-    path = run_dir / "config.json"
-    if not path.is_file():
+    if not (path := run_dir / "config.json").is_file():
         why = "it has no config.json" if run_dir.exists() else "there is no such folder; the command runs lists runs"
         raise UserError(f"not a run directory: {why}. Received: {run_dir}")
     config = checked(path, read_json(path), CONFIG)
