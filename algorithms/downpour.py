@@ -23,21 +23,8 @@ warm start longer than the run worker 0 trains to its end alone, and then the ot
 from dataclasses import dataclass
 from typing import Literal
 
-from ..common.contract import (
-    Async,
-    Count,
-    FixedPeriod,
-    Kind,
-    Natural,
-    Positive,
-    Rate,
-    Rounds,
-    Scheme,
-    adagrad,
-    sgd,
-    take,
-)
-from ..common.contract.rounds import USUAL
+from ..common.contract import Async, Count, FixedPeriod, Kind, Natural, Positive, Rate, Scheme, adagrad, sgd, take
+from ..common.contract.rounds import USUAL, Rounds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -211,7 +211,10 @@ def test_help_shows_flags_of_the_algorithm_and_common_ones_with_defaults(run_mai
         (["list", "zebra"], "no algorithm has 'zebra' in its name, idea or paper"),
         (["tutorials", "99"], "no notebook has a name that begins so. Known: 01-"),
         (["fedopt", "--inner-optimizer", "lion"], "unknown option --inner-optimizer of fedopt. See fedopt --help"),
-        (["diloco", "--period", "3"], "unknown option --period of diloco. Did you mean --communication-period?"),
+        (
+            ["diloco", "--period", "3"],
+            "unknown option --period of diloco. Did you mean --communication-period, --period-rule?",
+        ),
         (["downpour", "--config", "x"], "--config: there is no file x"),
         (["downpour", "--shuffle"], "unknown option --shuffle of downpour. In this package each worker shuffles its"),
         (["downpour", "--communication-period", "0"], "communication_period must be at least 1"),

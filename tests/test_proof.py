@@ -317,7 +317,7 @@ def test_a_record_that_no_run_of_the_scheme_can_make_is_no_traceback(name, copy,
         (
             "config.json",
             {"algorithm": "agn", "hyperparameters": {}, "earlier_step_targets": [7]},
-            "shorter than the period of 10",
+            "shorter than a period",
         ),
         ("trace.npz", {"worker": np.full(60, 3)}, "worker must be at least 0 and less than 3"),
         ("trace.npz", {"worker": np.zeros(59, int)}, "of one length"),

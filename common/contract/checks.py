@@ -292,7 +292,7 @@ def _check_overlap(scheme: Scheme) -> None:
         return
     if not 0 < overlap <= period:
         raise UserError(
-            f"{name}: delay must be at most the period, as a worker uses a reply in the round after its message. "
+            f"{name}: delay must be at most the period, as a worker uses a reply before the round of its message ends. "
             f"Received: delay={overlap}, period={period}"
         )
     plain = scheme.events == {"exchange"} and not (scheme.regions or scheme.sparse)
