@@ -57,6 +57,8 @@ SCHEMES = Catalogue(
         "scaffold": "Scaffold",
         "proxskip": "ProxSkip",
         "fedprox": "FedProx",
+        "feddyn": "FedDyn",
+        "fedexp": "FedExP",
         "fednova": "FedNova",
         "bmuf": "BMUF",
         "diloco": "DiLoCo",

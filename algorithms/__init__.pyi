@@ -51,6 +51,8 @@ from .fedopt import FedOpt as FedOpt
 from .proxskip import ProxSkip as ProxSkip
 from .scaffold import Scaffold as Scaffold
 from .fedprox import FedProx as FedProx
+from .feddyn import FedDyn as FedDyn
+from .fedexp import FedExP as FedExP
 from .fednova import FedNova as FedNova
 from .bmuf import BMUF as BMUF
 from .diloco import DiLoCo as DiLoCo

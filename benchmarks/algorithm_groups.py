@@ -13,6 +13,7 @@ GROUPS = {
     "asynchronous with local steps": "Workers make several steps between two messages, and do not wait for each other.",
     "synchronous": "Workers wait for each other in each step, all of them or the first few.",
     "synchronous with local steps": "Workers make several steps, then wait for each other.",
+    "synchronous with an inner optimizer": "Workers make several steps of an optimizer that you choose, then wait.",
     "gossip": "Workers exchange parameters with their neighbours, without a center.",
 }
 
@@ -36,9 +37,10 @@ def _group(scheme: Scheme) -> str:
         return "one process"
     if scheme.sync.kind in ("gossip", "pairs"):
         return "gossip"
-    return ("synchronous" if scheme.sync.label == "synchronous" else "asynchronous") + (
-        " with local steps" if scheme.period > 1 else ""
-    )
+    label = "synchronous" if scheme.sync.label == "synchronous" else "asynchronous"
+    if scheme.period == 1:
+        return label
+    return f"{label} with {'an inner optimizer' if label == 'synchronous' and scheme.inner else 'local steps'}"
 
 
 def pages() -> Iterator[tuple[str, str]]:

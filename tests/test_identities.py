@@ -44,6 +44,8 @@ from distsgd.algorithms import (
     ExactDiffusion,
     FedAsync,
     FedBuff,
+    FedDyn,
+    FedExP,
     FedNova,
     FedOpt,
     FedProx,
@@ -122,6 +124,16 @@ class FixedProxSkip(ProxSkip):
         return Rounds.even(steps, self.period)
 
 
+class ForgetfulFedDyn(FedDyn):
+    """Without what workers and server know of the slopes."""
+
+    def message(self, worker):
+        return worker.params
+
+    def weighted(self, server, message, staleness):
+        return message
+
+
 ONE_WORKER = [
     AsyncSGD(learning_rate=ETA),
     Hogwild(learning_rate=ETA),
@@ -156,6 +168,8 @@ ONE_WORKER = [
     Scaffold(learning_rate=ETA, communication_period=4),
     ProxSkip(learning_rate=ETA, probability=1.0),
     FedProx(learning_rate=ETA, proximity=0.0),
+    FedDyn(learning_rate=ETA / 2, communication_period=1, regularization=1 / ETA),
+    FedExP(learning_rate=ETA, communication_period=4),
     FedNova(learning_rate=ETA, communication_period=4),
     TrimmedMean(learning_rate=ETA),
     RFA(learning_rate=ETA),
@@ -278,6 +292,9 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (SyncSGD(), Scaffold(communication_period=1), TOGETHER),
         (SyncSGD(), ProxSkip(probability=1.0), TOGETHER),
         (Scaffold(communication_period=5), FixedProxSkip(probability=0.2), TOGETHER),
+        (FedProx(proximity=0.5), ForgetfulFedDyn(regularization=0.5), TOGETHER),
+        (SyncSGD(), FedDyn(communication_period=1, learning_rate=0.1, regularization=5.0), TOGETHER),
+        (LocalSGD(), FedExP(epsilon=1e6), TOGETHER),
         (LocalSGD(), FedNova(work=(1.0,)), TOGETHER),
         (SyncSGD(), TrimmedMean(trim=0.0), TOGETHER),
         (SyncSGD(), Krum(chosen=3), TOGETHER),
@@ -740,6 +757,19 @@ def test_scaffold_reaches_the_minimum_where_local_sgd_drifts_away_from_it():
     assert at_rest(Scaffold(**LOCAL)) == pytest.approx(MINIMUM, rel=1e-4)
     assert at_rest(Scaffold(server_learning_rate=0.5, **LOCAL)) == pytest.approx(MINIMUM, rel=1e-4)
     assert at_rest(ProxSkip(learning_rate=0.1)) == pytest.approx(MINIMUM, rel=1e-4)
+    assert at_rest(FedDyn(regularization=0.5, **LOCAL)) == pytest.approx(MINIMUM, rel=1e-4)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 40])
+def test_the_slope_of_feddyn_s_server_is_the_mean_of_its_workers_which_are_the_gradients_at_the_minimum(steps):
+    group = Group(FedDyn(regularization=0.5, **LOCAL), np.array([3.0]), workers=2)
+    while group.version < steps:
+        for k in group.ready:
+            group.step(k, CURVATURES[k] * (group.point(k) - MINIMA[k]))
+    slopes = [group._operations.local.row("slope", k).read_value().numpy() for k in (0, 1)]
+    np.testing.assert_allclose(group._operations.servers[0].own["slope"], np.mean(slopes, axis=0), atol=1e-5)
+    if steps == 40:
+        np.testing.assert_allclose(np.ravel(slopes), CURVATURES * (MINIMUM - MINIMA), rtol=1e-3)
 
 
 def test_rounds_are_drawn_from_the_seed_alike_for_all_workers_and_a_resumed_run_continues_the_draw():
@@ -762,6 +792,23 @@ def test_fedprox_drifts_less_the_stronger_its_spring(mu):
     center = at_rest(FedProx(proximity=mu, **LOCAL))
     assert center == pytest.approx(drifted(mu=mu), rel=1e-4)
     assert drifted() < center < MINIMUM
+
+
+@pytest.mark.parametrize(
+    ("moves", "factor"),
+    [
+        ([[1, 0, 0, 0], [1, 0, 0, 0]], 1),  # equal moves: as local_sgd
+        (np.eye(4)[:2], 1),
+        (np.eye(4)[:3], 1.5),
+        (np.eye(4), 2),  # orthogonal ones of one length: W/2
+        ([[3, 0, 0, 0], [-1, 0, 0, 0]], 2.5),
+    ],
+)
+def test_fedexp_steps_the_further_the_less_the_moves_agree(moves, factor):
+    group = Group(FedExP(communication_period=1, learning_rate=1.0, epsilon=0.0), np.zeros(4), workers=len(moves), ps=1)
+    for k, move in enumerate(moves):
+        group.step(k, np.array(move, float))
+    np.testing.assert_allclose(-group.center, factor * np.mean(moves, axis=0), rtol=1e-6)
 
 
 @pytest.mark.rotating

@@ -35,6 +35,7 @@ from distsgd.algorithms import (
     ExactDiffusion,
     FedAsync,
     FedBuff,
+    FedExP,
     FedOpt,
     FedProx,
     HALoS,
@@ -96,6 +97,7 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "scaffold": Scaffold(server_learning_rate=0.8),
     "proxskip": ProxSkip(probability=0.25),
     "fedprox": FedProx(proximity=1.0),
+    "fedexp": FedExP(communication_period=1, learning_rate=0.5),  # of several steps the moves agree
     "trimmed_mean": TrimmedMean(trim=0.4),
     "krum": Krum(chosen=2),
     "trimmed_mean in buckets": TrimmedMean(trim=0.3, bucket=2, momentum=0.5),

@@ -345,10 +345,7 @@ TRANSCRIPTIONS = {
     ),
     "aeasgd": _in_order(asynchronous_rules.aeasgd, **elastic.OPTIONS),
     "aeamsgd": _in_order(asynchronous_rules.aeamsgd, delta="momentum", **elastic.OPTIONS),
-    "dc_asgd": _in_order(
-        asynchronous_rules.dc_asgd,
-        m=lambda run, s: s.decay if s.form == "adaptive" else None,
-    ),
+    "dc_asgd": _in_order(asynchronous_rules.dc_asgd, m=lambda run, s: s.decay if s.form == "adaptive" else None),
     "async_diloco": _in_order(
         asynchronous_rules.async_diloco,
         _inner_memory,
@@ -381,14 +378,9 @@ TRANSCRIPTIONS = {
     "sagn": _in_rounds(synchronous_rules.sagn, gamma="server_learning_rate"),
     "easgd": _in_rounds(synchronous_rules.easgd, lambda s: True),
     "local_sgd": replace(_in_rounds(synchronous_rules.local_sgd, _inner_memory, eta=lengths.rate_of), scheduled=True),
-    "diloco": _in_rounds(synchronous_rules.diloco, _inner_memory, epsilon="outer_learning_rate", mu="momentum"),
+    "diloco": _in_rounds(synchronous_rules.diloco, _inner_memory, **OUTER),
     "streaming_diloco": _in_rounds(
-        overlapped_rules.streaming_diloco,
-        lambda s: True,
-        epsilon="outer_learning_rate",
-        mu="momentum",
-        alpha="mixing",
-        tau="delay",
+        overlapped_rules.streaming_diloco, lambda s: True, alpha="mixing", tau="delay", **OUTER
     ),
     "eager_diloco": _in_rounds(overlapped_rules.eager_diloco, lambda s: True, **OUTER),
     "co2": _in_rounds(overlapped_rules.co2, lambda s: True, gap="gap_penalty", clip="momentum_clip", **OUTER),
@@ -405,11 +397,10 @@ TRANSCRIPTIONS = {
     "palsgd": _in_rounds(
         synchronous_rules.palsgd,
         _inner_memory,
-        epsilon="outer_learning_rate",
-        mu="momentum",
         p="pull_probability",
         gamma="pull_strength",
         drawn=draws.drawn_in_step,
+        **OUTER,
     ),
     "des_loc": _in_rounds(
         synchronous_rules.des_loc,
@@ -422,11 +413,7 @@ TRANSCRIPTIONS = {
         },
     ),
     "slowmo": _in_rounds(synchronous_rules.slowmo, _inner_memory, alpha="slow_learning_rate", beta="slow_momentum"),
-    "fedopt": _in_rounds(
-        synchronous_rules.fedopt,
-        epsilon="server_learning_rate",
-        form="server_optimizer",
-    ),
+    "fedopt": _in_rounds(synchronous_rules.fedopt, epsilon="server_learning_rate", form="server_optimizer"),
     "scaffold": _in_rounds(federated_rules.scaffold, lambda s: True, epsilon="server_learning_rate"),
     "proxskip": _in_rounds(federated_rules.proxskip, lambda s: True, p="probability", ends=draws.ends),
     "fednova": _in_rounds(federated_rules.fednova),
@@ -437,6 +424,8 @@ TRANSCRIPTIONS = {
     ),
     "rfa": _in_rounds(robust_rules.rfa, beta="hostile_share", nu="smoothing", rows=draws.rows),
     "fedprox": _in_rounds(federated_rules.fedprox, mu="proximity"),
+    "feddyn": _in_rounds(federated_rules.feddyn, lambda s: True, alpha="regularization"),
+    "fedexp": _in_rounds(federated_rules.fedexp),
     "bmuf": _in_rounds(
         synchronous_rules.bmuf,
         lambda s: s.form == "nesterov" or _inner_memory(s),  # a restarted worker begins at θ, not ahead of it
@@ -447,11 +436,7 @@ TRANSCRIPTIONS = {
     "ringmaster": Transcription(_ringmaster),
     "ssp": Transcription(_ssp),
     "signsgd_mv": _in_rounds(
-        synchronous_rules.signsgd_mv,
-        lambda s: s.momentum > 0,
-        jumps=True,
-        beta="momentum",
-        weight_decay="weight_decay",
+        synchronous_rules.signsgd_mv, lambda s: s.momentum > 0, jumps=True, beta="momentum", weight_decay="weight_decay"
     ),
     "dist_lion": _in_rounds(synchronous_rules.dist_lion, lambda s: True, jumps=True),
     "ef_sgd": _in_rounds(synchronous_rules.ef_sgd, lambda s: True, jumps=True, compress=compressors.of_share),

@@ -109,6 +109,60 @@ def fedprox(
     return path
 
 
+def feddyn(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    alpha: float,
+    period: int,
+    steps: int,
+    send: Send = as_it_is,
+) -> list[np.ndarray]:
+    """Execute H steps of SGD from θ on f_k(x) − ⟨λ_k, x⟩ + α/2 ‖x − θ‖²; λ_k ← λ_k − α (x_k − θ).
+
+    Then s ← s − α mean_k (x_k − θ); θ ← mean_k x_k − s/α.
+    """
+    theta, s, path = start.copy(), np.zeros_like(start), []
+    slopes = [np.zeros_like(start) for _ in range(workers)]
+    for t in range(0, steps, period):
+        near = proximal(plus(gradient, [-slope for slope in slopes]), theta, alpha)
+        x = after_steps(theta, no_states(workers), near, t, min(period, steps - t), eta, sgd_step)
+        slopes = [slope - alpha * (x_k - theta) for slope, x_k in zip(slopes, x, strict=True)]
+        sent = np.mean([send(x_k, k) for k, x_k in enumerate(x)], axis=0)
+        s = s - alpha * (sent - theta)
+        theta = sent - s / alpha
+        path.append(theta.copy())
+    return path
+
+
+def fedexp(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    epsilon: float,
+    period: int,
+    steps: int,
+    send: Send = as_it_is,
+) -> list[np.ndarray]:
+    """Execute H steps of SGD from θ; Δ_k = θ − x_k; Δ = mean_k Δ_k.
+
+    Then θ ← θ − max(1, mean_k ‖Δ_k‖²/(2 (‖Δ‖² + ε))) Δ.
+    """
+    theta, path = start.copy(), []
+    for t in range(0, steps, period):
+        x = after_steps(theta, no_states(workers), gradient, t, min(period, steps - t), eta, sgd_step)
+        moves = [theta - x_k for x_k in x]
+        move = np.mean([send(own, k) for k, own in enumerate(moves)], axis=0)
+        square = np.mean([own @ own for own in moves])
+        theta = theta - np.maximum(1, square / (2 * (move @ move + epsilon))) * move
+        path.append(theta.copy())
+    return path
+
+
 def fedasync(
     start: np.ndarray,
     gradient: Gradient,
