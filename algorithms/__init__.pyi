@@ -42,6 +42,7 @@ from .signsgd_mv import SignSGDMV as SignSGDMV
 from .dist_lion import DistLion as DistLion
 from .ef_sgd import EFSGD as EFSGD
 from .ef21_sgdm import EF21SGDM as EF21SGDM
+from .diana import DIANA as DIANA
 from .demo import DeMo as DeMo
 from .one_bit_adam import OneBitAdam as OneBitAdam
 from .zero_one_adam import ZeroOneAdam as ZeroOneAdam
@@ -67,6 +68,7 @@ from .sparseloco import SparseLoCo as SparseLoCo
 from .sparta import Sparta as Sparta
 from .all_reduce import AllReduce as AllReduce
 from .powersgd import PowerSGD as PowerSGD
+from .dion import Dion as Dion
 from .d_psgd import DPSGD as DPSGD
 from .qg_dsgdm import QGDSGDm as QGDSGDm
 from .choco_sgd import ChocoSGD as ChocoSGD

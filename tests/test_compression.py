@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from scipy import fft
 
-from distsgd.algorithms import EF21SGDM, SCHEMES, DeMo, LocalSGD, SparseLoCo, SyncSGD
+from distsgd.algorithms import DIANA, EF21SGDM, SCHEMES, DeMo, LocalSGD, SparseLoCo, SyncSGD
 from distsgd.common import Group, Recovery, UserError
 from distsgd.common.contract.rounding import CODECS, WithMemory, codec_of, rounded
 from distsgd.common.contract.seeded import OF_CODEC, uniform, uniform_numbers
@@ -48,6 +48,26 @@ def test_ef21_s_server_knows_the_mean_of_what_its_workers_have_sent(compressor):
         servers = np.concatenate([server.own["known"].numpy() for server in group._operations.servers])
         assert np.abs(servers).max() > 0.01
         np.testing.assert_allclose(servers, np.mean([row.read_value() for row in known], axis=0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("alpha", "rests"), [(None, True), (0.0, False)])
+@pytest.mark.gate
+@pytest.mark.rotating("others")
+def test_diana_rests_at_the_minimum_of_unequal_losses_and_without_memory_does_not(alpha, rests):
+    """½ |x − b_k|², b_k = 1, 2, 3 times a vector: h_k goes to θ* − b_k, and h is the mean of all h_k."""
+    minima, start = np.arange(1.0, 4.0)[:, None] * np.ones(10), np.zeros(10)
+    group = Group(DIANA(learning_rate=0.2, share=0.5, memory_rate=alpha), start, workers=3, ps=2)
+    known, apart = [group._operations.local.row("known", k) for k in range(3)], []
+    for _ in range(100):
+        for k in range(3):
+            group.step(k, group.point(k) - minima[k])
+        apart.append(np.abs(group.center - 2).max())
+        servers = np.concatenate([server.own["known"].numpy() for server in group._operations.servers])
+        np.testing.assert_allclose(servers, np.mean([row.read_value() for row in known], axis=0), atol=1e-5)
+    assert (max(apart[-20:]) < 1e-4) == rests
+    assert rests or min(apart[-20:]) > 0.01
+    if rests:
+        np.testing.assert_allclose([row.read_value() for row in known], 2 - minima, atol=1e-3)
 
 
 def test_moves_that_sparseloco_has_not_sent_decay():

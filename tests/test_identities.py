@@ -18,6 +18,7 @@ from distsgd.algorithms import (
     CO2,
     DCASGD,
     DESLOC,
+    DIANA,
     DPSGD,
     EASGD,
     EF21SGDM,
@@ -154,6 +155,7 @@ ONE_WORKER = [
     SSP(learning_rate=ETA),
     EFSGD(learning_rate=ETA, share=1.0),
     EF21SGDM(learning_rate=ETA, share=1.0, momentum=0.0),
+    DIANA(learning_rate=ETA, share=1.0, memory_rate=1.0),
     Hierarchical(learning_rate=ETA),
     SyncSGD(learning_rate=ETA),
     KSync(learning_rate=ETA),
@@ -300,6 +302,7 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (SyncSGD(), Krum(chosen=3), TOGETHER),
         (SyncSGD(), EFSGD(share=1.0), TOGETHER),
         (SyncSGD(), EF21SGDM(share=1.0, momentum=0.0), TOGETHER),
+        (SyncSGD(), DIANA(share=1.0, learning_rate=0.2, memory_rate=0.5), TOGETHER),
         (DiLoCo(momentum=0.0), SparseLoCo(share=1.0, outer_learning_rate=0.7), TOGETHER),
         (
             LocalSGD(inner_optimizer="adamw", learning_rate=0.002),

@@ -197,6 +197,11 @@ def _decays(run: RecordedRun) -> np.ndarray | bool:
     return True if run.decays is None else run.decays
 
 
+def _adam(run: RecordedRun, scheme: Hyperparameters) -> dict[str, Any]:
+    """Return the numbers of AdamW, and the parameters that weight decay applies to."""
+    return {"decays": _decays(run), **{name: scheme[name] for name in ("beta_1", "beta_2", "weight_decay")}}
+
+
 def _inner_memory(scheme: Hyperparameters) -> bool:
     """Return True if workers keep a state for the inner optimizer."""
     return parse("inner_optimizer", scheme.inner_optimizer, INNER_STEPS)[0] not in ("sgd", "own")
@@ -308,6 +313,8 @@ USUAL: dict[str, Argument] = {
 
 OUTER: dict[str, Any] = {"epsilon": "outer_learning_rate", "mu": "momentum"}
 
+FACTORS: dict[str, Any] = {"mu": "momentum", "shapes": lambda run, s: run.shapes, "first": draws.first_factors}
+
 TRANSCRIPTIONS = {
     "serial": Transcription(_serial, "alone"),
     "multi_gpu": Transcription(_serial, "alone"),
@@ -407,10 +414,7 @@ TRANSCRIPTIONS = {
         lambda s: True,
         a="first_moment_every",
         b="second_moment_every",
-        adam=lambda run, s: {
-            "decays": _decays(run),
-            **{name: s[name] for name in ("beta_1", "beta_2", "weight_decay")},
-        },
+        adam=_adam,
     ),
     "slowmo": _in_rounds(synchronous_rules.slowmo, _inner_memory, alpha="slow_learning_rate", beta="slow_momentum"),
     "fedopt": _in_rounds(synchronous_rules.fedopt, epsilon="server_learning_rate", form="server_optimizer"),
@@ -443,6 +447,7 @@ TRANSCRIPTIONS = {
     "ef21_sgdm": _in_rounds(
         compressed_rules.ef21_sgdm, lambda s: True, jumps=True, beta="momentum", compress=compressors.of_share
     ),
+    "diana": _in_rounds(compressed_rules.diana, lambda s: True, **compressors.DIANA),
     "sparseloco": _in_rounds(
         compressed_rules.sparseloco,
         lambda s: True,
@@ -466,12 +471,7 @@ TRANSCRIPTIONS = {
         longest="communication_period",
         **compressors.SIGNS_OF_ADAM,
     ),
-    "powersgd": _in_rounds(
-        compressed_rules.powersgd,
-        lambda s: True,
-        mu="momentum",
-        shapes=lambda run, s: run.shapes,
-        first=draws.first_factors,
-    ),
+    "powersgd": _in_rounds(compressed_rules.powersgd, lambda s: True, **FACTORS),
+    "dion": _in_rounds(compressed_rules.dion, lambda s: True, adam=_adam, **FACTORS),
     "sparta": _in_rounds(compressed_rules.sparta, lambda s: True, drawn=draws.drawn),
 }

@@ -82,3 +82,19 @@ def of_messages(run: RecordedRun, scheme: Hyperparameters) -> Codec:
 
 
 CHOCO: dict[str, Any] = {"gamma": "consensus_rate", "compress": of_messages}
+
+
+def random_elements(run: RecordedRun, scheme: Hyperparameters) -> Codec:
+    """Return Q of `diana`, a function of (u, k, t): some elements at random, times the number of all over theirs."""
+    from ..contract.seeded import uniform_numbers  # not at the top: few algorithms are random
+
+    size = len(run.start)
+    kept = max(1, int(scheme.share * size))
+    drawn = lambda k, t: uniform_numbers(run.seed, size, k, t)  # noqa: E731
+    return lambda message, k, t: size / kept * codecs.random_elements(message, drawn(k, t), kept)
+
+
+DIANA: dict[str, Any] = {
+    "alpha": lambda run, s: s.share if s.memory_rate is None else s.memory_rate,
+    "compress": random_elements,
+}

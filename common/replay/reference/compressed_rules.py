@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from .gradients import Gradient, product
-from .inner_steps import InnerStep, Period, inner_window, lengths, sgd_step
+from .inner_steps import InnerStep, Period, adamw_step, inner_window, lengths, sgd_step
+from .sending import Codec
 from .synchronous_rules import Compressor, after_steps, no_states
 
 
@@ -26,6 +28,27 @@ def ef21_sgdm(
             own[k] = own[k] + sent[k]
         h = h + np.mean(sent, axis=0)
         theta = theta - eta * h
+        path.append(theta.copy())
+    return path
+
+
+def diana(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    alpha: float,
+    compress: Codec,
+    steps: int,
+) -> list[np.ndarray]:
+    """Execute q_k = Q(g_k − h_k);  h_k ← h_k + α q_k;  θ ← θ − η (h + mean q_k);  h ← h + α mean q_k."""
+    theta, h, own, path = start.copy(), 0 * start, [0 * start for _ in range(workers)], []
+    for t in range(steps):
+        sent = [compress(gradient(theta, k, t) - own[k], k, t) for k in range(workers)]
+        own = [known + alpha * q for known, q in zip(own, sent, strict=True)]
+        mean = np.mean(sent, axis=0)
+        theta, h = theta - eta * (h + mean), h + alpha * mean
         path.append(theta.copy())
     return path
 
@@ -307,6 +330,67 @@ def powersgd(
         v = mu * v + d
         x = x - eta * (d + v)
         path.append(x.copy())
+    return path
+
+
+def dion(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    mu: float,
+    rank: int,
+    adam: Mapping[str, Any],
+    shapes: Sequence[Sequence[int]],
+    first: np.ndarray,
+    steps: int,
+) -> list[np.ndarray]:
+    """Execute B_k = M_k + g_k;  P = O(mean B_k Q);  R = mean B_kᵀ P;  M_k ← B_k − (1 − μ) P Rᵀ  for a matrix [n, m].
+
+    There Q ← R with columns of length one;  x ← (1 − η λ) x − η √(m/n) P Qᵀ. A variable with n m ≤ r (n + m) makes a
+    step of AdamW with the mean gradient.
+
+    Args:
+        start: the initial center, [P].
+        gradient: gradient of worker k's t-th batch at x, as a function of (x, k, t).
+        workers: number of workers.
+        eta: step size.
+        mu: momentum.
+        rank: r.
+        adam: the decays, λ and the parameters that it applies to, of `adamw_step`.
+        shapes: shapes of the model's variables.
+        first: numbers of the first message, [P]: each Q, [m, r], or a variable, one after the other.
+        steps: number of steps.
+    """
+    x, path, states, begin = np.split(start, np.cumsum([math.prod(shape) for shape in shapes])[:-1]), [], [], 0
+    decays = np.broadcast_to(adam["decays"], start.shape)
+    for shape in shapes:
+        n, m = math.prod(shape[:-1]), math.prod(shape[-1:])
+        if rank * (n + m) < n * m:
+            q = first[begin : begin + m * rank].reshape(m, rank).astype(start.dtype)
+            states.append({"q": q, "m": [np.zeros((n, m), start.dtype) for _ in range(workers)]})
+        else:
+            states.append({})
+        begin += m * rank if states[-1] else n * m
+    cuts = np.cumsum([len(part) for part in x])[:-1]
+    decayed = np.split(decays, cuts)
+    for t in range(steps):
+        parts = [np.split(gradient(np.concatenate(x), k, t), cuts) for k in range(workers)]
+        for i, state in enumerate(states):
+            gradients = [own[i] for own in parts]
+            if "q" not in state:
+                x[i] = adamw_step(x[i], np.mean(gradients, axis=0), eta, state, **{**adam, "decays": decayed[i]})
+                continue
+            b = [m + g.reshape(m.shape) for m, g in zip(state["m"], gradients, strict=True)]
+            p = orthonormal(product(np.mean(b, axis=0), state["q"]))
+            r = product(np.mean(b, axis=0).T, p)
+            state["m"] = [own - (1 - mu) * product(p, r.T) for own in b]
+            state["q"] = r / np.maximum(np.sqrt(np.sum(r * r, axis=0)), 1e-30)
+            n, m = b[0].shape
+            moved = math.sqrt(m / n) * product(p, state["q"].T).ravel()
+            x[i] = x[i] - eta * (moved + adam["weight_decay"] * (decayed[i] * x[i]))
+        path.append(np.concatenate(x))
     return path
 
 
