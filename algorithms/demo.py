@@ -27,7 +27,6 @@ Defaults: the authors' β = 0.999 and chunks of 64; they send 32 of the 4096 coe
 preprint's; the paper tunes it over 0.2, 0.5 and 1, and 1 is not its best.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,8 +42,8 @@ from ..common.contract import (
     UserError,
     count_senders,
     mean_over_senders,
-    orthogonal,
     sgd,
+    steepest,
     tf,
 )
 
@@ -99,11 +98,6 @@ class DeMo(Scheme):
 
     def _direction(self, momentum, shapes):
         """Return φ of the mean momentum [n]."""
-        if self.step != "muon":
-            return tf.sign(momentum) if self.step == "sign" else momentum
-        parts = zip(tf.split(momentum, [math.prod(shape) for shape in shapes]), shapes, strict=True)
-        return tf.concat([_of_matrix(part, shape) if len(shape) == 2 else tf.sign(part) for part, shape in parts], 0)
-
-
-def _of_matrix(part, shape):
-    return 0.2 * math.sqrt(max(shape)) * tf.reshape(orthogonal(tf.reshape(part, shape)), [-1])
+        if self.step == "muon":
+            return steepest(momentum, shapes)
+        return tf.sign(momentum) if self.step == "sign" else momentum

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from scipy import fft
 
-from distsgd.algorithms import DIANA, EF21SGDM, SCHEMES, DeMo, LocalSGD, SparseLoCo, SyncSGD
+from distsgd.algorithms import DIANA, EF21SGDM, SCHEMES, DeMo, EF21Muon, LocalSGD, SparseLoCo, SyncSGD
 from distsgd.common import Group, Recovery, UserError
 from distsgd.common.contract.rounding import CODECS, WithMemory, codec_of, rounded
 from distsgd.common.contract.seeded import OF_CODEC, uniform, uniform_numbers
@@ -48,6 +48,30 @@ def test_ef21_s_server_knows_the_mean_of_what_its_workers_have_sent(compressor):
         servers = np.concatenate([server.own["known"].numpy() for server in group._operations.servers])
         assert np.abs(servers).max() > 0.01
         np.testing.assert_allclose(servers, np.mean([row.read_value() for row in known], axis=0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.gate
+def test_ef21_muon_s_workers_are_at_the_center_and_both_know_what_was_sent():
+    """The server's y makes steps of equal singular values; the center follows it."""
+    rng, start = np.random.default_rng(0), [np.zeros((6, 4)), np.zeros(3)]
+    group = Group(EF21Muon(share=0.4, reply_share=0.3, learning_rate=0.1), start, workers=2)
+    known = [group._operations.local.row("known", k) for k in range(2)]
+    own = group._operations.servers[0].own
+    for _ in range(6):
+        before = own["model"].numpy()
+        for k in range(2):
+            group.step(k, [rng.normal(size=part.shape) for part in start])
+        center = np.concatenate([np.ravel(part) for part in group.center])
+        for k in range(2):
+            params = np.concatenate([np.ravel(part) for part in group.params(k)])
+            np.testing.assert_array_equal(params, center)
+        np.testing.assert_allclose(own["known"], np.mean([row.read_value() for row in known], axis=0), atol=1e-6)
+        moved = own["model"].numpy() - before
+        sizes = np.linalg.svd(moved[:24].reshape(6, 4), compute_uv=False) / (0.1 * 0.2 * np.sqrt(6))
+        assert (sizes > 0.6).all()
+        assert (sizes < 1.3).all()
+        np.testing.assert_allclose(moved[24:], -0.1 * np.sign(own["known"].numpy()[24:]), rtol=1e-4)
+    assert np.abs(own["model"] - center).max() > 0.01  # not all has been sent
 
 
 @pytest.mark.parametrize(("alpha", "rests"), [(None, True), (0.0, False)])

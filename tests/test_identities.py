@@ -36,12 +36,14 @@ from distsgd.algorithms import (
     ChocoSGD,
     DecoupledDiLoCo,
     DelayAdaptive,
+    DeMo,
     DiLoCo,
     DistLion,
     Downpour,
     DownpourEasy,
     DSGDTracking,
     DynSGD,
+    EF21Muon,
     ExactDiffusion,
     FedAsync,
     FedBuff,
@@ -133,6 +135,13 @@ class ForgetfulFedDyn(FedDyn):
 
     def weighted(self, server, message, staleness):
         return message
+
+
+class PlainEF21Muon(EF21Muon):
+    """With steps along the estimate itself."""
+
+    def _direction(self, known, shapes):
+        return known
 
 
 ONE_WORKER = [
@@ -303,6 +312,12 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (SyncSGD(), EFSGD(share=1.0), TOGETHER),
         (SyncSGD(), EF21SGDM(share=1.0, momentum=0.0), TOGETHER),
         (SyncSGD(), DIANA(share=1.0, learning_rate=0.2, memory_rate=0.5), TOGETHER),
+        (EF21SGDM(share=0.3), PlainEF21Muon(share=0.3, reply_share=1.0, learning_rate=0.2), TOGETHER),
+        (
+            EF21Muon(share=1.0, reply_share=1.0, momentum=0.45),
+            DeMo(step="muon", decay=0.9, subtraction=0.5, chunk=64, kept=64, learning_rate=0.02),
+            {**TOGETHER, "steps": 5},
+        ),
         (DiLoCo(momentum=0.0), SparseLoCo(share=1.0, outer_learning_rate=0.7), TOGETHER),
         (
             LocalSGD(inner_optimizer="adamw", learning_rate=0.002),

@@ -33,6 +33,7 @@ from distsgd.algorithms import (
     DistLion,
     Downpour,
     EagerDiLoCo,
+    EF21Muon,
     ExactDiffusion,
     FedAsync,
     FedBuff,
@@ -145,6 +146,7 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "ef_sgd": EFSGD(share=0.1),  # a share at which one element more matters
     "ef21_sgdm": EF21SGDM(share=0.1),
     "diana": DIANA(memory_rate=0.3),
+    "ef21_muon": EF21Muon(learning_rate=0.01, momentum=0.5),
     "ef21_sgdm with scaled signs": EF21SGDM(compressor="sign"),
     "sparseloco": SparseLoCo(share=0.1, communication_period=5),
     "sparseloco over its senders": SparseLoCo(share=0.1, communication_period=5, mean_over="senders"),

@@ -48,6 +48,7 @@ from .optimizers import (
     orthogonal,
     scaled_signs,
     sgd,
+    steepest,
     take,
     top_k,
 )
@@ -124,6 +125,7 @@ __all__ = [
     "orthogonal",
     "scaled_signs",
     "sgd",
+    "steepest",
     "take",
     "tf",
     "top_k",

@@ -47,13 +47,18 @@ def _on_slices(run: RecordedRun, change: Compressor) -> Compressor:
 
 def direction(run: RecordedRun, scheme: Hyperparameters) -> Compressor:
     """Return the direction of a step of `demo`, as a function of the mean momentum."""
+    return {"sign": np.sign, "plain": lambda mean: mean, "muon": steepest(run, scheme)}[scheme.step]
+
+
+def steepest(run: RecordedRun, scheme: Hyperparameters) -> Compressor:
+    """Return the function to the direction of Muon: U Vᵀ of each matrix, scaled, and signs of the other variables."""
 
     def muon(mean: np.ndarray) -> np.ndarray:
         cuts = np.cumsum([math.prod(shape) for shape in run.shapes])[:-1]
         parts = zip(np.split(mean, cuts), run.shapes, strict=True)
         return np.concatenate([_orthogonal(part, shape) if len(shape) == 2 else np.sign(part) for part, shape in parts])
 
-    return {"sign": np.sign, "plain": lambda mean: mean, "muon": muon}[scheme.step]
+    return muon
 
 
 def _orthogonal(part: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -97,4 +102,11 @@ def random_elements(run: RecordedRun, scheme: Hyperparameters) -> Codec:
 DIANA: dict[str, Any] = {
     "alpha": lambda run, s: s.share if s.memory_rate is None else s.memory_rate,
     "compress": random_elements,
+}
+
+EF21_MUON: dict[str, Any] = {
+    "beta": "momentum",
+    "compress": of_share,
+    "compress_reply": lambda run, s: synchronous_rules.largest(max(1, int(s.reply_share * len(run.start)))),
+    "direction": steepest,
 }

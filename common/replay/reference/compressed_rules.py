@@ -32,6 +32,48 @@ def ef21_sgdm(
     return path
 
 
+def ef21_muon(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    beta: float,
+    compress: Compressor,
+    compress_reply: Compressor,
+    direction: Compressor,
+    steps: int,
+) -> list[np.ndarray]:
+    """Execute v_k ← β v_k + (1 − β) g_k(θ);  c_k = C(v_k − h_k);  h_k ← h_k + c_k;  h ← h + mean c_k.
+
+    Then y ← y − η O(h);  θ ← θ + C'(y − θ).
+
+    Args:
+        start: the initial center, [P].
+        gradient: gradient of worker k's t-th batch at x, as a function of (x, k, t).
+        workers: number of workers.
+        eta: step size.
+        beta: momentum.
+        compress: C, of a worker.
+        compress_reply: C', of the server.
+        direction: O.
+        steps: number of steps.
+    """
+    theta, y, h, path = start.copy(), start.copy(), 0 * start, []
+    v, own = [0 * start for _ in range(workers)], [0 * start for _ in range(workers)]
+    for t in range(steps):
+        sent = []
+        for k in range(workers):
+            v[k] = beta * v[k] + (1 - beta) * gradient(theta, k, t)
+            sent.append(compress(v[k] - own[k]))
+            own[k] = own[k] + sent[k]
+        h = h + np.mean(sent, axis=0)
+        y = y - eta * direction(h)
+        theta = theta + compress_reply(y - theta)
+        path.append(theta)
+    return path
+
+
 def diana(
     start: np.ndarray,
     gradient: Gradient,
