@@ -61,12 +61,14 @@ class Dion(PowerSGD):
         lefts = iter(_cut(worker.left.read_value(), [(n, self.rank) for n, _ in sides if n]))
         rests, rights, moves, others = [], [], [], []
         for (n, m), total, right in zip(sides, totals, _cut(reply, self._factors(worker.shapes)), strict=True):
-            left = next(lefts) if n else None
-            unit = tf.math.divide_no_nan(right, tf.norm(right, axis=0, keepdims=True)) if n else right
-            rests.append(total - (1 - self.momentum) * left @ tf.transpose(right) if n else 0 * total)
-            moves.append(math.sqrt(m / n) * left @ tf.transpose(unit) if n else 0 * total)
-            others.append(0 * total if n else right)
-            rights.append(unit)
+            if n:
+                left, unit = next(lefts), tf.math.divide_no_nan(right, tf.norm(right, axis=0, keepdims=True))
+                part = total - (1 - self.momentum) * (left @ tf.transpose(right))
+                of_each = part, unit, math.sqrt(m / n) * (left @ tf.transpose(unit)), 0 * total
+            else:
+                of_each = 0 * total, right, 0 * total, right
+            for found, one in zip((rests, rights, moves, others), of_each, strict=True):
+                found.append(one)
         worker.error.assign(_joined(rests))
         worker.right.assign(_joined(rights, worker.right.shape[0]))
         t = worker.adam_steps.assign_add(1.0)
