@@ -812,6 +812,15 @@ def test_fedprox_drifts_less_the_stronger_its_spring(mu):
     assert drifted() < center < MINIMUM
 
 
+def test_the_slope_of_a_lost_worker_stays_in_that_of_feddyn_s_server():
+    """s ← s − (α/W) Σ over those that have sent, of three workers two; the mean of the parameters is theirs."""
+    server = Server(center=tf.Variable([1.0]), num_workers=3, slope=tf.Variable([0.3]), messages=tf.Variable(2.0))
+    center = FedDyn(regularization=0.5).server_update(server, tf.constant([2.0]), tf.constant(0.0))
+    slope = 0.3 - 0.5 * 2 / 3
+    np.testing.assert_allclose(server.slope, [slope], rtol=1e-5)
+    np.testing.assert_allclose(center, [2 - slope / 0.5], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("moves", "factor"),
     [

@@ -116,7 +116,7 @@ def feddyn(
     *,
     eta: float,
     alpha: float,
-    period: int,
+    period: Period,
     steps: int,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
@@ -126,9 +126,9 @@ def feddyn(
     """
     theta, s, path = start.copy(), np.zeros_like(start), []
     slopes = [np.zeros_like(start) for _ in range(workers)]
-    for t in range(0, steps, period):
+    for t, length in lengths(period, steps):
         near = proximal(plus(gradient, [-slope for slope in slopes]), theta, alpha)
-        x = after_steps(theta, no_states(workers), near, t, min(period, steps - t), eta, sgd_step)
+        x = after_steps(theta, no_states(workers), near, t, length, eta, sgd_step)
         slopes = [slope - alpha * (x_k - theta) for slope, x_k in zip(slopes, x, strict=True)]
         sent = np.mean([send(x_k, k) for k, x_k in enumerate(x)], axis=0)
         s = s - alpha * (sent - theta)
@@ -144,7 +144,7 @@ def fedexp(
     *,
     eta: float,
     epsilon: float,
-    period: int,
+    period: Period,
     steps: int,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
@@ -153,8 +153,8 @@ def fedexp(
     Then θ ← θ − max(1, mean_k ‖Δ_k‖²/(2 (‖Δ‖² + ε))) Δ.
     """
     theta, path = start.copy(), []
-    for t in range(0, steps, period):
-        x = after_steps(theta, no_states(workers), gradient, t, min(period, steps - t), eta, sgd_step)
+    for t, length in lengths(period, steps):
+        x = after_steps(theta, no_states(workers), gradient, t, length, eta, sgd_step)
         moves = [theta - x_k for x_k in x]
         move = np.mean([send(own, k) for k, own in enumerate(moves)], axis=0)
         square = np.mean([own @ own for own in moves])
