@@ -26,6 +26,7 @@ class DynSGD(Scheme):
     """Sums of gradients over a period, divided by their lateness."""
 
     paper = "Jiang et al. 2017"
+    equals = "fedbuff --messages-per-update 1 --staleness-exponent 1"
     elementwise = True
     sends = "gradient_sum"
 

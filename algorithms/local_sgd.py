@@ -28,6 +28,7 @@ class LocalSGD(Scheme):
     """Local steps, then the mean of the parameters."""
 
     paper = "Stich 2019"
+    equals = "diloco --outer-learning-rate 1 --momentum 0"
     aliases = ("fedavg",)
     sync = Barrier()
     elementwise = True

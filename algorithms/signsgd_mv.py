@@ -27,6 +27,7 @@ class SignSGDMV(Scheme):
     """Workers vote on the sign of each step, and the majority decides."""
 
     paper = "Bernstein et al. 2019"
+    equals = "dist_lion --beta-2 0.9, for a momentum of 0.9"
     aliases = ("signum",)
     sync = Barrier()
     codec = Signs(), Signs()

@@ -234,7 +234,6 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (SGP(topology="ring"), ChocoSGD(compressor="float32", consensus_rate=1.0), {"workers": 5, **TOGETHER}),
         (DPSGD(), ChocoSGD(compressor="float32", consensus_rate=1.0, order="authors"), {"workers": 5, **TOGETHER}),
         (SyncSGD(), RFA(smoothing=1e6), TOGETHER),
-        (SignSGDMV(), DistLion(beta_2=0.9), TOGETHER),
         (DistLion(), DistLion(form="average"), {**TOGETHER, "workers": 1}),
         (DistLion(), LocalSGD(communication_period=1, inner_optimizer="lion", learning_rate=0.003), {"workers": 1}),
         (SyncSGD(), CenteredClipping(momentum=0.0, radius=1e6, iterations=1), TOGETHER),
@@ -269,23 +268,11 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
             TOGETHER,
         ),
         (LocalSGD(communication_period=5), SAGN(communication_period=5, server_learning_rate=1.0), {"steps": 25}),
-        (
-            LocalSGD(),
-            DiLoCo(
-                communication_period=10, inner_optimizer="sgd", learning_rate=0.2, outer_learning_rate=1, momentum=0
-            ),
-            TOGETHER,
-        ),
         (AsyncSGD(), DCASGD(compensation=0.0), INTERLEAVED),
         (AsyncSGD(), DCASGD(form="adaptive", compensation=0.0), INTERLEAVED),
         (AsyncSGD(), Ringmaster(delay_threshold=24), INTERLEAVED),
         (AsyncSGD(), DelayAdaptive(), IN_TURN),
         (AsyncSGD(), FedBuff(communication_period=1, learning_rate=0.1, messages_per_update=1, **EQUAL), INTERLEAVED),
-        (
-            DynSGD(),
-            FedBuff(communication_period=5, learning_rate=0.1, messages_per_update=1, staleness_exponent=1),
-            INTERLEAVED,
-        ),
         (
             AsyncDiLoCo(inner_optimizer="sgd", momentum=0, outer_learning_rate=0.6, learning_rate=0.1),
             FedBuff(
@@ -375,6 +362,19 @@ MARKED = [  # with the options that the mark `= ...` of the catalogue names, and
     ),
     (AEASGD(), AEAMSGD(learning_rate=0.2, momentum=0.0), INTERLEAVED),
     (Hierarchical(), AsyncSGD(), INTERLEAVED),
+    (SignSGDMV(), DistLion(beta_2=0.9), TOGETHER),
+    (
+        LocalSGD(inner_optimizer="momentum"),
+        DiLoCo(
+            communication_period=10, inner_optimizer="momentum", learning_rate=0.2, outer_learning_rate=1, momentum=0
+        ),
+        TOGETHER,
+    ),
+    (
+        DynSGD(),
+        FedBuff(communication_period=5, learning_rate=0.1, messages_per_update=1, staleness_exponent=1),
+        INTERLEAVED,
+    ),
 ]
 
 
