@@ -101,6 +101,12 @@ def test_what_is_no_rule_is_refused_with_the_rules(text):
         rule_of(text)
 
 
+def test_the_text_of_a_rule_has_all_digits():
+    for text in ("qsr:0.012345678,4", "post-local:1000,7", "qsr:2,1", "post-local:1234567890,3"):
+        assert str(rule_of(text)) == text
+    assert str(rule_of("qsr:0.3", 5)) == "qsr:0.3,5"
+
+
 def test_a_rule_needs_a_period_and_the_quadratic_one_a_rate():
     with pytest.raises(UserError, match="communication_period must be at least 1"):
         LocalSGD(communication_period="qsr:0.1,0")

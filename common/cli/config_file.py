@@ -9,6 +9,7 @@ from typing import Any
 
 from ..arguments import nearest
 from ..cluster.platform import Platform
+from ..contract.periods import rule_of
 from ..contract.schedules import schedule_of
 from ..contract.scheme import Scheme
 from ..errors import UserError
@@ -110,8 +111,8 @@ def settings(content: Mapping[str, Any]) -> dict[str, Any]:
         if (schedule := schedule_of(value)) is not None:
             values["lr_schedule"], values[name] = schedule.shape, schedule.initial
     if isinstance(rule := values.get("communication_period"), str):
-        values["period_rule"], _, period = rule.partition(",")
-        values["communication_period"] = int(period)
+        values["communication_period"] = rule_of(rule).period
+        values["period_rule"] = rule
     if flags.in_file(str(values.get("dataset"))):
         values["data"] = values.pop("dataset")
     return values

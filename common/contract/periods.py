@@ -39,7 +39,8 @@ class PeriodRule:
     period: int
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.value:g},{self.period}"
+        value = self.value if self.value % 1 else int(self.value)
+        return f"{self.kind}:{value},{self.period}"
 
     @property
     def longest(self) -> int:
