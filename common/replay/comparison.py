@@ -123,9 +123,8 @@ class References:
     def disturb_more(self) -> None:
         """Execute the equations with other noise, too, and take the execution whose center ends furthest away."""
         with rounded_factors(MANTISSA[self.run.factors]):
-            others = [self._execute_disturbed(number) for number in range(1, MORE + 1)]
-        found = [own for own in (self.disturbed, *others) if own]
-        self.disturbed = max(found, key=lambda own: distance(own.center, self.exact.center))
+            found = [self.disturbed, *(self._execute_disturbed(number) for number in range(1, MORE + 1))]
+        self.disturbed = max(filter(None, found), key=lambda own: distance(own.center, self.exact.center))
 
     @property
     def limit(self) -> float:
@@ -159,7 +158,8 @@ class References:
         return max((version for version, is_told in zip(versions, told, strict=True) if is_told), default=0), ""
 
     def _apart(self, losses: np.ndarray) -> np.ndarray:
-        return np.abs(losses - self.exact.losses) / np.abs(self.exact.losses)
+        size = np.maximum(np.abs(self.exact.losses), JUMP * np.abs(self.exact.losses).max())  # some may vanish
+        return np.abs(losses - self.exact.losses) / size
 
 
 def _disturbed(gradient: Gradient, size: float, number: int = 0) -> Gradient:
