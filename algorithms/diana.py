@@ -10,11 +10,11 @@ Q adds.
 
 Use: where messages must be small and data are unequal; not with workers that are often lost.
 Reference: Mishchenko, Gorbunov, Takáč, Richtárik, *Distributed Learning with Compressed Gradient Differences*, 2019,
-arXiv:1901.09269, Algorithm 1, without its momentum and proximal step.
-Departures: the paper's Q is a ternary quantization of blocks; random elements are another unbiased compressor, as in
-Horváth et al. 2019, arXiv:1904.05115, whose α = 1/(1 + ω) is the default. The reply is the whole center. A worker that
-is started again begins with h_k = 0, while the share of its old h_k in h stays: from then on the center comes to rest
-where the mean gradient is the negative of that share. The loss of a worker leaves such a remainder, too.
+arXiv:1901.09269, without its momentum and proximal step; known here from a coauthor's code and restatements.
+Departures: the paper's Q is a ternary quantization of blocks; random elements are another unbiased compressor, with the
+usual α = 1/(1 + ω). The reply is the whole center. A worker that is started again begins with h_k = 0, while the share
+of its old h_k in h stays: from then on the center comes to rest where the mean gradient is the negative of that share.
+The loss of a worker leaves such a remainder, too.
 Limits: with a share of one it is `sync_sgd`, for any α. With α = 0 gradients are compressed without memory: the center
 then moves around the minimum for ever, the further the more the gradients of the workers differ. The rate must be
 smaller than that of `sync_sgd`, by about 1 + ω/W: with few workers a larger share is better.
