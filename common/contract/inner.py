@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..lazy import tf
 from ..spec import parse
 from .hyperparameters import Decay, Positive, WeightDecay, check_fields
-from .optimizers import adam, adamw, orthogonal, sgd
+from .optimizers import adam, adamw, of_muon, sgd
 from .views import Tensor, Worker
 
 
@@ -110,8 +110,7 @@ class InnerMuon(InnerAdamW):
         if len(shape) != 2:
             return adam(m, v, gradient, t, self.beta_1, self.beta_2, self.epsilon)
         m = self.momentum * m + gradient
-        direction = orthogonal(tf.reshape(gradient + self.momentum * m, shape))
-        return m, v, 0.2 * math.sqrt(max(shape)) * tf.reshape(direction, [-1])
+        return m, v, of_muon(gradient + self.momentum * m, shape)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -171,6 +171,11 @@ def orthogonal(matrix: Any) -> Any:
     return tf.transpose(x) if tall else x
 
 
+def of_muon(matrix: Any, shape: Sequence[int]) -> Any:
+    """Return 0.2 sqrt(max(n, m)) U V^T, [n m], for a matrix [n, m] that is given as a vector; see `orthogonal`."""
+    return 0.2 * math.sqrt(max(shape)) * tf.reshape(orthogonal(tf.reshape(matrix, shape)), [-1])
+
+
 def steepest(vector: Any, shapes: Sequence[Sequence[int]]) -> Any:
     """Return 0.2 sqrt(max(n, m)) U V^T for each matrix [n, m] of a concatenated vector, and signs of other variables.
 
@@ -178,12 +183,8 @@ def steepest(vector: Any, shapes: Sequence[Sequence[int]]) -> Any:
         vector: the vector, [P].
         shapes: shapes of the variables, `server.shapes`.
     """
-
-    def of_matrix(part: Any, shape: Sequence[int]) -> Any:
-        return 0.2 * math.sqrt(max(shape)) * tf.reshape(orthogonal(tf.reshape(part, shape)), [-1])
-
     parts = zip(tf.split(tf.convert_to_tensor(vector), [*map(math.prod, shapes)]), shapes, strict=True)
-    return tf.concat([of_matrix(part, shape) if len(shape) == 2 else tf.sign(part) for part, shape in parts], 0)
+    return tf.concat([of_muon(part, shape) if len(shape) == 2 else tf.sign(part) for part, shape in parts], 0)
 
 
 def top_k(vector: Any, share: float) -> Any:
