@@ -49,6 +49,16 @@ class Loader:
         return iter(batches(self.rng.permutation(96)))
 
 
+class Indexed:
+    """As a Dataset of PyTorch: it has `__getitem__` alone."""
+
+    def __init__(self, seed):
+        self.batches = batches(permuted(seed))
+
+    def __getitem__(self, i):
+        return self.batches[i]
+
+
 def dataset(**options):
     return tf.data.Dataset.from_tensor_slices(X).shuffle(96, **options).batch(4)
 
@@ -62,6 +72,7 @@ SHUFFLED = {
     "lists": lambda seed: batches(permuted(seed)),
     "generators": lambda seed: (batch for batch in batches(permuted(seed))),
     "loaders": Loader,
+    "data sets of PyTorch": Indexed,
     "texts": lambda seed: [f"example {i}" for i in permuted(seed)],
     "texts in batches": lambda seed: [["of", f"{i}"] for i in permuted(seed)],
     "arrays of a data set": lambda seed: tf.data.Dataset.from_tensor_slices(X[permuted(seed)]).batch(4),
@@ -78,6 +89,11 @@ SHUFFLED = {
 def test_data_that_each_worker_shuffles_for_itself_are_refused_before_one_is_used(kind):
     with pytest.raises(UserError, match=r"same order on all workers.*seed.*Received: another order on worker"):
         shares_of(lambda k: SHUFFLED[kind](k))
+
+
+def test_what_cannot_be_iterated_over_is_refused():
+    with pytest.raises(UserError, match=r"worker.shard takes a tf.data.Dataset, arrays.* Received: int"):
+        shares_of(lambda k: 3)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SHUFFLED if not kind.startswith(("pairs", "text", "name"))])

@@ -9,7 +9,7 @@ functions may decide the order, as in an interleave or a generator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..data.agreement import IN_ORDER, is_drawn_later, is_unordered, parts_of
@@ -50,10 +50,12 @@ class Sharding:
             if self.calls <= CALLS:
                 self._check_places(_first_of(leaves), self.calls)
             return tf.nest.map_structure(lambda array: array[self.index :: self.num_workers], data)
-        if not isinstance(data, Iterable):
+        try:
+            elements = iter(data)  # also of what has __getitem__ alone, such as a Dataset of PyTorch
+        except TypeError:
             takes = "a tf.data.Dataset, arrays, or another iterable"
-            raise UserError(f"worker.shard takes {takes}. Received: {type(data).__name__}")
-        return self._of_stream(iter(data))
+            raise UserError(f"worker.shard takes {takes}. Received: {type(data).__name__}") from None
+        return self._of_stream(elements)
 
     def _of_stream(self, elements: Iterator[Any]) -> Iterator[Any]:
         """Yield the share of other data; its first W elements are compared before one is used, then twice as many."""
