@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
@@ -277,7 +277,7 @@ def check_order(order: Any, workers: int) -> None:
     """Raise `UserError` unless this is an order of so many workers."""
     if isinstance(order, str) and order in ("round robin", "random"):
         return
-    listed = [*order] if isinstance(order, Iterable) and not isinstance(order, str) else []
+    listed = [*order] if isinstance(order, Collection) and not isinstance(order, str) else []
     if not listed or not all(isinstance(k, Integral) and k in range(workers) for k in listed):
         kinds = f"round robin or random, or a list of workers from 0 to {workers - 1}"
         raise UserError(f"order must be {kinds}. Received: {order!r}")
