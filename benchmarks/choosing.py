@@ -41,7 +41,7 @@ BLOCK = re.compile(
     r"(?P<mark><!-- run: (?P<name>[\w-]+)(?:, (?P<axis>\w+))? -->\n)```console\n(?P<text>.*?)```", re.DOTALL
 )
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)  # a backslash continues it in the next line
-OWN_FOLDER = re.compile(r"\w+: runs/")  # has the time of the run in its name
+OWN_FOLDER = re.compile(r"(\w+: )?runs/")  # has the time of the run in its name
 
 AXES = {
     "seconds": "virtual seconds",

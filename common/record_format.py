@@ -152,8 +152,8 @@ def read_config(run_dir: Path) -> dict[str, Any]:
         why = "it has no config.json" if run_dir.exists() else "there is no such folder; the command runs lists runs"
         raise UserError(f"not a run directory: {why}. Received: {run_dir}")
     config = checked(path, read_json(path), CONFIG)
-    if config.get("algorithm") == "local_sgd" and (steps := config["hyperparameters"].pop("synchronous_steps", 0)):
-        own = config["hyperparameters"]  # of an older record
+    own = config.get("hyperparameters", {})  # of an older record
+    if config.get("algorithm") == "local_sgd" and (steps := own.pop("synchronous_steps", 0)):
         own["communication_period"] = f"post-local:{steps},{own['communication_period']}"
     return config
 

@@ -122,7 +122,7 @@ def test_what_no_codec_compresses_is_refused():
     with pytest.raises(UserError, match="choco_sgd has a codec of its own"):
         rounded(ChocoSGD(), "int8")
     for graph in ("one-peer", "random-matching"):
-        with pytest.raises(UserError, match=rf"same in all rounds.*topology={graph}"):
+        with pytest.raises(UserError, match=rf"same neighbours in all rounds.*topology={graph}"):
             ChocoSGD(topology=graph).check(4)
     with pytest.raises(UserError, match="unknown codec 'none'"):
         ChocoSGD(compressor="none")

@@ -58,7 +58,7 @@ def test_each_algorithm_has_equations_that_render_and_says_when_to_use_it(kind):
 
 def test_the_page_of_an_algorithm_has_its_other_names():
     found = {name: " ".join(algorithm_pages.other_names(kind)) for name, kind in SCHEMES.items()}
-    assert found["local_sgd"] == "Also called `fedavg`."
+    assert found["local_sgd"] == "Also called `fedavg`. It is `diloco --outer-learning-rate 1 --momentum 0`."
     assert "`ddp` (`--buckets 4`)" in found["all_reduce"]
     assert found["ringmaster"].startswith("It is `")
     text = " ".join(found.values())

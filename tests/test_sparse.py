@@ -205,7 +205,7 @@ def test_every_fifth_row_of_a_libsvm_file_without_test_file_is_for_tests(tmp_pat
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot read"), ("hello world\n", "cannot read"), ("1 1:1\n2 1:1\n3 1:1\n", "needs two labels")],
+    [(None, "cannot read"), ("hello world\n", "cannot read"), ("1 1:1\n2 1:1\n3 1:1\n", "needs two different labels")],
 )
 def test_a_file_that_is_no_libsvm_is_refused(content, message, tmp_path):
     if content:

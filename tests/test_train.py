@@ -190,7 +190,10 @@ def test_the_run_directory_holds_the_record(warm, tmp_path):
             {"data": lambda: tf.data.Dataset.from_tensor_slices(IMAGES).batch(4).cache("a").prefetch(1)},
             r"input_pipeline_id into the name\. Received: cache\('a'\)$",
         ),
-        ({"data": lambda: 3}, "must return a tf.data.Dataset. Received: int"),
+        (
+            {"data": lambda: 3},
+            "must return a tf.data.Dataset: give arrays themselves, without a function. Received: int",
+        ),
         ({"data": lambda: tf.data.Dataset.from_tensors(1.0).repeat(9)}, "must return .* of \\(x,\\), \\(x, y\\) or"),
         (
             {"data": lambda: tf.data.TFRecordDataset("missing"), "steps": 3},

@@ -269,9 +269,9 @@ def test_a_rule_without_a_return_is_refused_by_its_name(rule):
     silent.__name__ = rule
     scheme = type("Silent", (AsyncSGD,), {"name": "silent", rule: silent})()
     group = Group(scheme, np.zeros(3), workers=2)
-    with pytest.raises(UserError, match=f"silent: {rule} returns nothing"):
+    with pytest.raises(UserError, match=f"silent: {rule} must return a vector, and returns None"):
         group.step(0, np.ones(3))
-    with pytest.raises(UserError, match=f"silent: {rule} returns nothing"):
+    with pytest.raises(UserError, match=f"silent: {rule} must return a vector, and returns None"):
         told(scheme)
 
 
