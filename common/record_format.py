@@ -146,15 +146,15 @@ def without_script(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in hyperparameters.items() if name not in theirs}
 
 
-def read_config(run_dir: Path) -> dict[str, Any]:
-    """Return the content of config.json; raise `UserError` if it is missing or damaged."""
-    if not (path := run_dir / "config.json").is_file():
+def read_config(run_dir: Path, name: str = "config.json") -> dict[str, Any]:
+    """Return the content of config.json of any version; raise `UserError` if it is missing or damaged."""
+    if not (path := run_dir / name).is_file():
         why = "it has no config.json" if run_dir.exists() else "there is no such folder; the command runs lists runs"
         raise UserError(f"not a run directory: {why}. Received: {run_dir}")
     config = checked(path, read_json(path), CONFIG)
     own = config.get("hyperparameters", {})  # of an older record
     if config.get("algorithm") == "local_sgd" and (steps := own.pop("synchronous_steps", 0)):
-        own["communication_period"] = f"post-local:{steps},{own['communication_period']}"
+        own["communication_period"] = f"post-local:{steps},{own.get('communication_period', 10)}"
     return config
 
 

@@ -1,13 +1,15 @@
 """Rules by which the local steps of a round change over a run: post-local SGD and the quadratic rule (QSR)."""
 
 import math
+from dataclasses import dataclass
 
 import keras
 import numpy as np
 import pytest
 
 from distsgd.algorithms import SCHEMES, AsyncSGD, DiLoCo, LocalSGD
-from distsgd.common import Recovery, UserError
+from distsgd.common import Group, Recovery, UserError
+from distsgd.common.cli.config_file import read_config_file, settings
 from distsgd.common.cli.main import dispatch
 from distsgd.common.contract import Period, Scheme
 from distsgd.common.contract.checks import check_scheme
@@ -50,7 +52,27 @@ def test_the_quadratic_rule_has_the_papers_share_of_rounds():
     assert {*lengths(paper, steps)[: warm_up // 4]} == {4}
 
 
-@pytest.mark.parametrize("made", [lambda r, n: Schedule("cosine", r, n), keras.optimizers.schedules.CosineDecay])
+@dataclass
+class WithoutHash:
+    """As a user writes it: a dataclass that compares has no hash."""
+
+    rate: float
+    steps: int
+
+    def __call__(self, t):
+        return self.rate * (1 + math.cos(math.pi * float(t) / self.steps)) / 2
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine", "exponential"])
+def test_a_schedule_is_the_same_as_a_number_and_as_a_tensor(shape):
+    schedule = Schedule(shape, 0.4, 50)
+    for step in (0, 1, 24, 49, 50, 70):
+        assert schedule.value(step) == pytest.approx(float(schedule(np.float32(step))), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "made", [lambda r, n: Schedule("cosine", r, n), keras.optimizers.schedules.CosineDecay, WithoutHash]
+)
 def test_the_length_of_a_round_follows_the_rate_at_its_first_step(made):
     scheme = LocalSGD(communication_period="qsr:0.3,2", learning_rate=made(0.1, 100))
     found, t = lengths(scheme, 90), 0
@@ -61,6 +83,11 @@ def test_the_length_of_a_round_follows_the_rate_at_its_first_step(made):
     assert found[0] == 9  # 0.3/0.1 is less than three in floating point
     first = sum(found[:4])
     assert lengths(scheme, first) + lengths(scheme, 90 - first, first) == found
+    group = Group(scheme, np.zeros(2), workers=1)
+    for _ in range(found[0]):
+        assert group.version == 0
+        group.step(0, np.ones(2))
+    assert group.version == 1
 
 
 def test_a_run_without_an_end_has_the_last_period_in_its_tail():
@@ -146,3 +173,6 @@ def test_a_record_of_an_older_version_has_its_steps_of_one_by_one_as_a_rule(tmp_
     change(tmp_path, "config.json", hyperparameters=older)
     assert read_config(tmp_path)["hyperparameters"]["communication_period"] == "post-local:5,4"
     assert replay(tmp_path, SCHEMES).agrees
+    assert settings(read_config_file(tmp_path / "config.json"))["period_rule"] == "post-local:5,4"  # it runs again
+    change(tmp_path, "config.json", hyperparameters=older | {"synchronous_steps": 0})
+    assert "synchronous_steps" not in settings(read_config_file(tmp_path / "config.json"))

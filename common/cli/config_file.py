@@ -14,7 +14,7 @@ from ..contract.schedules import schedule_of
 from ..contract.scheme import Scheme
 from ..errors import UserError
 from ..record.latest import named
-from ..record_format import CONFIG, checked, read_json, read_text
+from ..record_format import read_config, read_text
 from . import flags
 from .catalogue import meant_by
 
@@ -78,7 +78,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{FLAG}: there is no file {path}. Give config.json of a run, or a TOML file")
     if path.suffix == ".json":
-        content = checked(path, read_json(path), CONFIG)
+        content = read_config(path.parent, path.name)
         if "shapes" in content:
             raise UserError(
                 f"{path} is the configuration of a script: start it with launch, which takes its options as flags"

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from .rounds import ENDLESS, Rounds
 MOST_ROUNDS = 1 << 14  # of a run without an end, after which its period is that of the last one
 
 ROUNDING = 1e-6  # relative; 0.3/0.1 is less than three, and schedules compute in float32
+
+Kept = TypeVar("Kept")
 
 Rate = float | Callable[[Any], Any]
 
@@ -43,7 +45,7 @@ class PeriodRule:
         return f"{self.kind}:{value},{self.period}"
 
     @property
-    def longest(self) -> int:
+    def least(self) -> int:
         """A period of more than one step: rounds of one step are rounds of several, too."""
         return max(2, self.period)
 
@@ -60,7 +62,7 @@ class PeriodRule:
             return Rounds.even(single, 1) + Rounds.even(steps - single, self.period)
         if not callable(rate):
             return Rounds.even(steps, self._at(float(rate or 0), steps))
-        return _rounds_at(self, rate, steps, done)
+        return _rounds_at(self, Same(rate), steps, done)
 
     def lengths(self, rate: Callable[[Any], Any], steps: int, done: int) -> Iterator[int]:
         """Yield the local steps of each round, which follow the schedule of the rate."""
@@ -76,10 +78,23 @@ class PeriodRule:
         return max(self.period, math.floor(min(steps, most) * (1 + ROUNDING)))
 
 
+class Same(Generic[Kept]):
+    """An object as a key of a cache, by its identity: a user's schedule, and a scheme that has it, may have no hash."""
+
+    def __init__(self, value: Kept):
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+
 @functools.lru_cache(maxsize=16)  # all workers have the same
-def _rounds_at(rule: PeriodRule, rate: Callable[[Any], Any], steps: int, done: int) -> Rounds:
+def _rounds_at(rule: PeriodRule, rate: Same[Callable[[Any], Any]], steps: int, done: int) -> Rounds:
     most = None if steps < ENDLESS else MOST_ROUNDS
-    lengths = [*itertools.islice(rule.lengths(rate, steps, done), most)]
+    lengths = [*itertools.islice(rule.lengths(rate.value, steps, done), most)]
     last = lengths[-1] if lengths else rule.period
     return Rounds(((tuple((length, "exchange") for length in lengths), 1),)) + Rounds.even(steps - sum(lengths), last)
 
@@ -139,11 +154,13 @@ def steps_after(rounds: Rounds) -> Callable[[Any], Any]:
 
 
 @functools.lru_cache(maxsize=16)
-def _clock(scheme: Any) -> Callable[[Any], Any]:
-    return steps_after(scheme.rounds(ENDLESS))
+def _clock(scheme: Same[Any]) -> Callable[[Any], Any]:
+    return steps_after(scheme.value.rounds(ENDLESS))
 
 
 def steps_at(scheme: Any, version: Any, workers: int) -> Any:
     """Return the local steps of an average worker at a version, a float scalar, in a run without an end."""
     updates = scheme.sync.updates_per_round(workers)
-    return version / (updates / scheme.period) if scheme.period_rule is None else _clock(scheme)(version / updates)
+    if scheme.period_rule is not None:
+        return _clock(Same(scheme))(version / updates)
+    return version / (updates / scheme.period)

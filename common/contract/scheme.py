@@ -141,7 +141,7 @@ class Scheme(CheckedCall):
         With a rule in `communication_period: Period`, such as "qsr:0.0175,4", its least period.
         """
         rule = self.period_rule
-        return declared(self, "communication_period", 1) if rule is None else rule.longest
+        return declared(self, "communication_period", 1) if rule is None else rule.least
 
     @property
     def overlap(self) -> int:

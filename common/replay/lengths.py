@@ -19,7 +19,6 @@ LAST = 0.01  # share of the rate at the end of an exponential schedule
 
 SCHEDULE = re.compile(r"Schedule\(shape='(\w+)', initial=([-+.\de]+), steps=(\d+)\)")
 
-
 RULE = re.compile(r"(post-local|qsr):([-+.\de]+),(\d+)")
 
 

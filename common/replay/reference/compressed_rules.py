@@ -9,9 +9,20 @@ from typing import Any
 import numpy as np
 
 from .gradients import Gradient, product
-from .inner_steps import InnerStep, Period, adamw_step, inner_window, lengths, sgd_step
+from .inner_steps import InnerStep, Period, State, adamw_step, inner_window, lengths, sgd_step
 from .sending import Codec
 from .synchronous_rules import Compressor, after_steps, no_states
+
+
+def sent_change(
+    theta: np.ndarray, state: State, gradient: Gradient, k: int, t: int, beta: float, compress: Compressor
+) -> np.ndarray:
+    """Execute v ← β v + (1 − β) g_k(θ);  c = C(v − h);  h ← h + c; `state` has v and h of worker k. Returns c."""
+    state["v"] = beta * state.get("v", 0 * theta) + (1 - beta) * gradient(theta, k, t)
+    known = state.get("h", 0 * theta)
+    sent = compress(state["v"] - known)
+    state["h"] = known + sent
+    return sent
 
 
 def ef21_sgdm(
@@ -19,13 +30,9 @@ def ef21_sgdm(
 ) -> list[np.ndarray]:
     """Execute v_k ← β v_k + (1 − β) g_k;  c_k = C(v_k − h_k);  h_k ← h_k + c_k;  h ← h + mean c_k;  θ ← θ − η h."""
     theta, h, path = start.copy(), 0 * start, []
-    v, own = [0 * start for _ in range(workers)], [0 * start for _ in range(workers)]
+    states = no_states(workers)
     for t in range(steps):
-        sent = []
-        for k in range(workers):
-            v[k] = beta * v[k] + (1 - beta) * gradient(theta, k, t)
-            sent.append(compress(v[k] - own[k]))
-            own[k] = own[k] + sent[k]
+        sent = [sent_change(theta, state, gradient, k, t, beta, compress) for k, state in enumerate(states)]
         h = h + np.mean(sent, axis=0)
         theta = theta - eta * h
         path.append(theta.copy())
@@ -60,13 +67,9 @@ def ef21_muon(
         steps: number of steps.
     """
     theta, y, h, path = start.copy(), start.copy(), 0 * start, []
-    v, own = [0 * start for _ in range(workers)], [0 * start for _ in range(workers)]
+    states = no_states(workers)
     for t in range(steps):
-        sent = []
-        for k in range(workers):
-            v[k] = beta * v[k] + (1 - beta) * gradient(theta, k, t)
-            sent.append(compress(v[k] - own[k]))
-            own[k] = own[k] + sent[k]
+        sent = [sent_change(theta, state, gradient, k, t, beta, compress) for k, state in enumerate(states)]
         h = h + np.mean(sent, axis=0)
         y = y - eta * direction(h)
         theta = theta + compress_reply(y - theta)
