@@ -77,6 +77,16 @@ def test_a_message_of_a_worker_that_had_to_wait_departs_from_the_rule():
     assert departs(SyncSGD(), trace) == "row 1: worker 0 had to wait"
 
 
+def test_the_order_of_a_resumed_run_is_unknown_if_the_end_of_a_worker_matters():
+    """A worker that had made its steps before the run was resumed has more of them in the record, and no row of it."""
+    resumed = {"recovery": {"restarts": {}, "evicted": [], "restored": [], "resumed_from": 5}}
+    matters = [Downpour(warm_start=3), KSync(workers_per_update=2), SSP(), SyncSGD(), SyncSGD(backup_workers=1)]
+    assert {departure_of(one, 3, trace_of(one), resumed, sparse=False) for one in matters} == {None}
+    together = run_of(SyncSGD(), [SyncSGD().rounds(12)] * 3).trace
+    assert departure_of(SyncSGD(), 3, together, resumed, sparse=False) == ""
+    assert departure_of(AsyncSGD(), 3, trace_of(AsyncSGD()), resumed, sparse=False) == ""
+
+
 def test_the_order_of_a_run_without_a_lock_or_whose_state_was_restored_is_unknown():
     trace, restored = trace_of(AsyncSGD()), {"recovery": {"restarts": {"ps-0": 1}, "restored": [{}], "evicted": []}}
     assert departs(Hogwild(), trace) is None

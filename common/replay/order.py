@@ -27,7 +27,8 @@ def departure_of(
     """Return the first event of a record that the rule does not allow, and why; "" if there is none.
 
     None if that is unknown: without a parameter server or its lock, with a rule that `Sequencer` does not know, in a
-    run whose state was restored on the way, and after a message that was dropped in time: it may not be finite.
+    run whose state was restored on the way, in one that was resumed if workers may have left before that, which the
+    others would have waited for, and after a message that was dropped in time: it may not be finite.
 
     Args:
         scheme: the algorithm.
@@ -39,13 +40,22 @@ def departure_of(
     faults = result["recovery"]
     resumed = faults.get("resumed_from")  # a run that did not end is restored to where it is resumed from
     restored = [resumed is None or own.get("version") != resumed for own in faults.get("restored", ())]
-    lost = any(restored) or faults.get("refused")
+    lost = any(restored) or faults.get("refused") or (resumed is not None and _may_leave(scheme, workers, trace))
     if not scheme.sync.uses_ps or not scheme.sync.exchanges or isinstance(scheme.sync, Unlocked) or lost:
         return None
     try:
         return OrderOfEvents(scheme, workers, trace, sparse, evicted=faults["evicted"]).departure()
     except UserError:  # how workers wait is unknown
         return None
+
+
+def _may_leave(scheme: Scheme, workers: int, trace: Mapping[str, np.ndarray]) -> bool:
+    """Return True if it matters to the others when a worker ends, and workers may have ended at different times."""
+    sync = scheme.sync
+    if sync.meets(workers):
+        sent = np.isin(trace["event"], [EVENTS.index("exchange"), EVENTS.index("push")])
+        return len({*np.bincount(trace["worker"][sent], minlength=workers).tolist()}) > 1
+    return sync.set_size(workers) is not None or sync.lead is not None or sync.warm_start > 0
 
 
 class OrderOfEvents:
