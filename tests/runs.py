@@ -254,7 +254,7 @@ class PlayedRun:
         return RecordedRun(
             **rule_of(self.scheme),
             workers=self.workers,
-            steps=10**6,
+            steps=10**4,
             start=self.start,
             trace=dict(trace),
             center=self.center,

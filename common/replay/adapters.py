@@ -6,6 +6,7 @@ messages of an update) are recomputed rather than read from the trace, so that e
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -81,7 +82,7 @@ def _in_rounds(
         must((messages == members.rounds(run.workers, updates)).all(), "how many messages each worker sent")
         arguments = _arguments(rule, run, given)
         if "steps" in arguments:  # later steps are not in the center
-            arguments["steps"] = [0, *lengths.ends(run, run.steps)[:updates]][-1]
+            arguments["steps"] = max(itertools.islice(lengths.ends(run, run.steps), updates), default=0)
         centers = rule(run.start, run.gradient, run.workers, **arguments)
         must(updates <= len(centers), "how many updates there were")
         return centers[:updates]
@@ -99,7 +100,7 @@ def _in_sets(
         _check_evicted(run)
         _check_messages(run, memory(scheme))
         arguments = _arguments(rule, run, {"ends": lambda run, s: (), **given})
-        rounds = [len(lengths.ends(run, end)) for end in [*run.earlier_step_targets, run.steps]]
+        rounds = [sum(1 for _ in lengths.ends(run, end)) for end in [*run.earlier_step_targets, run.steps]]
         # Workers leave a run that is resumed later at its steps, but none does if it was stopped before.
         for ends in (rounds, rounds[-1:]):
             centers, lawful = rule(run.start, run.gradient, _reads(run), run.workers, **arguments | {"ends": ends})
@@ -166,7 +167,8 @@ def _check_period(run: RecordedRun) -> None:
     """Raise `UserError` for a resumed run with a short round in its middle, which few equations cover."""
     if run.algorithm in elastic.NAMES and not elastic.exchanged_at_once(run, run.hyperparameters):
         return
-    if not {*run.earlier_step_targets} <= {*lengths.ends(run, run.steps)}:
+    ends, earlier = lengths.ends(run, run.steps), {*run.earlier_step_targets}
+    if earlier and not earlier <= {*ends}:
         raise UserError(
             f"the run was resumed from one of {json.dumps(list(run.earlier_step_targets))} steps, whose last round was "
             f"shorter than a period: the transcription of {run.algorithm} has no such round"

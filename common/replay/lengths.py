@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ..arguments import at_least
 from ..errors import UserError
@@ -60,6 +60,6 @@ def period_of(run: RecordedRun, scheme: Hyperparameters) -> Period:
     return qsr
 
 
-def ends(run: RecordedRun, steps: int) -> list[int]:
-    """Return the steps after each round of a run of so many steps."""
-    return [*itertools.accumulate(length for _, length in lengths_of(period_of(run, run.hyperparameters), steps))]
+def ends(run: RecordedRun, steps: int) -> Iterator[int]:
+    """Return an iterator of the steps after each round of a run of so many steps."""
+    return itertools.accumulate(length for _, length in lengths_of(period_of(run, run.hyperparameters), steps))
