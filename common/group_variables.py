@@ -7,8 +7,8 @@ from typing import Any
 
 from .contract.kept import kept
 from .contract.scheme import Scheme
-from .contract.seen import server_view
-from .contract.views import Tensor, Worker
+from .contract.seen import for_message, of_round, server_view, worker_view
+from .contract.views import Tensor
 from .lazy import tf
 from .messages.message import MeanUnknown, as_message, declared_means, known_means, returned, sent_by
 from .messages.stand_in import Row
@@ -41,10 +41,8 @@ class LocalVariables:
         self.scheme, self.known, self.sizes = scheme, common, sizes
         self.all = rows({"params": center, **scheme.worker_variables(center)})
         self.codecs = [rows(scheme.codecs()[0].local_variables(tf.zeros([n]))) for n in sizes]
-        vectors = {"gradient_sum": scheme.sends == "gradient_sum"}
-        vectors["gradient"] = scheme.period == 1 and not scheme.overlap
-        self.kept = rows({name: tf.zeros_like(center) for name, needed in vectors.items() if needed})
-        self.kept |= rows({"loss": tf.constant(0.0)})
+        vectors = [name for name in for_message(scheme) if name != "loss"]
+        self.kept = rows({name: tf.zeros_like(center) for name in vectors} | {"loss": tf.constant(0.0)})
         self.brings_loss = False  # True if the last step had a loss
 
     def row(self, name: str, k: Any) -> Row:
@@ -61,10 +59,9 @@ class LocalVariables:
 
     def view(self, now: Now, **more: Any) -> Any:
         """Return a worker as its scheme sees it."""
-        members = {name: self.row(name, now.worker) for name in self.all}
-        members |= {"round": tf.cast(now.round, tf.int64), "step": tf.cast(now.step, tf.int64)}
-        members |= {"kind": [*self.scheme.kinds][now.kind]}
-        return Worker(index=now.worker, **members, **{"steps": tf.cast(now.length, tf.float32), **self.known, **more})
+        variables = {name: self.row(name, now.worker) for name in self.all}
+        when = of_round([*self.scheme.kinds][now.kind], now.length, now.round, now.step)
+        return worker_view(self.known, now.worker, variables, **when, **more)
 
     def local_step(self, scheme: Scheme, now: Now, gradient: Tensor, loss: Any) -> None:
         """Make one local step, with the scheme at this step's learning rates."""
@@ -79,10 +76,9 @@ class LocalVariables:
 
     def message(self, scheme: Scheme, now: Now, mean: Callable[[Any], Tensor]) -> Message:
         """Build the message of a round: a vector [P], and the scalars that the scheme sends with it."""
-        names = {"gradient", "gradient_sum"} & self.kept.keys()
-        members = {name: self.row(name, now.worker).read_value() for name in names}
-        if self.brings_loss and not scheme.overlap:
-            members["loss"] = self.row("loss", now.worker).read_value() / tf.cast(now.length, tf.float32)
+        members = {name: self.row(name, now.worker).read_value() for name in for_message(scheme)}
+        if (total := members.pop("loss", None)) is not None and self.brings_loss:
+            members["loss"] = total / tf.cast(now.length, tf.float32)
         mean = declared_means(scheme.name, scheme.message_sizes(self.known["shapes"]), mean)
         return as_message(scheme.name, scheme.scalars, scheme.message(self.view(now, mean=mean, **members)))
 

@@ -11,8 +11,9 @@ import tensorflow as tf
 from ..messages.stand_in import Row
 from .decay import decayed_of
 from .fragments import fragments_of
+from .scheme import Scheme
 from .seeded import uniform
-from .views import Server
+from .views import Server, Worker
 
 
 def of_slices(
@@ -35,6 +36,40 @@ def of_workers(
     """Return the attributes of a worker's view that are the same for all workers; `size` is P, `seed` the run's."""
     (of_all,) = of_slices(shapes, without_decay, [size])
     return {"num_workers": workers, "uniform": partial(uniform, seed, size), **of_all}
+
+
+def worker_view(known: Mapping[str, Any], index: Any, variables: Mapping[str, Any], **more: Any) -> Worker:
+    """Build the view of a worker.
+
+    Args:
+        known: what `of_workers` returns.
+        index: its index, a whole number or a scalar tensor.
+        variables: its parameters and its local variables, by name.
+        more: the attributes of the round that `of_round` returns, if it has begun; and for `message` those that
+            `for_message` names, with `mean`.
+    """
+    return Worker(index=index, **{**variables, **known, **more})
+
+
+def of_round(kind: str, steps: Any, number: Any, step: Any) -> dict[str, Any]:
+    """Return the attributes of a worker's view that say where it is.
+
+    Args:
+        kind: name of the kind of the round.
+        steps: its local steps.
+        number: rounds before this one.
+        step: local steps before this one.
+    """
+    cast = {"round": tf.cast(number, tf.int64), "step": tf.cast(step, tf.int64)}
+    return {"kind": kind, "steps": tf.cast(steps, tf.float32), **cast}
+
+
+def for_message(scheme: Scheme) -> list[str]:
+    """Return which attributes of `MESSAGE_ONLY` the rounds of a scheme have."""
+    if scheme.overlap:  # the message leaves before the last steps
+        return []
+    has = {"gradient_sum": scheme.sends == "gradient_sum", "gradient": scheme.period == 1, "loss": True}
+    return [name for name, is_there in has.items() if is_there]
 
 
 def server_view(

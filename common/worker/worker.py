@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..contract.scheme import Scheme
+from ..contract.seen import of_round
 from ..messages.cut import joined, parts_of
 from ..messages.ops import is_finite, when
 from ..server.answers import Joined
@@ -85,7 +86,7 @@ class DenseWorker(WorkerRules):
         state_before = state.read_value()
         hide(self.views)
         steps = kept = tf.cast(tf.shape(rows)[0], tf.float32)
-        show(self.views, kind=kind, steps=steps, round=number, step=first)
+        show(self.views, **of_round(kind, steps, number, first))
         if not scheme.sync.exchanges:
             total, kept = self._steps_alone(rows, timer, first)
         elif scheme.sync.in_pairs:

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from ..contract.kept import first_values
 from ..contract.scheme import Scheme
-from ..contract.seen import of_slices, of_workers
-from ..contract.views import MESSAGE_ONLY, Worker, check_names
+from ..contract.seen import of_slices, of_workers, worker_view
+from ..contract.views import MESSAGE_ONLY, check_names
 from ..contract.weighed import weighs
 from ..messages.cut import joined
 from ..messages.message import as_message, declared_means
@@ -65,7 +65,7 @@ class WorkerRules:
         known = of_workers(*of_model, size, ps.num_workers, seed)
         decayed = [part["decayed"] for part in of_slices(*of_model, self.buckets.sizes)]
         self.views: list[Any] = [
-            Worker(index=slot.index, **variables, **known | {"decayed": own})
+            worker_view(known | {"decayed": own}, slot.index, variables)
             for variables, own in zip(local, decayed, strict=True)
         ]
 

@@ -17,8 +17,7 @@ import tensorflow as tf
 
 from ...common.contract.kept import first_values
 from ...common.contract.scheme import Scheme
-from ...common.contract.seen import of_workers
-from ...common.contract.views import Worker
+from ...common.contract.seen import for_message, of_round, of_workers, worker_view
 from ...common.contract.weighed import weighs
 from ...common.messages.cut import cut_into
 from ...common.messages.message import MeanUnknown, as_message, declared_means, known_means
@@ -137,17 +136,8 @@ class BatchedWorkers:
         step, steps, number = when[0], when[1], when[2]
         if done:
             step += steps
-        return Worker(
-            params=variables["params"],
-            index=index,
-            kind=self.kinds[kind],
-            steps=steps,
-            round=tf.cast(number, tf.int64),
-            step=tf.cast(step, tf.int64),
-            **self.known,
-            **variables["slots"],
-            **known,
-        )
+        own = {"params": variables["params"], **variables["slots"]}
+        return worker_view(self.known, index, own, **of_round(self.kinds[kind], steps, number, step), **known)
 
     def scheme_at(self, clock: Any) -> Scheme:
         """Return the scheme with its learning rates after that many local steps."""
@@ -235,15 +225,14 @@ class BatchedWorkers:
         need means over all workers, `workers` are all of them.
         """
         means: list[Any] = []
-        names = ["gradient"] if self.scheme.period == 1 else []
-        names += ["gradient_sum"] if self.scheme.sends == "gradient_sum" else []
-        names = [] if self.scheme.overlap else names
+        names = for_message(self.scheme)
+        of_gradients = [name for name in names if name != "loss"]
 
         def act(variables: Values, index: Any, now: Any, loss: Any, *gradient: Any) -> Any:
-            known = {} if self.scheme.overlap else {"loss": loss / now[1]}
+            known = {"loss": loss / now[1]} if "loss" in names else {}
             begun, now = now[0], now - tf.stack([tf.minimum(float(self.scheme.overlap), now[1]), 0.0, 0.0])
             known |= {"mean": declared_means(self.scheme.name, sizes, known_means(means))}
-            view = self.view(variables, index, now, kind, done=True, **known, **dict.fromkeys(names, *gradient))
+            view = self.view(variables, index, now, kind, done=True, **known, **dict.fromkeys(of_gradients, *gradient))
             scheme = self.scheme_at(begun)
             try:
                 return as_message(scheme.name, scheme.scalars, scheme.message(view))
@@ -252,7 +241,7 @@ class BatchedWorkers:
 
         sizes = self.scheme.message_sizes(self.model.shapes)
         while True:
-            after, made = self.on_each(act, values, workers, when, losses, *([gradients] if names else []))
+            after, made = self.on_each(act, values, workers, when, losses, *([gradients] if of_gradients else []))
             if isinstance(made, Message):
                 return after, made
             means.append(tf.reduce_mean(made, 0))
