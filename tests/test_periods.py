@@ -1,23 +1,26 @@
 """Rules by which the local steps of a round change over a run: post-local SGD and the quadratic rule (QSR)."""
 
 import math
+import signal
 from dataclasses import dataclass
 
 import keras
 import numpy as np
 import pytest
+from going import Going
 
-from distsgd.algorithms import SCHEMES, AsyncSGD, DiLoCo, LocalSGD
+from distsgd.algorithms import AGN, SCHEMES, AsyncSGD, DiLoCo, LocalSGD
 from distsgd.common import Group, Recovery, UserError
 from distsgd.common.cli.config_file import read_config_file, settings
 from distsgd.common.cli.main import dispatch
 from distsgd.common.contract import Period, Scheme
+from distsgd.common.contract.adapting import adapting
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.contract.hyperparameters import kinds_of
 from distsgd.common.contract.periods import rule_of, steps_after
 from distsgd.common.contract.rounds import ENDLESS
 from distsgd.common.contract.schedules import Schedule, ruled, shaped
-from distsgd.common.record_format import read_config
+from distsgd.common.record_format import read_config, read_result
 from distsgd.common.replay.replay import replay
 from runs import PlayedRun, change, record
 
@@ -121,10 +124,10 @@ def test_each_algorithm_with_a_period_takes_a_rule_or_has_rounds_of_its_own():
 
 
 @pytest.mark.parametrize(
-    "text", ["qsr", "qsr:x", "qsr:0,4", "qsr:-1,4", "qsr:nan,4", "qsr:1,2,3", "post-local:1.5,4", "adacomm:3,4", ""]
+    "text", ["qsr", "qsr:x", "qsr:0,4", "qsr:-1,4", "qsr:nan,4", "qsr:1,2,3", "post-local:1.5,4", "adacomm:2.5,4", ""]
 )
 def test_what_is_no_rule_is_refused_with_the_rules(text):
-    with pytest.raises(UserError, match=r"post-local:N,H .* qsr:ALPHA,H .* as in qsr:0.0175,4. Received: "):
+    with pytest.raises(UserError, match=r"post-local:N,H .* qsr:ALPHA,H .* adacomm:N,H .* as in qsr:0.0175,4. Rec"):
         rule_of(text)
 
 
@@ -176,3 +179,66 @@ def test_a_record_of_an_older_version_has_its_steps_of_one_by_one_as_a_rule(tmp_
     assert settings(read_config_file(tmp_path / "config.json"))["period_rule"] == "post-local:5,4"  # it runs again
     change(tmp_path, "config.json", hyperparameters=older | {"synchronous_steps": 0})
     assert "synchronous_steps" not in settings(read_config_file(tmp_path / "config.json"))
+
+
+def test_the_period_of_adacomm_falls_with_the_root_of_the_loss_or_is_halved():
+    rule = rule_of("adacomm:3,20")
+    assert rule.periods([]) == rule.periods([4.0]) == [20]
+    assert rule.periods([4.0, 1.0, 1.0, 0.25, 9.0, 0.01]) == [
+        20,
+        10,
+        5,
+        3,
+        2,
+        1,
+    ]  # ⌈20/2⌉; 10 is not smaller; ⌈2.5⌉; ...
+    assert rule.periods([1.0, 2.0, 0.0, 0.0]) == [20, 10, 1, 1]
+    assert rule.periods([-1.0, -2.0]) == rule.periods([1.0, -2.0]) == [20, 10]  # a loss below zero has no root
+    assert lengths(LocalSGD(communication_period="adacomm:3,20"), 100)[:4] == [20, 20, 20, 20]  # without a loss
+
+
+def test_rounds_of_adacomm_are_cut_at_the_ends_of_the_runs_that_are_resumed():
+    rule = rule_of("adacomm:2,8")
+    found = [steps for steps, _ in rule.adapted([11, 40], [1.0, 0.25])]
+    assert found == [8, 3, 4, 4, 4, 4, 4, 4, 4, 1]
+    assert [steps for steps, _ in rule.adapted([40], [1.0, 0.25, 0.25])] == [8, 8, 4, 4, *[2] * 8]
+    assert len(rule.adapted([10**12], [1.0])) == 10**12 // 8  # and takes no time
+
+
+ADACOMM = LocalSGD(communication_period="adacomm:3,8", learning_rate=0.2)
+
+
+def test_a_run_of_adacomm_is_replayed_from_its_losses_also_if_it_was_resumed(tmp_path):
+    how = {"backend": "threads", "workers": 3, **SMALL}
+    record(ADACOMM, tmp_path, steps=45, recovery=Recovery(checkpoint_steps=1), **how)  # ends within a round
+    first = read_result(tmp_path)["losses"]
+    run = record(ADACOMM, tmp_path, steps=90, recovery=Recovery(checkpoint_steps=1, resume=tmp_path), **how)
+    assert run.result["losses"][: len(first)] == first
+    assert run.result["steps"] == 3 * 90
+    assert run.result["updates"] == len(rule_of("adacomm:3,8").adapted([45, 90], run.result["losses"])) > 90 // 4
+    assert replay(tmp_path, SCHEMES).agrees
+    initial, *others = run.result["losses"]
+    change(tmp_path, "result.json", losses=[100 * initial, *others])
+    assert not replay(tmp_path, SCHEMES).agrees
+
+
+@pytest.mark.gate
+def test_workers_and_a_ps_of_adacomm_that_are_killed_find_their_rounds_again(warm, tmp_path):
+    keep = Recovery(checkpoint_seconds=0.5, max_restarts=2)
+    run = Going(ADACOMM, tmp_path / "run", steps=480, updates=15, workers=3, recovery=keep, **SMALL)
+    run.send("worker-1", signal.SIGKILL)
+    run.send("ps-0", signal.SIGKILL)
+    assert run.survived()["restarts"] == {"worker-1": 1, "ps-0": 1}
+    result = read_result(tmp_path / "run")
+    assert result["updates"] == len(rule_of("adacomm:3,8").adapted([480], result["losses"]))
+
+
+def test_adacomm_is_for_workers_that_meet_at_a_server_in_a_run_with_a_number_of_steps():
+    for scheme, told in {
+        AGN(communication_period="adacomm:3,8"): "workers all meet at a parameter server after each round",
+        shaped(ADACOMM, "cosine", 9): "needs constant learning rates: with a schedule take qsr",
+    }.items():
+        with pytest.raises(UserError, match=told):
+            adapting(scheme, 3)
+    with pytest.raises(UserError, match="adacomm needs a run whose server keeps the losses"):
+        Group(ADACOMM, [np.zeros(2)], workers=2)

@@ -97,6 +97,11 @@ def fitted_in_process(scheme: Scheme, workers: int, ps: int, codec: str, usage: 
     check_kind(scheme, usage)
     at_least(1, workers=workers, ps=ps)
     scheme = fitted(scheme, workers, ps, codec)
+    if scheme.period_rule is not None and scheme.period_rule.adapts:
+        raise UserError(
+            f"{scheme.name}: adacomm needs a run whose server keeps the losses, as `train` starts one: take another "
+            f"rule here. Received: communication_period={scheme.period_rule}"
+        )
     if scheme.sync.grace:
         raise UserError(
             f"{scheme.name}: grace needs processes, whose clock ends it: leave it out. Received: "

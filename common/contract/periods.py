@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -27,16 +27,17 @@ Rate = float | Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class PeriodRule:
-    """How the period of a run follows from its step or its rate.
+    """How the period of a run follows from its step, its rate or its loss.
 
     Attributes:
         kind: `post-local` makes rounds of one step at first; `qsr` makes rounds of max(H, ⌊(α/η)²⌋) steps, with the
-            rate η at the first step of each round, and of H steps while the rate rises.
-        value: number of steps at first, or α.
+            rate η at the first step of each round, and of H steps while the rate rises; `adacomm` makes rounds that
+            become shorter as the loss falls, see `periods`.
+        value: number of steps at first, α, or the number of rounds after which the period follows the loss.
         period: H, local steps.
     """
 
-    kind: Literal["post-local", "qsr"]
+    kind: Literal["post-local", "qsr", "adacomm"]
     value: float
     period: int
 
@@ -49,6 +50,47 @@ class PeriodRule:
         """A period of more than one step: rounds of one step are rounds of several, too."""
         return max(2, self.period)
 
+    @property
+    def adapts(self) -> bool:
+        """True if the rounds follow from the losses of the run, and are not known before it."""
+        return self.kind == "adacomm"
+
+    def periods(self, losses: Sequence[float]) -> list[int]:
+        """Return the period of each block of rounds up to the first whose end is not known: AdaComm.
+
+        It is H at first, then ⌈H √(F/F₀)⌉, or half of the one before if that is not smaller (Wang and Joshi, *Adaptive
+        Communication Strategies to Achieve the Best Error-Runtime Trade-off in Local-Update SGD*, SysML 2019,
+        arXiv:1810.08313, which asks anew after a time; here it is a number of rounds).
+
+        Args:
+            losses: F₀, the mean loss of the first round, then F of each block.
+        """
+        found = [self.period]
+        for loss in losses[1:]:
+            share = loss / losses[0] if losses[0] > 0 else math.inf
+            wanted = math.ceil(self.period * math.sqrt(share)) if 0 <= share < 1 else self.period
+            found.append(max(1, wanted) if wanted < found[-1] else -(-found[-1] // 2))
+        return found
+
+    def adapted(self, targets: Sequence[int], losses: Sequence[float]) -> Rounds:
+        """Build the rounds of a run that follow from its losses so far; those after them have the last period.
+
+        Args:
+            targets: local steps of the runs that it resumes, and its own: the last round of each may be shorter.
+            losses: those of `periods`.
+        """
+        rounds, number, step, periods = Rounds(), 0, 0, self.periods(losses)
+        for target in targets:
+            while step < target:
+                block = min(number // int(self.value), len(periods) - 1)
+                period, is_last = periods[block], block == len(periods) - 1
+                whole = (target - step) // period
+                if not is_last:
+                    whole = min(whole, (block + 1) * int(self.value) - number)
+                made = Rounds.even(whole * period, period) if whole else Rounds.even(target - step, target - step)
+                rounds, number, step = rounds + made, number + len(made), step + made.steps()
+        return rounds
+
     def rounds(self, rate: Rate | None, steps: int, done: int = 0) -> Rounds:
         """Build the rounds of a run of `steps` local steps after `done` earlier ones.
 
@@ -60,6 +102,8 @@ class PeriodRule:
         if self.kind == "post-local":
             single = min(steps, max(0, int(self.value) - done))
             return Rounds.even(single, 1) + Rounds.even(steps - single, self.period)
+        if self.adapts:
+            return self.adapted([steps], ())
         if not callable(rate):
             return Rounds.even(steps, self._at(float(rate or 0), steps))
         return _rounds_at(self, Same(rate), steps, done)
@@ -122,10 +166,12 @@ def rule_of(text: str, period: int | None = None) -> PeriodRule:
         number, whole = float(value), int(last) if last or period is None else period
     except ValueError:
         number, whole = math.nan, 0
-    if kind not in ("post-local", "qsr") or not 0 < number < math.inf or (kind == "post-local" and number % 1):
+    fits = 0 < number < math.inf and (kind == "qsr" or number % 1 == 0)
+    if kind not in ("post-local", "qsr", "adacomm") or not fits:
         raise UserError(
-            "the period follows post-local:N,H (rounds of one step in the first N steps, then of H) or qsr:ALPHA,H "
-            f"(rounds of (ALPHA/rate)^2 steps, at least H), as in qsr:0.0175,4. Received: {text!r}"
+            "the period follows post-local:N,H (rounds of one step in the first N steps, then of H), qsr:ALPHA,H "
+            "(rounds of (ALPHA/rate)^2 steps, at least H) or adacomm:N,H (rounds of H steps, and of fewer after each N "
+            f"rounds, as the loss falls), as in qsr:0.0175,4. Received: {text!r}"
         )
     at_least(1, communication_period=whole)
     return PeriodRule(kind, number, whole)  # pyright: ignore[reportArgumentType]

@@ -357,6 +357,7 @@ class RunRecord:
             "test_accuracy": accuracy_of(last),
             "test_loss": last.get("test_loss"),
             **others(last),
+            **({"losses": last["losses"]} if "losses" in last else {}),
             **({"figures": logged(self.rows)} if examples is None else {}),
             "staleness": {
                 "mean": last.get("staleness_mean"),

@@ -19,7 +19,7 @@ LAST = 0.01  # share of the rate at the end of an exponential schedule
 
 SCHEDULE = re.compile(r"Schedule\(shape='(\w+)', initial=([-+.\de]+), steps=(\d+)\)")
 
-RULE = re.compile(r"(post-local|qsr):([-+.\de]+),(\d+)")
+RULE = re.compile(r"(post-local|qsr|adacomm):([-+.\de]+),(\d+)")
 
 
 def rate_of(run: RecordedRun, scheme: Hyperparameters) -> float | Callable[[int], float]:
@@ -48,6 +48,8 @@ def period_of(run: RecordedRun, scheme: Hyperparameters) -> Period:
     value, least = float(found[2]), int(found[3])
     if found[1] == "post-local":
         return lambda t: 1 if t < value else least
+    if found[1] == "adacomm":
+        return _adapted(run, int(value), least).__getitem__
     rate = rate_of(run, scheme)
     eta = rate if callable(rate) else lambda t: rate
 
@@ -58,6 +60,25 @@ def period_of(run: RecordedRun, scheme: Hyperparameters) -> Period:
         return max(least, math.floor((value / now) ** 2 * (1 + ROUNDING))) if now > 0 else run.steps
 
     return qsr
+
+
+def _adapted(run: RecordedRun, block: int, first: int) -> dict[int, int]:
+    """Return the length of each round by its first step, from the losses that the run has used (AdaComm).
+
+    τ₀ = H;  after each block of N rounds τ ← ⌈τ₀ √(F/F₀)⌉, or ⌈τ/2⌉ if that is not smaller, with the mean loss F of
+    the block, and F₀ of the first round.
+    """
+    initial, *of_blocks = run.result.get("losses") or [math.nan]
+    lengths, t, period = {}, 0, first
+    for target in (*run.earlier_step_targets, run.steps):
+        while t < target:
+            if len(lengths) % block == 0 and 0 < len(lengths) // block <= len(of_blocks):
+                share = of_blocks[len(lengths) // block - 1] / initial
+                shorter = math.ceil(first * math.sqrt(share)) if share >= 0 and initial > 0 else first
+                period = max(1, shorter) if shorter < period else math.ceil(period / 2)
+            lengths[t] = min(period, target - t)
+            t += lengths[t]
+    return lengths
 
 
 def ends(run: RecordedRun, steps: int) -> Iterator[int]:

@@ -170,6 +170,8 @@ class InSets(Synchronization):
 
         def apply(part: Any) -> None:
             mean = tf.nest.map_structure(lambda inbox: inbox / messages, part.inbox)
+            if part.index == 0:
+                self.note_set(ps, mean, version)
             reply = ps.share(ps.center.merge(part, mean, tf.constant(0.0), version))
             if reply is part.center and not self._has_late(ps):
                 # Read the reply from the center, without a copy: the next update needs a message of each reader.
@@ -196,6 +198,9 @@ class InSets(Synchronization):
         with tf.control_dependencies(applied), tf.device(ps.devices[0]):
             ps.when(complete, release)
         return reply_variables
+
+    def note_set(self, ps: Store, mean: Message, version: Tensor) -> None:
+        """Take what the rule needs of a set, its mean slice on the first ps task; under the lock. Default: nothing."""
 
     def release(self, ps: Store) -> None:
         """Apply the set if it is complete without the workers that have left."""

@@ -175,6 +175,10 @@ class Synchronization:
         """Return True if each update is made of a message of every worker."""
         return self.set_size(workers) == workers
 
+    def losses(self, ps: Store) -> dict[str, Tensor]:
+        """Return the mean losses of the sets so far, see `MeanLoss`; nothing of other rules."""
+        return {}
+
     # The synchronization rule, for all engines.
 
     def set_size(self, active: int) -> int | None:

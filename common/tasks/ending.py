@@ -91,7 +91,9 @@ class Ending:
         version = int(snapshot["at"])
         check_finite(snapshot["center"], version)
         self.kept, self.missing = snapshot, unwritten(self._writes_of_center(snapshot))
+        self.observer.figures.learn(self.calls.losses)
         figures = self.observer.figures.of(self.reader.drain(), version)
+        figures |= self.observer.figures.losses
         self.report(event="kept", version=version, **figures)  # a second signal may leave no later result
 
     def finish(self, snapshot: Snapshot) -> None:
@@ -104,6 +106,7 @@ class Ending:
             self._stop(self.interruption.signal)  # the chief has stopped the run
         metrics, seen = self.observer.metrics, self.observer.seen
         check_finite(snapshot["center"], metrics["version"])
+        self.observer.figures.learn(self.calls.losses)
         refused = snapshot["refused"]
         lost = self.calls.lost_workers()
         # Read the rounds from the ps, as the record in this task may have a gap.
@@ -118,6 +121,7 @@ class Ending:
         self.report(
             event="result",
             **self.observer.figures.steps_made(rounds_applied),
+            **self.observer.figures.losses,
             lost_workers=losses.described(lost),
             refused={str(k): int(n) for k, n in enumerate(refused) if n},
             **result_of(seen, self.rounds.spent, missing, metrics),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..cluster.cluster import compute_devices
+from ..contract.adapting import adapts
 from ..data.mapped import loaded
 from ..data.orders import agreeing
 from ..files import replacing
@@ -130,7 +131,8 @@ class TaskGraph:
         takes_some = job.test is not None and not (self.sync.in_pairs or job.regions)
         multiples = job.plan.multiples(self.model.size + self.model.state_size) if takes_some else None
         self.multiples = multiples and Multiples(*multiples)
-        last = None if job.options.schedule or job.plan.is_endless else max(map(len, job.plan.all_rounds))
+        is_open = job.options.schedule or job.plan.is_endless or adapts(job.scheme)
+        last = None if is_open else max(map(len, job.plan.all_rounds))
         place = job.cluster.placement
         servers = place.ps_devices(job.ps)
         near = f"{place.worker_device(workers[0])}/device:CPU:0" if workers else servers[0]

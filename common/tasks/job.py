@@ -15,6 +15,7 @@ from ..arguments import at_most
 from ..cluster.cluster import Cluster
 from ..cluster.fingerprint import in_words
 from ..cluster.restart_rule import RestartRule
+from ..contract.adapting import adapting, adapts
 from ..contract.attacks import check_attack
 from ..contract.checks import check_update, fitted, kept_by
 from ..contract.decay import weight_decay_of
@@ -85,6 +86,7 @@ class Job:
     identity: Mapping[str, Any] = field(default_factory=dict)  # values that must agree between tasks on all machines
     script: Script | None = None  # of a run that `launch` starts
     warnings: list[str] = field(default_factory=list)  # of its preparation: the run prints them when it begins
+    losses: list[float] = field(default_factory=list)  # of the run so far, where its rounds follow from them
     prefix: str = ""  # of the names of all variables, queues and locks: different for each `join` of a script
     program: str = ""  # the program that has started this task, among those of several machines
     began: int = field(default_factory=lambda: time.time_ns() // 1000)  # this start, in microseconds since 1970
@@ -92,7 +94,7 @@ class Job:
     @property
     def plan(self) -> Plan:
         """The rounds and batches of each worker."""
-        steps = self.steps, self.earlier_step_targets, self.shares
+        steps = self.steps, self.earlier_step_targets, self.shares, self.losses
         return Plan(self.scheme, self.train, self.cluster.workers, self.options, *steps)
 
     @property
@@ -337,6 +339,11 @@ def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -
             f"grace must be less than wait_seconds, after which a worker is taken for lost. Received: grace={grace:g}, "
             f"wait_seconds={cluster.wait_seconds:g}"
         )
+    if adapts(scheme := adapting(scheme, cluster.workers)):
+        if cluster.simulated is not None:
+            raise UserError("a simulation plans all rounds before it begins, and adacomm does not know them: take qsr")
+        defaults = {"min_workers": None, "on_nan": "stop", "participation": None}
+        _must_be(defaults, options, "adacomm needs the losses of the same workers and data in each round")
     check_attack(scheme, attack := attack_of(options.hostile), cluster.workers)
     if attack.kind == "label-flip" and (callable(train) or (train is not None and len(train) < 2)):
         received = "a data function" if callable(train) else "data without labels"
@@ -434,9 +441,11 @@ def _check_left(job: Job, before: Path, earlier: dict[str, Any]) -> None:
     if not had or (wanted == had and not is_complete(before)):
         return
     try:
-        last = checkpoint.read(checkpoint.found(before)[-1], ["version", "rounds_applied", "joins"])
+        names = ["version", "rounds_applied", "joins", *(["mean_losses"] if adapts(job.scheme) else [])]
+        last = checkpoint.read(checkpoint.found(before)[-1], names)
     except checkpoint.Damaged:
         return  # the damage is reported when the checkpoint is restored
+    job.plan.learn(lambda: {"version": last.arrays["version"], "losses": last.arrays["mean_losses"]})
     done, rounds = last.arrays["rounds_applied"], job.plan.all_rounds
     if len(done) == len(rounds) and all(n >= len(planned) for n, planned in zip(done, rounds, strict=True)):
         raise UserError(

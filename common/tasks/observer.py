@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..contract.adapting import adapts
 from ..data.models import batched
 from ..errors import UserError
 from ..files import finite
@@ -63,8 +64,23 @@ class Figures:
 
     def __init__(self, plan: Plan, traffic: Traffic):
         self.plan, self.traffic = plan, traffic
-        plans = plan.all_rounds
+        self.expect()
+
+    def expect(self) -> None:
+        """Take over the rounds of the plan, which the losses of the run may have changed."""
+        plans = self.plan.all_rounds
         self.plans = plans[:1] if all(each is plans[0] for each in plans) else plans
+
+    def learn(self, found: Callable[[], Mapping[str, Any]]) -> None:
+        """Take over the losses that the ps has kept, if the rounds follow from them."""
+        if adapts(self.plan.scheme):
+            self.plan.learn(found)
+            self.expect()
+
+    @property
+    def losses(self) -> dict[str, list[float]]:
+        """The losses from which the rounds follow, by their name in result.json; nothing if they follow from none."""
+        return {"losses": self.plan.losses} if adapts(self.plan.scheme) else {}
 
     def of(self, tally: Tally, version: int) -> dict[str, Any]:
         """Return the figures of the run up to a version."""
@@ -334,6 +350,7 @@ class Observer:
             keep(snapshot)
         if not last and int(snapshot["at"]) == self.reported.get("version"):
             return snapshot  # no update since the last report: each version is reported once
+        self.figures.learn(self.calls.losses)
         tally, made = self._made(int(snapshot["at"]), when)
         point = self._point(snapshot, self.seen if last else tally, made)
         if last and self.shows_every:

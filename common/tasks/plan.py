@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from ..contract.adapting import adapts
 from ..contract.checks import check_together
 from ..contract.periods import steps_after
-from ..contract.rounds import ENDLESS, Rounds
+from ..contract.rounds import ENDLESS, Round, Rounds
 from ..contract.scheme import Scheme
 from ..data.dataset import batches, client_batches, drawn_clients, leaves, num_examples, number_of_clients, shard_rows
 from ..errors import UserError
@@ -47,6 +48,7 @@ class Plan:
         steps: local steps of each worker, or of the worker with the largest share.
         earlier_step_targets: steps of the earlier runs that this one resumes, if they were fewer.
         shares: batches of each worker in an epoch, if they differ.
+        losses: those of the run so far, see `learn`.
     """
 
     scheme: Scheme
@@ -56,6 +58,14 @@ class Plan:
     steps: int
     earlier_step_targets: Sequence[int] = ()
     shares: Sequence[int] = ()
+    losses: list[float] = field(default_factory=list)
+
+    def learn(self, found: Callable[[], Mapping[str, Any]]) -> None:
+        """Take over the losses that the ps has kept, if the rounds follow from them: then they change all rounds."""
+        if adapts(self.scheme):
+            now = found()
+            known = 1 + int(now["version"]) // self._block if now["version"] else 0
+            self.losses[:] = now["losses"][:known].tolist()
 
     def rounds(self, worker: int) -> Rounds:
         """Return the rounds of a worker: the local steps of each, and its kind."""
@@ -64,6 +74,9 @@ class Plan:
             whole = self.scheme.rounds(ENDLESS, 0, worker, self.options.seed)
             return whole.first(self.options.schedule.count(worker))
         targets = [self._own(steps, worker) for steps in (*self.earlier_step_targets, self.steps)]
+        if adapts(self.scheme):
+            rule: Any = self.scheme.period_rule
+            return rule.adapted(targets, self.losses)
         runs = itertools.pairwise((0, *targets))
         return sum((self._rounds_of_run(end - start, start, worker) for start, end in runs), Rounds())
 
@@ -108,6 +121,11 @@ class Plan:
         """Raise `UserError` if workers cannot do the rounds of the scheme."""
         name, sync, rounds = self.scheme.name, self.scheme.sync, self.all_rounds
         longest, numbers = max(own.longest for own in rounds), [len(own) for own in rounds]
+        if adapts(self.scheme) and (self.is_endless or self.options.schedule):
+            raise UserError(
+                "adacomm finds the rounds of a run with a number of steps: leave the schedule out, and in a script "
+                f"take another rule. Received: communication_period={self.scheme.period_rule}"
+            )
         for kind in {kind for own in rounds for kind in own.kinds()}:
             self.scheme.kind_of(kind)
         # The graph of a round depends on whether it has one step, or steps before those that follow its message.
@@ -153,6 +171,8 @@ class Plan:
         most = SNAPSHOT_BYTES if every is None else WANTED_BYTES
         every = every or round_number(updates // POINTS)
         number = 1 + updates // every  # version 0 included
+        if adapts(self.scheme):  # the number of updates is not known
+            return None
         few = number * floats * FLOAT_BYTES <= most and number <= MOST_SNAPSHOTS
         # A snapshot is evaluated with the totals of the record at its version, so the events up to it must be kept.
         counted = self.options.every_round or sum(map(len, self.all_rounds)) <= KEEP
@@ -196,8 +216,32 @@ class Plan:
             streams = itertools.repeat(itertools.repeat(np.zeros(size, np.int32)))
         else:
             streams = itertools.repeat(batches(shard, size, worker, seed, rounds.steps(done)))
-        for (steps, kind), stream in zip(rounds.after(done), streams, strict=False):
+        for (steps, kind), stream in zip(self._coming(worker, done), streams, strict=False):
             yield np.stack(list(itertools.islice(stream, steps))), kind
+
+    def _coming(self, worker: int, done: int) -> Iterator[Round]:
+        """Yield the rounds of a worker after the first `done`, each block as the losses have it when it begins."""
+        if not adapts(self.scheme):
+            yield from self.rounds(worker).after(done)
+            return
+        while block := list(itertools.islice(self.rounds(worker).after(done), self._left_of_block(done))):
+            yield from block
+            done += len(block)
+
+    def known(self, count: int, done: int, found: Callable[[], Mapping[str, Any]]) -> int:
+        """Return how many of the next `count` rounds after the first `done` are known, after `learn` where they end."""
+        if not adapts(self.scheme):
+            return count
+        if self._left_of_block(done) == self._block:
+            self.learn(found)
+        return min(count, self._left_of_block(done))
+
+    @property
+    def _block(self) -> int:
+        return self.scheme.sync.block  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _left_of_block(self, done: int) -> int:
+        return self._block - done % self._block
 
 
 def round_number(most: int) -> int:

@@ -136,6 +136,7 @@ class CommonRequests:
     ends = answer(np.ndarray, lambda ps: ps.journal.ends())  # `released`, `computed`, `replied` of last rounds, [W, 3]
     recorded = answer(int, lambda ps: ps.journal.records.size())  # events that the evaluator has not taken over yet
     acknowledged = answer(int, lambda ps: ps.journal.acknowledged.read_value())  # events that it has written to disk
+    losses = answer(dict, lambda ps: ps.scheme.sync.losses(ps))  # of its sets, if rounds follow from them
     restoration = answer(int, lambda ps: ps.journal.restored[0])  # number of this state's initialization or restoration
     stopping = answer(bool, lambda ps: ps.is_ending())  # workers shall leave: the last update was made, or a stop asked
     incarnations = answer(np.ndarray, lambda ps: ps.transactions.read_incarnations(), traced=True)  # [W + 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..contract.adapting import adapts
 from ..contract.feedback import WithMemory
 from ..contract.weighed import has_common_batch, set_size, takes_mean_of_means, takes_mean_of_sums, weighed
 from .job import Job
@@ -45,6 +46,8 @@ def weigh(job: Job, sizes_vary: bool = False) -> None:
 
 def _hindrance(job: Job) -> str:
     """Return what keeps a scheme of mean gradients from weighing them; empty if nothing does."""
+    if adapts(job.scheme):
+        return " with adacomm"
     if isinstance(job.scheme.codecs()[0], WithMemory):
         return " with error feedback of its codec (memory=no leaves it out)"
     if job.scheme.sync.uses_ps:
