@@ -69,10 +69,6 @@ NUMBER: Kind = (
     "a finite number from 0",
     lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf,
 )
-FINITE: Kind = (
-    "a finite number",
-    lambda value: isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value),
-)
 HYPERPARAMETERS: Kind = (
     f"an object, each text in it of one line and at most {MOST_CHARACTERS} characters",
     lambda value: (
@@ -100,9 +96,7 @@ CONFIG: Mapping[str, Kind] = {
     "exclude_from_weight_decay": or_null(TEXT), "without_decay": list_of(whole(0, 2**31)),
 }  # fmt: skip
 
-RESULT: Mapping[str, Kind] = {
-    "algorithm": TEXT, "updates": or_null(whole(0, 2**63 - 1)), "recovery": RECOVERY, "losses": list_of(FINITE),
-}  # fmt: skip
+RESULT: Mapping[str, Kind] = {"algorithm": TEXT, "updates": or_null(whole(0, 2**63 - 1)), "recovery": RECOVERY}
 
 
 class Content(dict[str, Any]):

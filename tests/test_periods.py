@@ -220,6 +220,10 @@ def test_a_run_of_adacomm_is_replayed_from_its_losses_also_if_it_was_resumed(tmp
     initial, *others = run.result["losses"]
     change(tmp_path, "result.json", losses=[100 * initial, *others])
     assert not replay(tmp_path, SCHEMES).agrees
+    for damaged in (["a"], 3, None):
+        change(tmp_path, "result.json", losses=damaged)
+        with pytest.raises(UserError, match="losses must be a list of numbers"):
+            replay(tmp_path, SCHEMES)
 
 
 @pytest.mark.gate
@@ -234,11 +238,12 @@ def test_workers_and_a_ps_of_adacomm_that_are_killed_find_their_rounds_again(war
 
 
 def test_adacomm_is_for_workers_that_meet_at_a_server_in_a_run_with_a_number_of_steps():
-    for scheme, told in {
-        AGN(communication_period="adacomm:3,8"): "workers all meet at a parameter server after each round",
-        shaped(ADACOMM, "cosine", 9): "needs constant learning rates: with a schedule take qsr",
-    }.items():
-        with pytest.raises(UserError, match=told):
-            adapting(scheme, 3)
+    with pytest.raises(UserError, match="workers all meet at a parameter server after each round"):
+        adapting(AGN(communication_period="adacomm:3,8"), 3)
+    told = "adacomm needs constant learning rates: with a schedule take qsr"
+    with pytest.raises(UserError, match=told):
+        adapting(LocalSGD(communication_period="adacomm:3,8", learning_rate=Schedule("cosine", 0.1, 9)), 3)
+    with pytest.raises(UserError, match=told):
+        shaped(ADACOMM, "cosine", 9)
     with pytest.raises(UserError, match="adacomm needs a run whose server keeps the losses"):
         Group(ADACOMM, [np.zeros(2)], workers=2)

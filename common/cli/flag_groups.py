@@ -98,8 +98,9 @@ class Options:
     lr_schedule: Shape = "constant"
     """Decay of the learning rates over the run: keras.optimizers.schedules by name."""
     period_rule: str = "constant"
-    """Local steps of a round over the run: constant; post-local:N, one in each of the first N steps; or qsr:ALPHA,H,
-    (ALPHA/rate)^2 and at least H, as the learning rate falls (H by default: communication_period)."""
+    """Local steps of a round over the run: constant; post-local:N, one in each of the first N steps; qsr:ALPHA,H,
+    (ALPHA/rate)^2 and at least H, as the learning rate falls; or adacomm:N,H, H at first and fewer after each N rounds,
+    as the training loss falls (H by default: communication_period)."""
     machines: TaskFlags = TaskFlags()
     platform: Platform = USUAL_MACHINES
     like: Path | None = None

@@ -13,7 +13,6 @@ from typing import Any
 
 from ..errors import UserError
 from ..sync.mean_loss import MeanLoss
-from .hyperparameters import rates_of
 from .scheme import Scheme
 from .weighed import extended
 
@@ -39,10 +38,16 @@ def adapting(scheme: Scheme, workers: int) -> Scheme:
             "adacomm needs an algorithm whose workers all meet at a parameter server after each round, such as "
             f"local_sgd or diloco: take another rule for {scheme.name}. Received: communication_period={rule}"
         )
-    if any(map(callable, rates_of(scheme).values())):
-        raise UserError(f"adacomm needs constant learning rates: with a schedule take qsr. Received: {rule}")
+    check_rates(scheme)
     sync = MeanLoss(outliers=scheme.sync.outliers, block=int(rule.value))
     return extended(scheme, _Reporting, scalars=(*scheme.scalars, LOSS), sync=sync)
+
+
+def check_rates(scheme: Scheme) -> None:
+    """Raise `UserError` if the rounds follow from the losses while a learning rate has a schedule."""
+    if adapts(scheme) and scheme.scheduled:
+        rule = scheme.period_rule
+        raise UserError(f"adacomm needs constant learning rates: with a schedule take qsr. Received: {rule}")
 
 
 class _Reporting:

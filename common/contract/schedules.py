@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ..errors import UserError
 from ..lazy import keras
+from .adapting import check_rates
 from .hyperparameters import declared, rates_of
 from .periods import rule_of
 from .scheme import Scheme
@@ -79,11 +80,13 @@ def shaped(scheme: Scheme, shape: Shape, steps: int) -> Scheme:
     """Return the scheme with a schedule of this shape over `steps` local steps for each of its learning rates.
 
     Raises:
-        UserError: the scheme has no learning rate.
+        UserError: the scheme has no learning rate, or rounds that need a constant one.
     """
     if shape == "constant":
         return scheme
     rates = rates_of(scheme)
     if not rates:
         raise UserError(f"{scheme.name} has no learning_rate that a schedule could change: use --lr-schedule constant")
-    return scheme.but(**{name: Schedule(shape, rate, steps) for name, rate in rates.items()})
+    scheme = scheme.but(**{name: Schedule(shape, rate, steps) for name, rate in rates.items()})
+    check_rates(scheme)
+    return scheme

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from ..arguments import at_least
 from ..errors import UserError
+from ..record_format import short
 from .recorded import Hyperparameters, RecordedRun
 from .reference.inner_steps import Period
 from .reference.inner_steps import lengths as lengths_of
@@ -68,13 +69,16 @@ def _adapted(run: RecordedRun, block: int, first: int) -> dict[int, int]:
     τ₀ = H;  after each block of N rounds τ ← ⌈τ₀ √(F/F₀)⌉, or ⌈τ/2⌉ if that is not smaller, with the mean loss F of
     the block, and F₀ of the first round.
     """
-    initial, *of_blocks = run.result.get("losses") or [math.nan]
+    losses = run.result.get("losses", [])
+    if not isinstance(losses, list) or not all(isinstance(loss, int | float) for loss in losses):
+        raise UserError(f"result.json is damaged: losses must be a list of numbers. Received: {short(losses)}")
+    initial, *of_blocks = losses or [math.nan]
     lengths, t, period = {}, 0, first
     for target in (*run.earlier_step_targets, run.steps):
         while t < target:
             if len(lengths) % block == 0 and 0 < len(lengths) // block <= len(of_blocks):
-                share = of_blocks[len(lengths) // block - 1] / initial
-                shorter = math.ceil(first * math.sqrt(share)) if share >= 0 and initial > 0 else first
+                loss = of_blocks[len(lengths) // block - 1]
+                shorter = math.ceil(first * math.sqrt(loss / initial)) if 0 <= loss < initial else first
                 period = max(1, shorter) if shorter < period else math.ceil(period / 2)
             lengths[t] = min(period, target - t)
             t += lengths[t]
