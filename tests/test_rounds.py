@@ -206,7 +206,7 @@ def calls_of(passed, busy, tmp_path, monkeypatch):
     monkeypatch.setattr("distsgd.common.tasks.worker_loop.time", clock)
     worker.plan = job_of(AsyncSGD(), 1, steps=640, run_dir=tmp_path).plan
     worker.progress, worker.index, worker.state, worker.carriers = SimpleNamespace(rounds=0), 0, None, None
-    worker.report, worker._call = lambda **_: None, call
+    worker.report, worker._call, worker.calls = lambda **_: None, call, SimpleNamespace(losses=None)
     as_is = {"at_most": lambda count: count, "announce_rounds": lambda count: None}
     worker.local = SimpleNamespace(pause_if_asked=lambda: None, ended=False, **as_is)
     worker._rounds(lambda: None)
