@@ -33,7 +33,7 @@ from distsgd.common.record.round_log import BEGUN, COMPUTED, NUMBER, REPLIED, lo
 from distsgd.common.record_format import OF_SCRIPT
 from distsgd.common.server.trace import UNKNOWN
 from distsgd.common.server.traffic import Traffic
-from distsgd.simulator.fitting.calibration import RoundTimes
+from distsgd.simulator.fitting.calibration import RoundTimes, rounds_of
 from distsgd.simulator.fitting.fit import block_of, fit
 from distsgd.simulator.virtual_time.forecast import forecast
 
@@ -464,3 +464,9 @@ def test_what_belongs_together_is_drawn_together_on_the_machines_too(tmp_path):
     )
     assert found.block > 1
     assert found.machines().model.block == found.block * 2
+
+
+def test_the_rounds_of_a_resumed_run_have_the_short_last_one_of_the_run_before():
+    """A fit to such a run ended in an IndexError: it had a round more than a run of as many steps in one go."""
+    assert [steps for steps, _ in rounds_of(LocalSGD(communication_period=10), [45, 90], 0)] == [*[10] * 4, 5] * 2
+    assert rounds_of(LocalSGD(communication_period="post-local:50,10"), [45, 90], 0).steps(51) == 60

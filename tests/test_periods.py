@@ -238,7 +238,7 @@ def test_workers_and_a_ps_of_adacomm_that_are_killed_find_their_rounds_again(war
 
 
 def test_adacomm_is_for_workers_that_meet_at_a_server_in_a_run_with_a_number_of_steps():
-    with pytest.raises(UserError, match="workers all meet at a parameter server after each round"):
+    with pytest.raises(UserError, match="needs an algorithm with sync = Barrier\\(\\), whose workers all meet"):
         adapting(AGN(communication_period="adacomm:3,8"), 3)
     told = "adacomm needs constant learning rates: with a schedule take qsr"
     with pytest.raises(UserError, match=told):

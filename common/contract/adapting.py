@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import UserError
+from ..sync.barrier import Barrier
 from ..sync.mean_loss import MeanLoss
 from .scheme import Scheme
 from .weighed import extended
@@ -33,9 +34,9 @@ def adapting(scheme: Scheme, workers: int) -> Scheme:
     rule: Any = scheme.period_rule
     if not adapts(scheme):
         return scheme
-    if not (scheme.sync.uses_ps and scheme.sync.meets(workers)) or scheme.regions:
+    if type(scheme.sync) is not Barrier or not scheme.sync.meets(workers):
         raise UserError(
-            "adacomm needs an algorithm whose workers all meet at a parameter server after each round, such as "
+            "adacomm needs an algorithm with sync = Barrier(), whose workers all meet after each round, such as "
             f"local_sgd or diloco: take another rule for {scheme.name}. Received: communication_period={rule}"
         )
     check_rates(scheme)

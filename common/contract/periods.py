@@ -63,7 +63,7 @@ class PeriodRule:
         arXiv:1810.08313, which asks anew after a time; here it is a number of rounds).
 
         Args:
-            losses: F₀, the mean loss of the first round, then F of each block.
+            losses: F₀, the mean loss of the first round, then F of each block; the period remains after the last.
         """
         found = [self.period]
         for loss in losses[1:]:

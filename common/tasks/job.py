@@ -445,7 +445,7 @@ def _check_left(job: Job, before: Path, earlier: dict[str, Any]) -> None:
         last = checkpoint.read(checkpoint.found(before)[-1], names)
     except checkpoint.Damaged:
         return  # the damage is reported when the checkpoint is restored
-    job.plan.learn(lambda: {"version": last.arrays["version"], "losses": last.arrays["mean_losses"]})
+    job.plan.learn(lambda: {"version": last.arrays["version"], "losses": last.arrays["mean_losses"][:-1]})
     done, rounds = last.arrays["rounds_applied"], job.plan.all_rounds
     if len(done) == len(rounds) and all(n >= len(planned) for n, planned in zip(done, rounds, strict=True)):
         raise UserError(

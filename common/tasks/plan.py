@@ -228,7 +228,7 @@ class Plan:
             yield from block
             done += len(block)
 
-    def known(self, count: int, done: int, found: Callable[[], Mapping[str, Any]]) -> int:
+    def within_block(self, count: int, done: int, found: Callable[[], Mapping[str, Any]]) -> int:
         """Return how many of the next `count` rounds after the first `done` are known, after `learn` where they end."""
         if not adapts(self.scheme):
             return count

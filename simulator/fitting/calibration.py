@@ -11,7 +11,9 @@ The parts of a recorded round in the model of a platform:
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,9 +46,12 @@ TRANSIT_QUANTILES = 0.9, 0.5, 0.0
 ALIKE = 2.5
 
 
-def rounds_of(scheme: Scheme, steps: int, seed: int) -> Rounds:
-    """Return the rounds of a worker that does that many steps, in a run of that seed."""
-    return scheme.rounds(steps, seed=seed) if scheme.sync.exchanges else Rounds.even(steps, ALONE_STEPS)
+def rounds_of(scheme: Scheme, targets: Sequence[int], seed: int) -> Rounds:
+    """Return the rounds of a worker in a run of that seed; `targets` are the steps of those it resumes, and its own."""
+    runs = [(end - start, start) for start, end in itertools.pairwise((0, *targets))]
+    if not scheme.sync.exchanges:
+        return sum((Rounds.even(steps, ALONE_STEPS) for steps, _ in runs), Rounds())
+    return sum((scheme.rounds(steps, done, seed=seed) for steps, done in runs), Rounds())
 
 
 def read_rounds(run_dir: Path, workers: int) -> np.ndarray:

@@ -20,6 +20,7 @@ from rich.filesize import decimal
 from ...common.arguments import nearest, with_tuples
 from ...common.cluster.distributions import RecordedSteps
 from ...common.cluster.platform import Machines, Platform
+from ...common.contract.adapting import adapts
 from ...common.contract.checks import rounds_differ
 from ...common.contract.rounding import rounded
 from ...common.contract.schedules import schedule_of
@@ -283,11 +284,13 @@ class Recording:
         """Read the run of a folder."""
         config = read_config(run_dir)
         scheme, workers, steps = scheme_of(config, schemes), config["workers"], steps_of(run_dir, config)
-        rows, rounds = read_rounds(run_dir, workers), rounds_of(scheme, steps, seed := config.get("seed", 0))
+        targets = *config.get("earlier_step_targets", ()), steps
+        rows, rounds = read_rounds(run_dir, workers), rounds_of(scheme, targets, seed := config.get("seed", 0))
         apart = scheme.overlap or scheme.sync.buckets > 1 or scheme.takes_means or scheme.sync.in_pairs
-        if apart or rounds_differ(scheme, workers, steps):
+        if apart or adapts(scheme) or rounds_differ(scheme, workers, steps):
             needed = (
-                "rounds that are the same for all workers, without pairs, steps after the message, buckets or means"
+                "rounds that are the same for all workers and known before the run, without pairs, steps after the "
+                "message, buckets or means"
             )
             raise UserError(f"a fit needs {needed}. Received: a run of {scheme.name}")
         times = RoundTimes.of(rows, rounds)
@@ -440,7 +443,7 @@ class Recording:
     def _simulated(self, found: FittedMachines) -> tuple[Recording, float]:
         """Simulate the same run on these machines; return it, and the seconds of a step on shared cores with waits."""
         machines, workers = found.machines(), self.workers
-        rounds = rounds_of(self.scheme, self.steps, self.seed).first(max(LEAST_ROUNDS, MESSAGES // workers))
+        rounds = rounds_of(self.scheme, [self.steps], self.seed).first(max(LEAST_ROUNDS, MESSAGES // workers))
         how = {"message_bytes": self.sizes[0], "reply_bytes": self.sizes[1], "ps": self.ps}
         schedule = EventLoop(self.scheme, machines, workers=workers, rounds=rounds, seed=0, **how).run()
         times = RoundTimes.of(schedule.rounds, rounds)
