@@ -91,7 +91,7 @@ class Ending:
         version = int(snapshot["at"])
         check_finite(snapshot["center"], version)
         self.kept, self.missing = snapshot, unwritten(self._writes_of_center(snapshot))
-        self.observer.figures.learn(self.calls.losses)
+        self.observer.figures.learn(self.calls)
         figures = self.observer.figures.of(self.reader.drain(), version)
         figures |= self.observer.figures.losses
         self.report(event="kept", version=version, **figures)  # a second signal may leave no later result
@@ -106,7 +106,7 @@ class Ending:
             self._stop(self.interruption.signal)  # the chief has stopped the run
         metrics, seen = self.observer.metrics, self.observer.seen
         check_finite(snapshot["center"], metrics["version"])
-        self.observer.figures.learn(self.calls.losses)
+        self.observer.figures.learn(self.calls)
         refused = snapshot["refused"]
         lost = self.calls.lost_workers()
         # Read the rounds from the ps, as the record in this task may have a gap.

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ..arguments import at_most
@@ -445,7 +446,9 @@ def _check_left(job: Job, before: Path, earlier: dict[str, Any]) -> None:
         last = checkpoint.read(checkpoint.found(before)[-1], names)
     except checkpoint.Damaged:
         return  # the damage is reported when the checkpoint is restored
-    job.plan.learn(lambda: {"version": last.arrays["version"], "losses": last.arrays["mean_losses"][:-1]})
+    if adapts(job.scheme):
+        now = {"version": last.arrays["version"], "losses": last.arrays["mean_losses"][:-1]}
+        job.plan.learn(SimpleNamespace(losses=lambda: now))
     done, rounds = last.arrays["rounds_applied"], job.plan.all_rounds
     if len(done) == len(rounds) and all(n >= len(planned) for n, planned in zip(done, rounds, strict=True)):
         raise UserError(

@@ -71,10 +71,10 @@ class Figures:
         plans = self.plan.all_rounds
         self.plans = plans[:1] if all(each is plans[0] for each in plans) else plans
 
-    def learn(self, found: Callable[[], Mapping[str, Any]]) -> None:
+    def learn(self, calls: ObserverCalls) -> None:
         """Take over the losses that the ps has kept, if the rounds follow from them."""
         if adapts(self.plan.scheme):
-            self.plan.learn(found)
+            self.plan.learn(calls)
             self.expect()
 
     @property
@@ -350,7 +350,7 @@ class Observer:
             keep(snapshot)
         if not last and int(snapshot["at"]) == self.reported.get("version"):
             return snapshot  # no update since the last report: each version is reported once
-        self.figures.learn(self.calls.losses)
+        self.figures.learn(self.calls)
         tally, made = self._made(int(snapshot["at"]), when)
         point = self._point(snapshot, self.seen if last else tally, made)
         if last and self.shows_every:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,10 +60,10 @@ class Plan:
     shares: Sequence[int] = ()
     losses: list[float] = field(default_factory=list)
 
-    def learn(self, found: Callable[[], Mapping[str, Any]]) -> None:
+    def learn(self, calls: Any) -> None:
         """Take over the losses that the ps has kept, if the rounds follow from them: then they change all rounds."""
         if adapts(self.scheme):
-            now = found()
+            now = calls.losses()
             known = 1 + int(now["version"]) // self._block if now["version"] else 0
             self.losses[:] = now["losses"][:known].tolist()
 
@@ -228,12 +228,12 @@ class Plan:
             yield from block
             done += len(block)
 
-    def within_block(self, count: int, done: int, found: Callable[[], Mapping[str, Any]]) -> int:
+    def within_block(self, count: int, done: int, calls: Any) -> int:
         """Return how many of the next `count` rounds after the first `done` are known, after `learn` where they end."""
         if not adapts(self.scheme):
             return count
         if self._left_of_block(done) == self._block:
-            self.learn(found)
+            self.learn(calls)
         return min(count, self._left_of_block(done))
 
     @property

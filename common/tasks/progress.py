@@ -61,7 +61,7 @@ class Progress:
             together = updates == 1  # all workers have lost the same rounds
             self.report(event="lost", worker=self.index, rounds=lost, together=together, before=self.restoration)
         self.restoration, self.stopping = now.restoration, now.stopping
-        self.plan.learn(self.calls.losses)
+        self.plan.learn(self.calls)
         self._at(now.rounds)
         if self.plan.scheme.scheduled or not self.calls.graph.sync.uses_ps:
             self.calls.set_clock(self.steps)

@@ -171,7 +171,7 @@ class WorkerLoop:
         if self.local.ended:
             self.progress.stopping = True
             return 0
-        count = self.plan.within_block(self.local.at_most(count), self.progress.rounds, self.calls.losses)
+        count = self.plan.within_block(self.local.at_most(count), self.progress.rounds, self.calls)
         return count if self.carriers is None else self.carriers.begin(self.progress.rounds, count)
 
     def _call(self, kind: str, *batches: np.ndarray) -> None:
