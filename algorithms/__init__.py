@@ -64,6 +64,7 @@ SCHEMES = Catalogue(
         "fednova": "FedNova",
         "bmuf": "BMUF",
         "diloco": "DiLoCo",
+        "edit": "EDiT",
         "streaming_diloco": "StreamingDiLoCo",
         "eager_diloco": "EagerDiLoCo",
         "co2": "CO2",

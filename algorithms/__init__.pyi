@@ -58,6 +58,7 @@ from .fedexp import FedExP as FedExP
 from .fednova import FedNova as FedNova
 from .bmuf import BMUF as BMUF
 from .diloco import DiLoCo as DiLoCo
+from .edit import EDiT as EDiT
 from .streaming_diloco import StreamingDiLoCo as StreamingDiLoCo
 from .eager_diloco import EagerDiLoCo as EagerDiLoCo
 from .co2 import CO2 as CO2

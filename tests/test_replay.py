@@ -33,6 +33,7 @@ from distsgd.algorithms import (
     DistLion,
     Downpour,
     EagerDiLoCo,
+    EDiT,
     EF21Muon,
     ExactDiffusion,
     FedAsync,
@@ -113,6 +114,10 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "streaming_diloco": StreamingDiLoCo(communication_period=5, delay=2, inner_optimizer="sgd", learning_rate=0.1),
     "streaming_diloco in fragments": StreamingDiLoCo(
         communication_period=8, fragments=2, delay=1, inner_optimizer="sgd", learning_rate=0.1
+    ),
+    "edit": EDiT(  # all is reached in so short a run
+        **{"communication_period": 4, "inner_optimizer": "sgd", "learning_rate": 0.1},
+        **{"warmup_rounds": 2, "threshold": 5.0, "temperature": 0.05, "move_clip": 0.2},
     ),
     "eager_diloco": EagerDiLoCo(communication_period=5, inner_optimizer="sgd", learning_rate=0.1),
     "co2": CO2(
@@ -224,7 +229,7 @@ IDLE = {
     **{"decoupled_diloco": "work", "decoupled_diloco with plain averages": "work"},
     "decoupled_diloco with a delay": "work",
     **{"trimmed_mean in buckets": "trim", "centered_clipping": "hostile_share", "rfa": "hostile_share"},
-    **{"fedasync": "slope", "fedasync with a hinge": "exponent"},
+    **{"fedasync": "slope", "fedasync with a hinge": "exponent", "edit": "threshold"},
 }
 
 

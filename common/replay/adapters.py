@@ -391,6 +391,7 @@ TRANSCRIPTIONS = {
     "easgd": _in_rounds(synchronous_rules.easgd, lambda s: True),
     "local_sgd": replace(_in_rounds(synchronous_rules.local_sgd, _inner_memory, eta=lengths.rate_of), scheduled=True),
     "diloco": _in_rounds(synchronous_rules.diloco, _inner_memory, **OUTER),
+    "edit": _in_rounds(synchronous_rules.edit, _inner_memory, clip="move_clip", warmup="warmup_rounds", **OUTER),
     "streaming_diloco": _in_rounds(
         overlapped_rules.streaming_diloco, lambda s: True, alpha="mixing", tau="delay", **OUTER
     ),

@@ -178,6 +178,46 @@ def diloco(
     return path
 
 
+def edit(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    epsilon: float,
+    mu: float,
+    temperature: float,
+    clip: float,
+    threshold: float,
+    warmup: int,
+    period: Period,
+    steps: int,
+    inner: InnerStep = sgd_step,
+    send: Send = as_it_is,
+) -> list[np.ndarray]:
+    """Execute x_k ← θ; H inner steps; Δ_k = θ − x_k; n_k = ‖Δ_k‖, an outlier if n_k > a_k + z s_k, after the warm-up.
+
+    a_k ← a_k + 0.02 (n_k − a_k);  s_k² ← 0.98 s_k² + 0.02 (n_k − a_k)²;  w_k = exp(−n_k/T), and 0 of outliers;
+    Δ = Σ w_k Δ_k / Σ w_k;  Δ ← Δ min(1, c/‖Δ‖);  m ← μ m + Δ;  θ ← θ − ε (Δ + μ m), unless all are outliers.
+    """
+    theta, m, path, states = start.copy(), np.zeros_like(start), [], no_states(workers)
+    mean, variance = np.zeros((2, workers), start.dtype)
+    for number, (t, length) in enumerate(lengths(period, steps)):
+        moves = [theta - x_k for x_k in after_steps(theta, states, gradient, t, length, eta, inner, send)]
+        norms = np.array([np.linalg.norm(move) for move in moves])
+        usual = (number < warmup) | (variance == 0) | (norms <= mean + threshold * np.sqrt(variance))
+        mean = mean + 0.02 * (norms - mean)
+        variance = 0.98 * variance + 0.02 * (norms - mean) ** 2
+        if usual.any():
+            weights = usual * np.exp(np.minimum(0, norms[usual].min() - norms) / temperature)
+            delta = np.sum([w * move for w, move in zip(weights / weights.sum(), moves, strict=True)], axis=0)
+            delta = delta * min(1, clip / max(np.linalg.norm(delta), 1e-30))
+            m = mu * m + delta
+            theta = theta - epsilon * (delta + mu * m)
+        path.append(theta.copy())
+    return path
+
+
 def palsgd(
     start: np.ndarray,
     gradient: Gradient,
