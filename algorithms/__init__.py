@@ -49,6 +49,7 @@ SCHEMES = Catalogue(
         "ef_sgd": "EFSGD",
         "ef21_sgdm": "EF21SGDM",
         "diana": "DIANA",
+        "marina": "MARINA",
         "ef21_muon": "EF21Muon",
         "demo": "DeMo",
         "one_bit_adam": "OneBitAdam",

@@ -43,6 +43,7 @@ from .dist_lion import DistLion as DistLion
 from .ef_sgd import EFSGD as EFSGD
 from .ef21_sgdm import EF21SGDM as EF21SGDM
 from .diana import DIANA as DIANA
+from .marina import MARINA as MARINA
 from .ef21_muon import EF21Muon as EF21Muon
 from .demo import DeMo as DeMo
 from .one_bit_adam import OneBitAdam as OneBitAdam

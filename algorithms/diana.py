@@ -22,7 +22,7 @@ smaller than that of `sync_sgd`, by about 1 + ω/W: with few workers a larger sh
 
 from dataclasses import dataclass
 
-from ..common.contract import Barrier, Coordinates, Fraction, Probability, Rate, Scheme, sgd, tf, top_k
+from ..common.contract import Barrier, Coordinates, Fraction, Probability, Rate, Scheme, random_k, sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +50,7 @@ class DIANA(Scheme):
         return {"known": 0 * center}
 
     def message(self, worker):
-        change = worker.gradient - worker.known
-        drawn = top_k(1 - worker.uniform(worker.index, worker.round), self.share) > 0
-        factor = change.shape[0] / max(1, int(self.share * change.shape[0]))
-        sent = tf.where(drawn | ~tf.math.is_finite(change), factor * change, 0.0)
+        sent = random_k(worker.gradient - worker.known, worker.uniform(worker.index, worker.round), self.share)
         worker.known.assign_add(self._rate * sent)
         return sent
 

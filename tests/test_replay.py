@@ -20,6 +20,7 @@ from distsgd.algorithms import (
     DPSGD,
     EF21SGDM,
     EFSGD,
+    MARINA,
     RFA,
     SCHEMES,
     SGP,
@@ -151,6 +152,7 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "ef_sgd": EFSGD(share=0.1),  # a share at which one element more matters
     "ef21_sgdm": EF21SGDM(share=0.1),
     "diana": DIANA(memory_rate=0.3),
+    "marina": MARINA(share=0.3, probability=0.2),
     "ef21_muon": EF21Muon(learning_rate=0.01, momentum=0.5),
     "ef21_sgdm with scaled signs": EF21SGDM(compressor="sign"),
     "sparseloco": SparseLoCo(share=0.1, communication_period=5),
@@ -230,6 +232,7 @@ IDLE = {
     "decoupled_diloco with a delay": "work",
     **{"trimmed_mean in buckets": "trim", "centered_clipping": "hostile_share", "rfa": "hostile_share"},
     **{"fedasync": "slope", "fedasync with a hinge": "exponent", "edit": "threshold"},
+    "marina": "probability",
 }
 
 

@@ -197,6 +197,16 @@ def top_k(vector: Any, share: float) -> Any:
     return tf.scatter_nd(where[:, None], tf.gather(vector, where), tf.shape(vector))
 
 
+def random_k(vector: Any, numbers: Any, share: float) -> Any:
+    """Return P/k times the k elements of a vector [P] with the smallest of drawn numbers [P], and zeros elsewhere.
+
+    k is a fraction `share` of P, one at least: in the mean over the draws it is the vector. An element that is not
+    finite is kept, so that the server sees it and refuses the message.
+    """
+    drawn, size = top_k(1 - numbers, share) > 0, vector.shape[0]
+    return tf.where(drawn | ~tf.math.is_finite(vector), size / max(1, int(share * size)) * vector, 0.0)
+
+
 def scaled_signs(vector: Any, shapes: Sequence[Sequence[int]]) -> Any:
     """Return (‖p‖₁/d) sign(p) for each variable p, of d elements, of a concatenated vector.
 

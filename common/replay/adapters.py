@@ -454,6 +454,9 @@ TRANSCRIPTIONS = {
         compressed_rules.ef21_sgdm, lambda s: True, jumps=True, beta="momentum", compress=compressors.of_share
     ),
     "diana": _in_rounds(compressed_rules.diana, lambda s: True, **compressors.DIANA),
+    "marina": _in_rounds(
+        compressed_rules.marina, lambda s: True, coin=draws.coin, compress=compressors.random_elements
+    ),
     "ef21_muon": _in_rounds(compressed_rules.ef21_muon, lambda s: True, jumps=True, **compressors.EF21_MUON),
     "sparseloco": _in_rounds(
         compressed_rules.sparseloco,

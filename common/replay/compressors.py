@@ -90,7 +90,7 @@ CHOCO: dict[str, Any] = {"gamma": "consensus_rate", "compress": of_messages}
 
 
 def random_elements(run: RecordedRun, scheme: Hyperparameters) -> Codec:
-    """Return Q of `diana`, a function of (u, k, t): some elements at random, times the number of all over theirs."""
+    """Return Q of random elements, a function of (u, k, t): some of u, times the number of all over theirs."""
     from ..contract.seeded import uniform_numbers  # not at the top: few algorithms are random
 
     size = len(run.start)

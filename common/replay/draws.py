@@ -51,6 +51,16 @@ def ends(run: RecordedRun, scheme: Hyperparameters) -> list[int]:
     return np.union1d(drawn, [*run.earlier_step_targets, run.steps])[: run.result["updates"]].tolist()
 
 
+def coin(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int], bool]:
+    """Return the coin of `marina` in a step, as a function of its number."""
+    from ..contract.rounds import COINS  # not at the top: few algorithms are random
+    from ..contract.seeded import OF_ROUNDS, uniform_numbers
+
+    probability = scheme.share if scheme.probability is None else scheme.probability
+    coins = uniform_numbers(run.seed, COINS, OF_ROUNDS) < probability
+    return lambda t: bool(coins[t % COINS])
+
+
 def rows(run: RecordedRun, scheme: Hyperparameters) -> robust_rules.Rows:
     """Return what a robust rule gets of the workers' gradients: their momenta, in buckets of an order that is drawn."""
     from ..contract.seeded import OF_BUCKETS, uniform_numbers  # not at the top: few algorithms are random

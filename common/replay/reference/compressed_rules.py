@@ -98,6 +98,33 @@ def diana(
     return path
 
 
+def marina(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    coin: Callable[[int], bool],
+    compress: Codec,
+    steps: int,
+) -> list[np.ndarray]:
+    """Execute G = mean g_k(θ) in the first step and where the coin says so, else G ← G + mean Q(g_k(θ) − g_k(θ')).
+
+    Then θ ← θ − η G. g_k(θ') is the gradient of worker k in the step before.
+    """
+    theta, total, before, path = start.copy(), 0 * start, [0 * start] * workers, []
+    for t in range(steps):
+        now = [gradient(theta, k, t) for k in range(workers)]
+        if t == 0 or coin(t):
+            total = np.mean(now, axis=0)
+        else:
+            changes = [g - old for g, old in zip(now, before, strict=True)]
+            total = total + np.mean([compress(change, k, t) for k, change in enumerate(changes)], axis=0)
+        theta, before = theta - eta * total, now
+        path.append(theta)
+    return path
+
+
 def sparseloco(
     start: np.ndarray,
     gradient: Gradient,
