@@ -30,6 +30,7 @@ SCHEMES = Catalogue(
         "aeasgd": "AEASGD",
         "aeamsgd": "AEAMSGD",
         "async_diloco": "AsyncDiLoCo",
+        "heloco": "HeLoCo",
         "halos": "HALoS",
         "hierarchical": "Hierarchical",
         "ad_psgd": "ADPSGD",

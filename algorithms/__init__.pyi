@@ -24,6 +24,7 @@ from .fedbuff import FedBuff as FedBuff
 from .aeasgd import AEASGD as AEASGD
 from .aeamsgd import AEAMSGD as AEAMSGD
 from .async_diloco import AsyncDiLoCo as AsyncDiLoCo
+from .heloco import HeLoCo as HeLoCo
 from .halos import HALoS as HALoS
 from .hierarchical import Hierarchical as Hierarchical
 from .ad_psgd import ADPSGD as ADPSGD

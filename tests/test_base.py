@@ -40,7 +40,15 @@ EQUATIONS = [
     f"common/replay/reference/{name}.py"
     for name in (
         *("asynchronous_rules", "buffered_rules", "codecs", "compressed_rules", "federated_rules", "gossip_rules"),
-        *("inner_steps", "overlapped_rules", "quorum_rules", "regional_rules", "robust_rules", "sending"),
+        *(
+            "inner_steps",
+            "outer_rules",
+            "overlapped_rules",
+            "quorum_rules",
+            "regional_rules",
+            "robust_rules",
+            "sending",
+        ),
         "synchronous_rules",
     )
 ]

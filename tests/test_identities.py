@@ -56,6 +56,7 @@ from distsgd.algorithms import (
     FedProx,
     GASLoC,
     HALoS,
+    HeLoCo,
     Hierarchical,
     Hogwild,
     KAsync,
@@ -120,6 +121,7 @@ def played(scheme, workers=1, steps=40, schedule=()):
 
 
 ETA = 0.2
+UNTURNED: dict[str, Any] = {"shrinkage": 0.0, "turning": 0.0}
 
 
 class FixedProxSkip(ProxSkip):
@@ -177,6 +179,7 @@ ONE_WORKER = [
     LocalSGD(learning_rate=ETA, communication_period=4),
     DiLoCo(inner_optimizer="sgd", learning_rate=ETA, outer_learning_rate=1.0, momentum=0.0),
     DecoupledDiLoCo(inner_optimizer="sgd", learning_rate=ETA, outer_learning_rate=1.0, momentum=0.0),
+    HeLoCo(inner_optimizer="sgd", learning_rate=ETA, outer_learning_rate=1.0, momentum=0.0, **UNTURNED),
     EDiT(inner_optimizer="sgd", learning_rate=ETA, outer_learning_rate=1.0, momentum=0.0),
     SlowMo(learning_rate=ETA, slow_momentum=0.0),
     BMUF(learning_rate=ETA),
@@ -331,6 +334,16 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (LocalSGD(), SlowMo(slow_momentum=0.0), TOGETHER),
         (LocalSGD(), BMUF(learning_rate=0.2, block_momentum=0.0), TOGETHER),
         (DiLoCo(communication_period=5), AsyncDiLoCo(communication_period=5, learning_rate=0.002), {"workers": 1}),
+        (
+            AsyncDiLoCo(communication_period=4, outer_learning_rate=0.9, momentum=0.0),
+            HeLoCo(communication_period=4, learning_rate=0.005, outer_learning_rate=0.3, momentum=0.0, **UNTURNED),
+            INTERLEAVED,
+        ),
+        (
+            HeLoCo(communication_period=4, momentum_weight=1e9),
+            HeLoCo(communication_period=4, **UNTURNED),
+            INTERLEAVED,
+        ),
         (
             AsyncDiLoCo(communication_period=4, outer_learning_rate=0.6),
             HALoS(

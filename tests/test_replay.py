@@ -43,6 +43,7 @@ from distsgd.algorithms import (
     FedOpt,
     FedProx,
     HALoS,
+    HeLoCo,
     Hogwild,
     KAsync,
     Krum,
@@ -133,6 +134,10 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "decoupled_diloco with plain averages": DecoupledDiLoCo(communication_period=5, quorum=1, average="plain"),
     "async_diloco": AsyncDiLoCo(inner_optimizer="adamw:weight_decay=2", momentum_share=0.2),
     "async_diloco with a delay": AsyncDiLoCo(communication_period=5, delay=2, inner_optimizer="sgd", learning_rate=0.1),
+    "heloco": HeLoCo(  # each kind of correction has an effect
+        **{"communication_period": 4, "inner_optimizer": "sgd", "learning_rate": 0.5, "outer_learning_rate": 1.0},
+        **{"momentum": 0.5, "keep_above": 0.9, "most_shrinkage": 0.3},
+    ),
     "halos": HALoS(communication_period=5, regional_buffer=3, moves_per_merge=2),
     "halos with a delay": HALoS(
         **{"communication_period": 3, "regional_servers": 1, "regional_buffer": 2, "moves_per_merge": 2},
@@ -232,7 +237,7 @@ IDLE = {
     "decoupled_diloco with a delay": "work",
     **{"trimmed_mean in buckets": "trim", "centered_clipping": "hostile_share", "rfa": "hostile_share"},
     **{"fedasync": "slope", "fedasync with a hinge": "exponent", "edit": "threshold"},
-    "marina": "probability",
+    **{"marina": "probability", "heloco": "keep_above"},
 }
 
 

@@ -30,6 +30,7 @@ from .reference import (
     compressed_rules,
     federated_rules,
     gossip_rules,
+    outer_rules,
     overlapped_rules,
     quorum_rules,
     regional_rules,
@@ -207,6 +208,12 @@ def _adam(run: RecordedRun, scheme: Hyperparameters) -> dict[str, Any]:
     return {"decays": _decays(run), **{name: scheme[name] for name in ("beta_1", "beta_2", "weight_decay")}}
 
 
+def _correction(run: RecordedRun, scheme: Hyperparameters) -> outer_rules.Correction:
+    """Return how `heloco` turns moves to the momentum."""
+    names = "keep_above", "shrinkage", "most_shrinkage", "turning", "momentum_weight"
+    return outer_rules.Correction(*(scheme[name] for name in names))
+
+
 def _inner_memory(scheme: Hyperparameters) -> bool:
     """Return True if workers keep a state for the inner optimizer."""
     return parse("inner_optimizer", scheme.inner_optimizer, INNER_STEPS)[0] not in ("sgd", "own")
@@ -314,11 +321,12 @@ USUAL: dict[str, Argument] = {
     "inner": _inner,
     "send": lambda run, s: run.send,
     "decays": lambda run, s: _decays(run),
+    "shapes": lambda run, s: run.shapes,
 }
 
 OUTER: dict[str, Any] = {"epsilon": "outer_learning_rate", "mu": "momentum"}
 
-FACTORS: dict[str, Any] = {"mu": "momentum", "shapes": lambda run, s: run.shapes, "first": draws.first_factors}
+FACTORS: dict[str, Any] = {"mu": "momentum", "first": draws.first_factors}
 
 TRANSCRIPTIONS = {
     "serial": Transcription(_serial, "alone"),
@@ -359,13 +367,14 @@ TRANSCRIPTIONS = {
     "aeamsgd": _in_order(asynchronous_rules.aeamsgd, delta="momentum", **elastic.OPTIONS),
     "dc_asgd": _in_order(asynchronous_rules.dc_asgd, m=lambda run, s: s.decay if s.form == "adaptive" else None),
     "async_diloco": _in_order(
-        asynchronous_rules.async_diloco,
+        outer_rules.async_diloco,
         _inner_memory,
         epsilon="outer_learning_rate",
         beta="momentum",
         c="momentum_share",
         tau=lambda run, s: s.get("delay", 0),
     ),
+    "heloco": _in_order(outer_rules.heloco, _inner_memory, correction=_correction, **OUTER),
     "halos": Transcription(_halos, sends=True),
     "sync_sgd": Transcription(lambda run, s: _sync_sgd(run, s.backup_workers), "synchronous"),
     "k_sync": Transcription(lambda run, s: _sync_sgd(run, max(0, run.workers - s.workers_per_update)), "synchronous"),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from .gradients import Gradient
-from .inner_steps import InnerStep, Period, State, inner_window, length_at, sgd_step
+from .inner_steps import Period, length_at
 from .sending import Send, as_it_is
 
 
@@ -397,74 +396,3 @@ def ssp(
         clocks[k] += 1
         seen.append(list(clocks))
     return thetas[1:], lawful
-
-
-@dataclass
-class DelayedNesterov:
-    """The server of `async_diloco`: its update with the n-th pseudo-gradient g.
-
-    always          D ← D + g
-    N divides n     m ← β m + D/N;  θ ← θ − ε ((1 − cN + c) β m + g/N);  D ← 0
-    otherwise       θ ← θ − ε (c β m + g/N)
-    """
-
-    theta: np.ndarray
-    epsilon: float
-    beta: float
-    size: int  # N
-    c: float = 0.0
-    count: int = 0  # of pseudo-gradients
-    m: np.ndarray = field(init=False)
-    total: np.ndarray = field(init=False)
-
-    def __post_init__(self):
-        self.m, self.total = 0 * self.theta, 0 * self.theta
-
-    def step(self, g: np.ndarray) -> np.ndarray:
-        """Execute the update with a pseudo-gradient; return θ."""
-        self.count, self.total, n = self.count + 1, self.total + g, self.size
-        if self.count % n == 0:
-            self.m, self.total = self.beta * self.m + self.total / n, 0 * self.total
-            self.theta = self.theta - self.epsilon * ((1 - self.c * n + self.c) * self.beta * self.m + g / n)
-        else:
-            self.theta = self.theta - self.epsilon * (self.c * self.beta * self.m + g / n)
-        return self.theta
-
-
-def async_diloco(
-    start: np.ndarray,
-    gradient: Gradient,
-    order: Sequence[int],
-    workers: int,
-    *,
-    eta: float,
-    epsilon: float,
-    beta: float,
-    c: float,
-    period: Period,
-    steps: int,
-    tau: int = 0,
-    inner: InnerStep = sgd_step,
-    send: Send = as_it_is,
-) -> list[np.ndarray]:
-    """Execute `DelayedNesterov` with N = W for each pseudo-gradient g = (θ as pulled) − x.
-
-    Worker: from the θ that it pulled, and the move Δ of its last τ steps, H − τ inner steps to the x that it sends;
-    then τ steps more, whose move is the next Δ. The state of its optimizer persists. ~k in `order` is a lost worker k
-    that starts anew from θ.
-    """
-    server, path = DelayedNesterov(start.copy(), epsilon, beta, workers, c), []
-    pulled, moved, t = [start.copy()] * workers, [np.zeros_like(start)] * workers, [0] * workers
-    states: list[State] = [{} for _ in range(workers)]
-    for k in order:
-        if k < 0:
-            pulled[~k], moved[~k] = server.theta, np.zeros_like(start)
-            continue
-        length = length_at(period, t[k], steps)
-        before = max(0, length - tau)
-        x = inner_window(pulled[k] + moved[k], states[k], gradient, k, t[k], before, eta, inner)
-        later = inner_window(x, states[k], gradient, k, t[k] + before, length - before, eta, inner)
-        t[k] += length
-        pulled[k], moved[k] = server.step(pulled[k] - send(x, k)), later - x
-        path.append(pulled[k])
-    return path

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .asynchronous_rules import DelayedNesterov
 from .gradients import Gradient
 from .inner_steps import InnerStep, Period, State, inner_window, length_at, sgd_step
+from .outer_rules import DelayedNesterov
 from .sending import Send, as_it_is
 
 # Keyword arguments of `halos` that are named like its hyperparameters.
