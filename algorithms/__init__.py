@@ -76,6 +76,7 @@ SCHEMES = Catalogue(
         "des_loc": "DESLOC",
         "sparseloco": "SparseLoCo",
         "sparta": "Sparta",
+        "loscar": "LoSCAR",
         "all_reduce": "AllReduce",
         "powersgd": "PowerSGD",
         "dion": "Dion",

@@ -70,6 +70,7 @@ from .palsgd import PALSGD as PALSGD
 from .des_loc import DESLOC as DESLOC
 from .sparseloco import SparseLoCo as SparseLoCo
 from .sparta import Sparta as Sparta
+from .loscar import LoSCAR as LoSCAR
 from .all_reduce import AllReduce as AllReduce
 from .powersgd import PowerSGD as PowerSGD
 from .dion import Dion as Dion

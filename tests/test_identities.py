@@ -35,6 +35,7 @@ from distsgd.algorithms import (
     AsyncSGD,
     CenteredClipping,
     ChocoSGD,
+    CoCoDSGD,
     DecoupledDiLoCo,
     DelayAdaptive,
     DeMo,
@@ -65,6 +66,7 @@ from distsgd.algorithms import (
     Krum,
     KSync,
     LocalSGD,
+    LoSCAR,
     Malenia,
     MultiGPU,
     NoLoCo,
@@ -195,6 +197,7 @@ ONE_WORKER = [
     ExactDiffusion(learning_rate=ETA),
     ChocoSGD(learning_rate=ETA),
     AllReduce(learning_rate=ETA),
+    LoSCAR(learning_rate=ETA, share=1.0, delay=0),
     PowerSGD(learning_rate=ETA / 2, momentum=0.0, rank=100),
     DSGDTracking(learning_rate=ETA),
     SGP(learning_rate=ETA),
@@ -331,6 +334,8 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (DiLoCo(), EDiT(momentum=0.9, temperature=1e6), TOGETHER),
         (DiLoCo(), PALSGD(pull_probability=0.0), TOGETHER),
         (SyncSGD(), Sparta(share=1.0, inner_optimizer="sgd", learning_rate=0.2), TOGETHER),
+        (LocalSGD(communication_period=4), LoSCAR(communication_period=4, share=1.0, delay=0), TOGETHER),
+        (CoCoDSGD(communication_period=4), LoSCAR(communication_period=4, share=1.0, delay=4), TOGETHER),
         (LocalSGD(), SlowMo(slow_momentum=0.0), TOGETHER),
         (LocalSGD(), BMUF(learning_rate=0.2, block_momentum=0.0), TOGETHER),
         (DiLoCo(communication_period=5), AsyncDiLoCo(communication_period=5, learning_rate=0.002), {"workers": 1}),
@@ -380,6 +385,7 @@ MARKED = [  # with the options that the mark `= ...` of the catalogue names, and
         BMUF(block_momentum=0.6, block_learning_rate=0.7, form="classical"),
         TOGETHER,
     ),
+    (LoSCAR(delay=0), Sparta(communication_period=2, inner_optimizer="sgd", learning_rate=0.2), TOGETHER),
     (AEASGD(), AEAMSGD(learning_rate=0.2, momentum=0.0), INTERLEAVED),
     (Hierarchical(), AsyncSGD(), INTERLEAVED),
     (SignSGDMV(), DistLion(beta_2=0.9), TOGETHER),
@@ -1112,6 +1118,27 @@ def test_sparta_makes_the_drawn_elements_their_mean_and_leaves_the_others():
         np.testing.assert_allclose(group.center, center, rtol=1e-5, atol=1e-5)
         for k in (0, 1):
             np.testing.assert_allclose(group.params(k), own[k], rtol=1e-5, atol=1e-5)
+
+
+def test_loscar_adds_the_steps_since_the_message_to_the_mean_of_drawn_elements_and_keeps_the_mean_of_all():
+    start, rng = np.arange(40.0), np.random.default_rng(0)
+    scheme = LoSCAR(communication_period=3, delay=2, share=0.3, learning_rate=1.0)
+    group = Group(scheme, start, workers=2, seed=5)
+    own = sent = np.stack([start, start])
+    center = start
+    for number in range(6):
+        for step in range(3):
+            gradients = rng.normal(size=(2, 40))
+            own = own - gradients
+            sent = own if step == 0 else sent
+            for k in (0, 1):
+                group.step(k, gradients[k])
+        drawn, mean = uniform_numbers(5, 40, number) < 0.3, own.mean(axis=0)
+        center = np.where(drawn, sent.mean(axis=0), center)
+        own = np.where(drawn, center + own - sent, own)
+        np.testing.assert_allclose(own.mean(axis=0), mean, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(group.center, center, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose([group.params(k) for k in (0, 1)], own, rtol=1e-5, atol=1e-5)
 
 
 def test_palsgd_pulls_the_drawn_steps_to_the_last_center_and_makes_the_others_longer():

@@ -49,6 +49,7 @@ from distsgd.algorithms import (
     Krum,
     KSync,
     LocalSGD,
+    LoSCAR,
     MultiGPU,
     OneBitAdam,
     ProxSkip,
@@ -125,6 +126,7 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "co2": CO2(
         communication_period=5, inner_optimizer="sgd", learning_rate=0.1, momentum_clip=0.003
     ),  # which is reached
+    "loscar": LoSCAR(communication_period=3, share=0.3),
     "decoupled_diloco": DecoupledDiLoCo(
         communication_period=5, work=(1.0, 0.6), quorum=2, inner_optimizer="sgd", learning_rate=0.1
     ),

@@ -493,4 +493,5 @@ TRANSCRIPTIONS = {
     "powersgd": _in_rounds(compressed_rules.powersgd, lambda s: True, **FACTORS),
     "dion": _in_rounds(compressed_rules.dion, lambda s: True, adam=_adam, **FACTORS),
     "sparta": _in_rounds(compressed_rules.sparta, lambda s: True, drawn=draws.drawn),
+    "loscar": _in_rounds(overlapped_rules.loscar, lambda s: True, drawn=draws.drawn, tau="delay"),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from .gradients import Gradient
@@ -136,6 +138,35 @@ def cocod_sgd(
         x = [
             theta + inner_window(x[k], states[k], gradient, k, first, length, eta, inner) - x[k] for k in range(workers)
         ]
+    return path
+
+
+def loscar(
+    start: np.ndarray,
+    gradient: Gradient,
+    workers: int,
+    *,
+    eta: float,
+    drawn: Callable[[int], np.ndarray],
+    tau: int,
+    period: int,
+    steps: int,
+    inner: InnerStep = sgd_step,
+) -> list[np.ndarray]:
+    """Execute H − τ inner steps of each worker from its own x_k to y_k, and τ more to z_k.
+
+    Then θ_j ← mean y_kj,  x_kj ← θ_j + z_kj − y_kj  for j drawn in the round;  x_kj ← z_kj  for the others.
+    """
+    theta, path, states, x = start, [], no_states(workers), [start] * workers
+    for number, first in enumerate(range(0, steps, period)):
+        end = min(first + period, steps)
+        leaves = max(first, end - tau)
+        y = [inner_window(x[k], states[k], gradient, k, first, leaves - first, eta, inner) for k in range(workers)]
+        z = [inner_window(y[k], states[k], gradient, k, leaves, end - leaves, eta, inner) for k in range(workers)]
+        chosen = drawn(number)
+        theta = np.where(chosen, np.mean(y, axis=0), theta)
+        x = [np.where(chosen, theta + z_k - y_k, z_k) for y_k, z_k in zip(y, z, strict=True)]
+        path.append(theta)
     return path
 
 
