@@ -17,9 +17,9 @@ of its equations.
 Departures: S has K elements in the paper, and pK in the mean here, as in `sparta`. All workers make as many steps; in
 the paper a fast one makes more. Elements are sent with their indices, although all workers know S. The result is θ,
 which lacks the steps after the last messages, and whose elements are 1/p rounds old in the mean.
-Limits: without a delay it is `sparta`, and with a share of one then `local_sgd`, both with the same inner optimizer. With
-a share of one and a delay of the whole period it is `cocod_sgd`. Averaging keeps the mean of the workers' parameters.
-An element stays apart for n rounds with the probability (1 − p)^n.
+Limits: without a delay it is `sparta`, and with a share of one then `local_sgd`, both with the same inner optimizer.
+With a share of one and a delay of the whole period it is `cocod_sgd`. Averaging keeps the mean of the workers'
+parameters. An element stays apart for n rounds with the probability (1 − p)^n.
 """
 
 from dataclasses import dataclass
