@@ -17,6 +17,7 @@ SCHEMES = Catalogue(
         "adag": "ADAG",
         "dc_asgd": "DCASGD",
         "ringmaster": "Ringmaster",
+        "ringmaster_lmo": "RingmasterLMO",
         "delay_adaptive": "DelayAdaptive",
         "rescaled_asgd": "RescaledASGD",
         "ringleader": "Ringleader",

@@ -11,6 +11,7 @@ from .agn import AGN as AGN
 from .adag import ADAG as ADAG
 from .dc_asgd import DCASGD as DCASGD
 from .ringmaster import Ringmaster as Ringmaster
+from .ringmaster_lmo import RingmasterLMO as RingmasterLMO
 from .delay_adaptive import DelayAdaptive as DelayAdaptive
 from .rescaled_asgd import RescaledASGD as RescaledASGD
 from .ringleader import Ringleader as Ringleader

@@ -38,7 +38,7 @@ def completed(monkeypatch):
     ("line", "found"),
     [
         ("distsgd sw", ["sweep"]),
-        ("distsgd ringm", ["ringmaster"]),
+        ("distsgd ringl", ["ringleader"]),
         ("distsgd downpour --learning-r", ["--learning-rate"]),
         ("distsgd sweep diloco --inner-opt", ["--inner-optimizer"]),
         ("distsgd simulate downpour --workers 4 --upl", ["--uplink"]),

@@ -76,6 +76,7 @@ from distsgd.algorithms import (
     RescaledASGD,
     Ringleader,
     Ringmaster,
+    RingmasterLMO,
     Scaffold,
     Serial,
     SignSGDMV,
@@ -148,6 +149,13 @@ class PlainEF21Muon(EF21Muon):
 
     def _direction(self, known, shapes):
         return known
+
+
+class PlainRingmasterLMO(RingmasterLMO):
+    """With steps along the momentum itself."""
+
+    def _direction(self, velocity, shapes):
+        return velocity
 
 
 ONE_WORKER = [
@@ -281,6 +289,17 @@ EQUAL: dict[str, Any] = {"staleness_exponent": 0.0}
         (AsyncSGD(), DCASGD(compensation=0.0), INTERLEAVED),
         (AsyncSGD(), DCASGD(form="adaptive", compensation=0.0), INTERLEAVED),
         (AsyncSGD(), Ringmaster(delay_threshold=24), INTERLEAVED),
+        (
+            Ringmaster(delay_threshold=2),
+            PlainRingmasterLMO(delay_threshold=2, momentum=0.0, learning_rate=0.1),
+            INTERLEAVED,
+        ),
+        (SignSGDMV(), RingmasterLMO(step="sign", learning_rate=SignSGDMV().learning_rate), {"workers": 1}),
+        (
+            EF21Muon(share=1.0, reply_share=1.0),
+            RingmasterLMO(learning_rate=0.02, momentum=0.9),
+            {"workers": 1, "steps": 5},
+        ),
         (AsyncSGD(), DelayAdaptive(), IN_TURN),
         (AsyncSGD(), FedBuff(communication_period=1, learning_rate=0.1, messages_per_update=1, **EQUAL), INTERLEAVED),
         (

@@ -54,6 +54,7 @@ from distsgd.algorithms import (
     OneBitAdam,
     ProxSkip,
     Ringmaster,
+    RingmasterLMO,
     Scaffold,
     Serial,
     SignSGDMV,
@@ -87,6 +88,8 @@ RUNS = {name: scheme() for name, scheme in SCHEMES.items() if name not in ("hogw
     "adag": ADAG(distance_scale=1e-5, communication_period=3),  # a distance at which the scale matters
     "dc_asgd": DCASGD(compensation=100.0),  # a strength at which it matters
     "ringmaster": Ringmaster(delay_threshold=2),
+    "ringmaster_lmo": RingmasterLMO(delay_threshold=2, momentum=0.5),
+    "ringmaster_lmo with signs": RingmasterLMO(delay_threshold=2, momentum=0.5, step="sign", learning_rate=0.003),
     "fedasync": FedAsync(communication_period=3, proximity=0.5),
     "fedasync with a hinge": FedAsync(communication_period=3, weight="hinge", patience=1, slope=2.0, proximity=0.5),
     "fedbuff": FedBuff(

@@ -97,6 +97,7 @@ def test_replies_are_rounded_where_they_are_the_place_of_a_gradient_alone():
 
     plain = "async_sgd dc_asgd delay_adaptive hierarchical hogwild rescaled_asgd ringleader ringmaster softsync ssp"
     plain += " k_batch_async k_batch_sync k_sync k_async krum malenia sync_sgd trimmed_mean centered_clipping rfa"
+    plain += " ringmaster_lmo"
     assert replies("bf16") == set(plain.split())
     assert not replies("int8")
 

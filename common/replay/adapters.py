@@ -276,12 +276,11 @@ def _sync_sgd(run: RecordedRun, backup_workers: int = 0) -> Centers:
 _DELAYED = _in_rounds(overlapped_rules.delayed_all_reduce, lambda s: True)
 
 
-def _ringmaster(run: RecordedRun, scheme: Hyperparameters) -> Centers:
-    centers, used = asynchronous_rules.ringmaster(
-        run.start, run.gradient, run.contacts, run.workers, eta=scheme.learning_rate, threshold=scheme.delay_threshold
-    )
+def _ringmaster(run: RecordedRun, scheme: Hyperparameters, **own: Any) -> Centers:
+    own |= {"eta": scheme.learning_rate, "threshold": scheme.delay_threshold}
+    centers, used = asynchronous_rules.ringmaster(run.start, run.gradient, run.contacts, run.workers, **own)
     must(used == run.trace["accepted"][~run.joins].astype(bool).tolist(), "which messages were used")
-    return centers
+    return list(itertools.compress(centers, used))  # one after each update
 
 
 def _k_batch(run: RecordedRun, scheme: Hyperparameters) -> Centers:
@@ -453,6 +452,9 @@ TRANSCRIPTIONS = {
         nesterov=lambda run, s: s.form == "nesterov",
     ),
     "ringmaster": Transcription(_ringmaster),
+    "ringmaster_lmo": Transcription(
+        lambda run, s: _ringmaster(run, s, beta=s.momentum, direction=compressors.direction(run, s)), jumps=True
+    ),
     "ssp": Transcription(_ssp),
     "signsgd_mv": _in_rounds(
         synchronous_rules.signsgd_mv, lambda s: s.momentum > 0, jumps=True, beta="momentum", weight_decay="weight_decay"

@@ -46,7 +46,7 @@ def _on_slices(run: RecordedRun, change: Compressor) -> Compressor:
 
 
 def direction(run: RecordedRun, scheme: Hyperparameters) -> Compressor:
-    """Return the direction of a step of `demo`, as a function of the mean momentum."""
+    """Return the direction of a step that `step` names, as a function of the momentum."""
     return {"sign": np.sign, "plain": lambda mean: mean, "muon": steepest(run, scheme)}[scheme.step]
 
 

@@ -20,7 +20,7 @@ from .reference.sending import Codec, compressing, pushed, whole
 PUSH_GRADIENTS = (
     *("async_sgd", "dc_asgd", "ringmaster", "delay_adaptive", "rescaled_asgd", "ringleader", "malenia", "softsync"),
     *("k_batch_async", "k_batch_sync", "hierarchical", "ssp", "sync_sgd", "k_sync", "k_async", "trimmed_mean"),
-    *("krum", "centered_clipping", "rfa"),
+    *("krum", "centered_clipping", "rfa", "ringmaster_lmo"),
     "demo",
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -296,15 +296,23 @@ def dc_asgd(
 
 
 def ringmaster(
-    start: np.ndarray, gradient: Gradient, order: Sequence[int], workers: int, *, eta: float, threshold: int
+    start: np.ndarray,
+    gradient: Gradient,
+    order: Sequence[int],
+    workers: int,
+    *,
+    eta: float,
+    threshold: int,
+    beta: float = 0.0,
+    direction: Callable[[np.ndarray], np.ndarray] = lambda m: m,
 ) -> tuple[list[np.ndarray], list[bool]]:
-    """Apply a gradient of delay τ < R, θ ← θ − η g, which adds one to the delays of all others; ignore it otherwise.
+    """Apply a gradient of delay τ < R, m ← β m + (1 − β) g;  θ ← θ − η φ(m), and ignore it otherwise.
 
-    In both cases its worker continues from θ, and its delay is 0. `order` as in `async_sgd`; a gradient that is stopped
-    as its delay is R, is in it like one that is ignored. Returns θ after each message, and for each message whether
-    it was applied.
+    A gradient that is applied adds one to the delays of all others. In both cases its worker continues from θ, and its
+    delay is 0. `order` as in `async_sgd`; a gradient that is stopped as its delay is R, is in it like one that is
+    ignored. `direction` is φ. Returns θ after each message, and for each message whether it was applied.
     """
-    theta, x, t = start.copy(), [start.copy() for _ in range(workers)], [0] * workers
+    theta, m, x, t = start.copy(), 0 * start, [start.copy() for _ in range(workers)], [0] * workers
     delay, path, used = [0] * workers, [], []
     for k in order:
         if k >= 0:
@@ -312,7 +320,8 @@ def ringmaster(
             t[k] += 1
             used.append(delay[k] < threshold)
             if used[-1]:
-                theta = theta - eta * g
+                m = beta * m + (1 - beta) * g
+                theta = theta - eta * direction(m)
                 delay = [d + 1 for d in delay]
             path.append(theta.copy())
         j = k if k >= 0 else ~k
