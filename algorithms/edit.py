@@ -3,14 +3,14 @@
     worker, each step       x ← AdamW(x, g_k(x)), or another inner optimizer; its moments are kept over
                             periods and never leave the worker
     every period            push x,  wait,  x ← θ
-    server                  Δ_k = θ − x_k,  n_k = ‖Δ_k‖,  which is an outlier if n_k > a_k + z s_k, after N rounds,
-                            a_k ← a_k + α (n_k − a_k),  s_k² ← (1 − α) s_k² + α (n_k − a_k)²    a_k = s_k = 0 at first
+    server                  Δ_k = θ − x_k,  n_k = ‖Δ_k‖,  which is an outlier if n_k > a_k + z √(v_k), after N rounds,
+                            a_k ← a_k + α (n_k − a_k),  v_k ← (1 − α) v_k + α (n_k − a_k)²    a_k = v_k = 0 at first
                             w_k = exp(−n_k/T) / Σ exp(−n_j/T) over those that are no outliers, whose w_k is 0
                             Δ = Σ w_k Δ_k,  Δ ← Δ min(1, c/‖Δ‖),  m ← μ m + Δ,  θ ← θ − ε (Δ + μ m),
                             then release all workers
 
 with α = 0.02. If all moves are outliers, θ and m stay, and the workers begin again at θ. A norm that is an outlier
-counts in its worker's a_k and s_k, too.
+counts in its worker's a_k and v_k, too.
 
 Use: for long runs with rare spikes of the loss, or a worker with bad data; on equal, quiet workers it is `diloco`.
 Reference: Cheng, Gao, Yue, Ye, Jiang, Sha, *EDiT: A Local-SGD-Based Efficient Distributed Training Method for Large
@@ -18,7 +18,7 @@ Language Models*, ICLR 2025, arXiv:2412.07210. The numbers and the detector are 
 (dlrover/atorch); of the paper only the abstract and parts were read.
 Departures: norms are of all parameters; in the authors' code, of each module. z is constant; there it is multiplied by
 the standard deviation of recent scores, if that is above one. The server measures the norms, of what has arrived: a
-worker that is started again keeps its a_k and s_k. No layers that are exchanged one by one during the next forward
+worker that is started again keeps its a_k and v_k. No layers that are exchanged one by one during the next forward
 pass, and no A-EDiT, whose rounds end by the clock. The authors' example also decides by signs which elements count.
 Limits: with T = ∞, no outlier and no clip it is `diloco`, with equal norms, too. The weights depend on differences of
 norms: a move that is longer than another by T ln 10 counts a tenth of it. As a_k begins at zero, moves of one length n

@@ -4,13 +4,13 @@
                             periods and never leave the worker
     every period            push x,  x ← reply
     server                  Δ = a_k − x,  and of each tensor  c = cos(Δ, m),  f = ‖Δ‖/(‖Δ‖ + κ ‖m‖):   one atomic event
-        c ≥ c_ok            G = Δ;  as with m = 0
-        c < 0               G = Δ − β c ‖Δ‖ m/‖m‖,  β = min(−k_s c f, β_max)
+        c ≥ c₀              G = Δ;  as with m = 0
+        c < 0               G = Δ − β c ‖Δ‖ m/‖m‖,  β = min(−k_s c f, b)
         otherwise           G = ‖Δ‖ u/‖u‖,  u = (1 − λ) Δ/‖Δ‖ + λ m/‖m‖,  λ = min(k_d (1 − c) f, 1)
                             m ← μ m + (1 − μ) G,  θ ← θ − ε (G + μ m),  reply θ,  a_k ← θ
 
 where a_k is the center that worker k pulled last. So a tensor whose move points against the momentum loses up to the
-share β_max of that part, and one at about right angles keeps its length and is turned.
+share b of that part, and one at about right angles keeps its length and is turned.
 
 Use: for large models over slow links, with workers of different speed and unequal data; not for short runs.
 Reference: Asif, Diem, Muñoz, Wolf, Jannesari, Mazaheri, *HeLoCo: Efficient Asynchronous Low-Communication Training
@@ -51,11 +51,11 @@ class HeLoCo(Scheme):
     momentum: Fraction = 0.9
     """Outer Nesterov momentum μ."""
     keep_above: Fraction = 0.5
-    """Cosine c_ok from which a move remains as it is."""
+    """Cosine c₀ from which a move remains as it is."""
     shrinkage: NotNegative = 1.0
     """Strength k_s with which the part of a move against the momentum is taken away."""
     most_shrinkage: Fraction = 1.0
-    """Largest share β_max of that part that is taken away."""
+    """Largest share b of that part that is taken away."""
     turning: NotNegative = 0.5
     """Strength k_d with which a move at about right angles to the momentum is turned to it."""
     momentum_weight: NotNegative = 1.0

@@ -10,7 +10,7 @@ import re
 
 TASKS = {"push", "reply", "send", "draw", "none", "otherwise"}  # words that begin an equation, not its second line
 
-MATHS = {"sign", "min", "max", "AdamW", "old", "cW", "ki", "ij"}  # of several letters, but no words
+MATHS = {"sign", "min", "max", "exp", "cos", "AdamW", "old", "cW", "ki", "ij"}  # of several letters, but no words
 
 SIGNS = {
     "←": r"\leftarrow ", "−": "-", "Σ": r"\sum ", "⊙": r"\odot ", "≥": r"\ge ", "∈": r"\in ", "·": r"\cdot ",
@@ -19,7 +19,7 @@ SIGNS = {
 
 GREEK = {
     "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "ζ": "zeta", "η": "eta", "θ": "theta",
-    "λ": "lambda", "μ": "mu", "τ": "tau", "ψ": "psi", "Δ": "Delta",
+    "λ": "lambda", "μ": "mu", "κ": "kappa", "τ": "tau", "φ": "varphi", "ψ": "psi", "Δ": "Delta",
 }  # fmt: skip
 
 RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-", strict=True))

@@ -195,9 +195,9 @@ def edit(
     inner: InnerStep = sgd_step,
     send: Send = as_it_is,
 ) -> list[np.ndarray]:
-    """Execute x_k ← θ; H inner steps; Δ_k = θ − x_k; n_k = ‖Δ_k‖, an outlier if n_k > a_k + z s_k, after the warm-up.
+    """Execute x_k ← θ; H inner steps; Δ_k = θ − x_k; n_k = ‖Δ_k‖, an outlier if n_k > a_k + z √v_k, after the warm-up.
 
-    a_k ← a_k + 0.02 (n_k − a_k);  s_k² ← 0.98 s_k² + 0.02 (n_k − a_k)²;  w_k = exp(−n_k/T), and 0 of outliers;
+    a_k ← a_k + 0.02 (n_k − a_k);  v_k ← 0.98 v_k + 0.02 (n_k − a_k)²;  w_k = exp(−n_k/T), and 0 of outliers;
     Δ = Σ w_k Δ_k / Σ w_k;  Δ ← Δ min(1, c/‖Δ‖);  m ← μ m + Δ;  θ ← θ − ε (Δ + μ m), unless all are outliers.
     """
     theta, m, path, states = start.copy(), np.zeros_like(start), [], no_states(workers)
