@@ -105,7 +105,7 @@ def tex(text: str) -> str:
     text = re.sub(f"[{''.join(RAISED)}]+", lambda found: "^{" + "".join(RAISED[c] for c in found[0]) + "}", text)
     text = re.sub(f"[{''.join(LOWERED)}]+", lambda found: "_{" + "".join(LOWERED[c] for c in found[0]) + "}", text)
     text = re.sub(r"(?<![\\A-Za-z])(sign|AdamW)\b", r"\\operatorname{\1}", text)
-    text = re.sub(r"(?<![\\A-Za-z])(min|max)\b", r"\\\1", text)
+    text = re.sub(r"(?<![\\A-Za-z])(min|max|exp|cos)\b", r"\\\1", text)
     for sign, command in SIGNS.items():
         text = text.replace(sign, command)
     for letter, name in GREEK.items():
