@@ -13,7 +13,7 @@ GROUPS = {
     "asynchronous with local steps": "Workers make several steps between two messages, and do not wait for each other.",
     "synchronous": "Workers wait for each other in each step, all of them or the first few.",
     "synchronous with local steps": "Workers make several steps, then wait for each other.",
-    "synchronous with an inner optimizer": "Workers make several steps of an optimizer that you choose, then wait.",
+    "synchronous with an inner optimizer": "Workers make steps of an optimizer that you choose, mostly several, then wait.",
     "gossip": "Workers exchange parameters with their neighbours, without a center.",
 }
 
@@ -38,9 +38,9 @@ def _group(scheme: Scheme) -> str:
     if scheme.sync.kind in ("gossip", "pairs"):
         return "gossip"
     label = "synchronous" if scheme.sync.label == "synchronous" else "asynchronous"
-    if scheme.period == 1:
-        return label
-    return f"{label} with {'an inner optimizer' if label == 'synchronous' and scheme.inner else 'local steps'}"
+    if label == "synchronous" and scheme.inner:
+        return f"{label} with an inner optimizer"
+    return label if scheme.period == 1 else f"{label} with local steps"
 
 
 def pages() -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -127,7 +128,8 @@ def declares(scheme: Scheme) -> set[str]:
 
 def own_kinds(scheme: Scheme) -> set[str]:
     """Return the kinds of rounds of a scheme that are no plain exchange, in words."""
-    return {f"kinds = {kind}" for kind in scheme.kinds.values() if kind != Kind()}
+    kinds = (f"kinds = {kind}" for kind in scheme.kinds.values() if kind != Kind())
+    return {re.sub(" object at 0x[0-9a-f]+", "", words) for words in kinds}
 
 
 def plays(scheme: Scheme) -> set[str]:
