@@ -13,7 +13,7 @@ GROUPS = {
     "asynchronous with local steps": "Workers make several steps between two messages, and do not wait for each other.",
     "synchronous": "Workers wait for each other in each step, all of them or the first few.",
     "synchronous with local steps": "Workers make several steps, then wait for each other.",
-    "synchronous with an inner optimizer": "Workers make steps of an optimizer that you choose, mostly several, then wait.",
+    "synchronous with an inner optimizer": "Workers make steps of an optimizer that you choose, then wait.",
     "gossip": "Workers exchange parameters with their neighbours, without a center.",
 }
 
