@@ -48,9 +48,9 @@ class MARINA(Scheme):
     probability: Probability | None = None
     """Probability p of a round of whole gradients; by default the share."""
 
-    def __post_init__(self):
-        super().__post_init__()
-        vars(self).update(codec=(Coordinates(self.share), Codec()))
+    @property
+    def codec(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Coordinates(self.share), Codec()
 
     def rounds(self, steps, done=0, worker=0, seed=0):
         first = min(steps, 0 if done else 1)

@@ -32,6 +32,7 @@ class Traffic:
         sizes: sizes of the slices of the center.
         state_size: S, floats of the model's non-trainable state, which are sent with each message.
         shapes: shapes of the model's variables; if they are not known, those of `square_layers`.
+        kind: name of a kind of rounds with codecs of its own; empty for the others.
     """
 
     scheme: Scheme
@@ -40,6 +41,7 @@ class Traffic:
     sizes: Sequence[int]
     state_size: int = 0
     shapes: Sequence[tuple[int, ...]] = ()
+    kind: str = ""
 
     @property
     def vectors(self) -> Sequence[float]:
@@ -62,7 +64,7 @@ class Traffic:
         """Bytes of one reply."""
         *means, last = self._message_sizes()
         gossips = self.scheme.sync.gossips  # a worker then receives messages of others
-        codec = self.codec if gossips else self.scheme.codecs()[1].for_workers(self.workers)
+        codec = self.codec if gossips else self.scheme.codecs(self.kind)[1].for_workers(self.workers)
         return FLOAT_BYTES * sum(means) + codec.bytes(self._slices(last))
 
     @property
@@ -73,8 +75,7 @@ class Traffic:
 
     def _of(self, kind: str) -> Traffic:
         """Return the traffic with the codecs of a kind of rounds."""
-        codecs = self.scheme.codecs(kind)
-        return replace(self, scheme=self.scheme.but(codec=codecs), codec=codecs[0].for_model(len(self.shapes)))
+        return replace(self, kind=kind, codec=self.scheme.codecs(kind)[0].for_model(len(self.shapes)))
 
     @property
     def center(self) -> float:
