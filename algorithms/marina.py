@@ -28,8 +28,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..common.contract import Barrier, Codec, Coordinates, Kind, Probability, Rate, Rounds, Scheme, random_k, sgd, tf
-from ..common.contract.rounds import COINS
-from ..common.contract.seeded import OF_ROUNDS, uniform_numbers
+from ..common.contract.rounds import COINS, coins_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +53,7 @@ class MARINA(Scheme):
 
     def rounds(self, steps, done=0, worker=0, seed=0):
         first = min(steps, 0 if done else 1)
-        probability = self.share if self.probability is None else self.probability
-        coins = uniform_numbers(seed, COINS, OF_ROUNDS) < probability
+        coins = coins_of(seed, self.share if self.probability is None else self.probability)
 
         def cycle(length, _):
             drawn = (coins[(done + first + number) % COINS] for number in range(length))

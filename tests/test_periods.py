@@ -13,7 +13,7 @@ from distsgd.algorithms import AGN, SCHEMES, AsyncSGD, DiLoCo, LocalSGD
 from distsgd.common import Group, Recovery, UserError
 from distsgd.common.cli.config_file import read_config_file, settings
 from distsgd.common.cli.main import dispatch
-from distsgd.common.contract import Period, Scheme
+from distsgd.common.contract import Barrier, Period, Scheme
 from distsgd.common.contract.adapting import adapting
 from distsgd.common.contract.checks import check_scheme
 from distsgd.common.contract.hyperparameters import kinds_of
@@ -22,6 +22,7 @@ from distsgd.common.contract.rounds import ENDLESS
 from distsgd.common.contract.schedules import Schedule, ruled, shaped
 from distsgd.common.record_format import read_config, read_result
 from distsgd.common.replay.replay import replay
+from distsgd.common.sync.mean_loss import MeanLoss
 from runs import PlayedRun, change, record
 
 SMALL = {"hidden": (8,), "batch_size": 8}
@@ -247,3 +248,17 @@ def test_adacomm_is_for_workers_that_meet_at_a_server_in_a_run_with_a_number_of_
         shaped(ADACOMM, "cosine", 9)
     with pytest.raises(UserError, match="adacomm needs a run whose server keeps the losses"):
         Group(ADACOMM, [np.zeros(2)], workers=2)
+
+
+class Weighted(LocalSGD):
+    """An own algorithm that sets its barrier and its scalars in the instance."""
+
+    def __init__(self, **given):
+        super().__init__(**given)
+        object.__setattr__(self, "sync", Barrier())
+        object.__setattr__(self, "scalars", ("own",))
+
+
+def test_adacomm_keeps_its_barrier_and_its_scalar_for_an_algorithm_that_has_set_its_own():
+    made = adapting(Weighted(communication_period="adacomm:3,8"), 3)
+    assert (made.sync, made.scalars) == (MeanLoss(block=3), ("own", "mean_loss"))

@@ -16,6 +16,7 @@ from ..messages.codec import Codec, both
 from ..record_format import EVENTS
 from ..sync.asynchronous import Unlocked
 from ..sync.synchronization import Synchronization
+from .adapting import adapts
 from .hyperparameters import feature, kinds_of, rates_of, undeclared
 from .kept import FEW, Kept, kept, unmarked
 from .on_graph import OnGraph
@@ -97,7 +98,7 @@ def fitted_in_process(scheme: Scheme, workers: int, ps: int, codec: str, usage: 
     check_kind(scheme, usage)
     at_least(1, workers=workers, ps=ps)
     scheme = fitted(scheme, workers, ps, codec)
-    if scheme.period_rule is not None and scheme.period_rule.adapts:
+    if adapts(scheme):
         raise UserError(
             f"{scheme.name}: adacomm needs a run whose server keeps the losses, as `train` starts one: take another "
             f"rule here. Received: communication_period={scheme.period_rule}"

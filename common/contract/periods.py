@@ -67,8 +67,8 @@ class PeriodRule:
         """
         found = [self.period]
         for loss in losses[1:]:
-            share = loss / losses[0] if losses[0] > 0 else math.inf
-            wanted = math.ceil(self.period * math.sqrt(share)) if 0 <= share < 1 else self.period
+            falls = 0 <= loss < losses[0]  # not if one of them is no number
+            wanted = math.ceil(self.period * math.sqrt(loss / losses[0])) if falls else self.period
             found.append(max(1, wanted) if wanted < found[-1] else -(-found[-1] // 2))
         return found
 

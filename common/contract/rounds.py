@@ -17,11 +17,16 @@ from ..messages.codec import Codec
 from ..sync.store import Event
 from .seeded import OF_ROUNDS, uniform_numbers
 
-COINS = 1 << 16  # coins of `Rounds.drawn` that differ
+COINS = 1 << 16  # coins of a run that differ
 
 ENDLESS = 2 * 10**12  # local steps of a worker whose last step is not known: more than any run may have
 
 Round = tuple[int, str]  # local steps, and the kind by its name
+
+
+def coins_of(seed: int, probability: float) -> np.ndarray:
+    """Return the coins of a run, which all its workers have: [`COINS`] booleans, True with this probability."""
+    return uniform_numbers(seed, COINS, OF_ROUNDS) < probability
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class Rounds:
             steps: local steps of the run.
             done: local steps of the run that this one resumes.
         """
-        lasts = np.flatnonzero(uniform_numbers(seed, COINS, OF_ROUNDS) < probability)
+        lasts = np.flatnonzero(coins_of(seed, probability))
         ends = np.sort((lasts - done) % COINS) + 1 if len(lasts) else np.array([COINS])
         ends = np.append(ends, ends[0] + COINS)  # a whole cycle after the first round
 

@@ -16,7 +16,7 @@ GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111E
 
 WORD = 1 << 64
 
-OF_ROUNDS = 0x726F756E6473  # first part of the key of the coins of `Rounds.drawn`
+OF_ROUNDS = 0x726F756E6473  # first part of the key of the coins of a run
 OF_BUCKETS = 0x6275636B6574  # first part of the key of the order in which `Robust` makes buckets
 OF_CODEC = 0x636F646563  # first part of the key of a codec's random numbers, which differ from those of the scheme
 

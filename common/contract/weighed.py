@@ -33,11 +33,11 @@ def weighs(scheme: Scheme) -> bool:
 
 
 def extended(scheme: Scheme, base: type, **attributes: Any) -> Scheme:
-    """Return a scheme whose class has the methods of `base` before its own, and these attributes."""
+    """Return a scheme whose class has the methods of `base` before its own, and these attributes for its own."""
     kind = type(scheme)
     members = {"__module__": kind.__module__, "name": kind.name, "elementwise": kind.elementwise}
     found = object.__new__(type(kind.__name__, (base, kind), members | attributes))
-    vars(found).update(vars(scheme))
+    vars(found).update({name: value for name, value in vars(scheme).items() if name not in attributes})
     return found
 
 

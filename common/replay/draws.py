@@ -43,22 +43,18 @@ def peer(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int, int], int]
 
 def ends(run: RecordedRun, scheme: Hyperparameters) -> list[int]:
     """Return the steps, counted from 1, after which a coin, or the end of a run, made an update."""
-    from ..contract.rounds import COINS  # not at the top: few algorithms are random
-    from ..contract.seeded import OF_ROUNDS, uniform_numbers
+    from ..contract.rounds import coins_of  # not at the top: few algorithms are random
 
-    coins = uniform_numbers(run.seed, COINS, OF_ROUNDS) < scheme.probability
-    drawn = np.flatnonzero(np.resize(coins, run.steps)) + 1
+    drawn = np.flatnonzero(np.resize(coins_of(run.seed, scheme.probability), run.steps)) + 1
     return np.union1d(drawn, [*run.earlier_step_targets, run.steps])[: run.result["updates"]].tolist()
 
 
 def coin(run: RecordedRun, scheme: Hyperparameters) -> Callable[[int], bool]:
     """Return the coin of `marina` in a step, as a function of its number."""
-    from ..contract.rounds import COINS  # not at the top: few algorithms are random
-    from ..contract.seeded import OF_ROUNDS, uniform_numbers
+    from ..contract.rounds import coins_of  # not at the top: few algorithms are random
 
-    probability = scheme.share if scheme.probability is None else scheme.probability
-    coins = uniform_numbers(run.seed, COINS, OF_ROUNDS) < probability
-    return lambda t: bool(coins[t % COINS])
+    coins = coins_of(run.seed, scheme.share if scheme.probability is None else scheme.probability)
+    return lambda t: bool(coins[t % len(coins)])
 
 
 def rows(run: RecordedRun, scheme: Hyperparameters) -> robust_rules.Rows:
