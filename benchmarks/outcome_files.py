@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from typing import Any
 
 from ..algorithms import SCHEMES
 from ..common.cluster.fingerprint import class_digest, source_digest
-from ..common.files import write_json
+from ..common.errors import UserError
+from ..common.files import reason_of, write_json
 from ..common.system import lock
 
 HERE = Path(__file__).resolve().parent
@@ -45,6 +47,15 @@ class Output:
     output: Path = Path("measured")
     """Folder of the results and pictures. The folder benchmarks/results of a checkout has those of the docs: the pages
     that show them are updated, too."""
+
+    def __post_init__(self):
+        folder = next(place for place in (self.output.absolute(), *self.output.absolute().parents) if place.exists())
+        try:
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:  # before hours of measurements
+            raise UserError(
+                f"cannot write into --output {self.output}: {reason_of(error)}. Choose another folder"
+            ) from None
 
     @property
     def is_shown(self) -> bool:

@@ -13,7 +13,8 @@ STAMP = "Shows"  # name of the text in a PNG file
 
 
 def save(figure: Any, path: Path, dpi: int = 110, shows: str | None = None) -> None:
-    """Write a figure, with the stamp `shows`; by default that of the figure itself."""
+    """Write a figure, into a folder that may not exist yet, with the stamp `shows`; by default that of the figure."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=dpi, metadata={STAMP: shows or of_figure(figure)})
 
 

@@ -245,7 +245,11 @@ LOSSES = "loss-examples", "loss-seconds", "loss-bytes"
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["agm"], "unknown algorithm 'agm'. Did you mean agn"), (["agn", "--seeds", "0"], "seeds must be at least 1")],
+    [
+        (["agm"], "unknown algorithm 'agm'. Did you mean agn"),
+        (["agn", "--seeds", "0"], "seeds must be at least 1"),
+        (["agn", "--output", __file__], "cannot write into --output"),
+    ],
 )
 def test_bad_input_is_refused(arguments, message, tmp_path):
     with pytest.raises(UserError, match=re.escape(message)):

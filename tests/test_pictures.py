@@ -37,8 +37,10 @@ def test_a_picture_of_a_page_shows_the_runs_of_the_page():
     ids=str,
 )
 def test_another_colour_title_axis_or_number_is_another_stamp(other, tmp_path):
-    stamps.save(drawn(), tmp_path / "picture.png")
-    assert stamps.read(tmp_path / "picture.png") == stamps.of_figure(drawn()) != stamps.of_figure(drawn(**other))
+    stamps.save(drawn(), tmp_path / "new" / "picture.png")
+    assert (
+        stamps.read(tmp_path / "new" / "picture.png") == stamps.of_figure(drawn()) != stamps.of_figure(drawn(**other))
+    )
 
 
 def test_the_last_digits_of_another_processor_leave_a_stamp_as_it_is():
