@@ -227,7 +227,7 @@ def test_a_run_of_adacomm_is_replayed_from_its_losses_also_if_it_was_resumed(tmp
             replay(tmp_path, SCHEMES)
 
 
-@pytest.mark.gate
+@pytest.mark.rotating
 def test_workers_and_a_ps_of_adacomm_that_are_killed_find_their_rounds_again(warm, tmp_path):
     keep = Recovery(checkpoint_seconds=0.5, max_restarts=2)
     run = Going(ADACOMM, tmp_path / "run", steps=480, updates=15, workers=3, recovery=keep, **SMALL)
