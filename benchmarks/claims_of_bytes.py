@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.server.traffic import Traffic
 from .claims_of_language import last_loss
-from .claims_runs import KINDS
+from .claims_runs import KINDS, moved_kilobytes
 from .claims_study import NINE, Arm, Found, Row, clearly_less, geometric, study
 from .claims_verdict import Claim, Verdict, compared, level, leveled, of_parts
 
@@ -19,9 +18,7 @@ SETTING = f"{WORKERS} workers, {STEPS} steps of each, AdamW inside"
 
 def sent(scheme: str, settings: dict[str, Any], steps: int = STEPS) -> float:
     """Return the kilobytes that a worker pushes and pulls in a run."""
-    chosen = KINDS[scheme](**settings)
-    traffic = Traffic(chosen, chosen.codecs()[0], WORKERS, [PARAMETERS])
-    return sum(traffic.moved(chosen.rounds(steps).kinds())) / 1e3
+    return moved_kilobytes(KINDS[scheme](**settings), WORKERS, [(PARAMETERS,)], steps)
 
 
 def is_level(one: Row, other: Row) -> bool:

@@ -45,7 +45,7 @@ GROUPS = [
         "how often workers exchange, and what follows",
         (
             *("per-update", "local-sgd", "diloco", "slow-momentum", "palsgd", "diloco-text", "text-bytes"),
-            "post-local",
+            *("muon-bytes", "post-local"),
         ),
     ),
     Group(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..algorithms import SCHEMES
@@ -81,6 +81,28 @@ def bars(found: Found, xlabel: str) -> Any:
     axes.set_yticks(range(len(rows)), [row.arm for row in rows])
     axes.invert_yaxis()
     axes.set(xlabel=xlabel)
+    return figure
+
+
+def against_kilobytes(found: Found, kilobytes: Mapping[str, float], xlabel: str, ylabel: str) -> Any:
+    """Plot a point for each arm at the only place: its score, and its spread, against what its workers move."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    (place,) = found.places
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    axes = figure.subplots()
+    bare(axes)
+    for i, (arm, line) in enumerate(zip(found.arms, _lines(found.arms), strict=True)):
+        row = found[arm, place]
+        style = {"marker": MARKS[i % len(MARKS)], "ms": 6, "capsize": 2, "ls": "none", **line}
+        axes.errorbar([kilobytes[arm]], [row.mean], [row.spread], label=arm, **style)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 

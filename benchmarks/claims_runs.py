@@ -58,6 +58,13 @@ def message_kilobytes(scheme: Scheme, workers: int, shapes: Sequence[tuple[int, 
     return Traffic(scheme, scheme.codecs()[0], workers, sizes, shapes=shapes).message / 1e3
 
 
+def moved_kilobytes(scheme: Scheme, workers: int, shapes: Sequence[tuple[int, ...]], steps: int) -> float:
+    """Return the kilobytes that a worker sends and receives in the rounds of a run, on a model of these shapes."""
+    sizes = [sum(map(math.prod, shapes))]
+    traffic = Traffic(scheme, scheme.codecs()[0], workers, sizes, shapes=shapes)
+    return sum(traffic.moved(scheme.rounds(steps).kinds())) / 1e3
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClaimRun:
     """A run.
