@@ -143,7 +143,7 @@ def section(claim: Claim, found: Found, first: str) -> str:
         about(claim, found, first),
     ]
     if first == claim.name:
-        parts += [f"![{claim.sentence}](../../benchmarks/results/claims-{claim.name}.png)", table(claim, found)]
+        parts += [f"![{claim.name}](../../benchmarks/results/claims-{claim.name}.png)", table(claim, found)]
     if claim.remark:
         parts.append(_wrapped(claim.remark))
     return "\n\n".join(parts)
@@ -172,7 +172,10 @@ def _wrapped(text: str) -> str:
 
 
 def table(claim: Claim, found: Found) -> str:
-    """Return the results of a claim: an algorithm in each row, with the chosen settings and how many were tried."""
+    """Return the results of a claim: an algorithm in each row, with the chosen settings and how many were tried.
+
+    Settings that are the same in all columns stand once, beside the algorithm.
+    """
     counts = tried(found)
     rows = [
         f"| {claim.unit}; {claim.column} | {' | '.join(found.places)} |".replace(";  |", " |")
@@ -180,8 +183,11 @@ def table(claim: Claim, found: Found) -> str:
         "|---" * (1 + len(found.places) + bool(counts)) + "|",
     ]
     for arm in found.arms:
-        cells = [cell(found.get(arm, place)) for place in found.places] + ([counts[arm]] if counts else [])
-        rows.append(f"| {arm} | {' | '.join(cells)} |")
+        measured = [found.get(arm, place) for place in found.places]
+        chosen = [settings_of(row) for row in measured if row]
+        same = len(chosen) > 1 and len({*chosen}) == 1
+        cells = [cell(row, settings=not same) for row in measured] + ([counts[arm]] if counts else [])
+        rows.append(f"| {arm}{chosen[0] if same else ''} | {' | '.join(cells)} |")
     if any(row.edges for row in found.rows):
         rows += ["", "\\* chosen at the end of what was tried: a wider search might find something better."]
     return "\n".join(rows)
@@ -200,8 +206,8 @@ def _span(numbers: Sequence[int]) -> str:
     return f"{least} to {most}" if most > least else f"{most}"
 
 
-def cell(row: Row | None) -> str:
-    """Return mean, spread and the chosen settings."""
+def cell(row: Row | None, *, settings: bool) -> str:
+    """Return mean, spread and, if asked for, the chosen settings."""
     if row is None:
         return "-"
     if math.isinf(row.mean):
@@ -210,10 +216,15 @@ def cell(row: Row | None) -> str:
     else:
         digits = 3 if row.mean < 10 else 1 if row.mean < 100 else 0
         value = f"{row.mean:.{digits}f}" + (f" ± {row.spread:.{digits}f}" if len(row.scores) > 1 else "")
+    return value + settings_of(row) * settings
+
+
+def settings_of(row: Row) -> str:
+    """Return the chosen settings in parentheses, after a space; empty if nothing was tuned."""
     chosen = ", ".join(
         f"{short(name)} {value:g}{'*' if name in row.edges else ''}" for name, value in row.settings.items()
     )
-    return f"{value} ({chosen})" if chosen else value
+    return f" ({chosen})" if chosen else ""
 
 
 def short(name: str) -> str:

@@ -83,8 +83,7 @@ def section(each: Any, numbers: Numbers) -> str:
         f"| expected | ours | |\n|---|---|---|\n| {each.expected} | {each.ours.format(**numbers)} | {verdict} |",
     ]
     if each.draw:
-        alt = f"{each.schemes}: {each.expected}".replace("`", "")
-        parts.append(f"![{alt}](../../benchmarks/results/reproduced-{each.name}.png)")
+        parts.append(f"![{each.name}](../../benchmarks/results/reproduced-{each.name}.png)")
     return "\n\n".join(parts)
 
 

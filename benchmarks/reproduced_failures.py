@@ -139,8 +139,8 @@ EXPERIMENTS = [
         "30 numbers: data-parallel without and with elasticity, and M = 2, 4, 8, 16 learners, for five numbers of "
         "chips",
         _table,
-        "{hits} of 30 are the same, {near} within 1, the others off by at most {apart}: {misses}. With a quorum of one "
-        "of 8 workers that fail every 210 s, are down for 26 s and lose a round of 24 s, {one:.0f} % of the time "
+        "{hits} of 30 are the same, {near} within 1, the others off by at most {apart}. With a quorum of "
+        "one of 8 workers that fail every 210 s, are down for 26 s and lose a round of 24 s, {one:.0f} % of the time "
         "counts; if all 8 wait for each other, {all:.0f} %",
         lambda found: found["hits"] >= 18 and found["apart"] <= 4 and found["one"] > found["all"] + 20,
         _draw,

@@ -395,6 +395,7 @@ def test_below_a_table_is_how_many_settings_each_side_tried():
     rows.append(Row("a", "8", {"learning_rate": 0.1}, [], [0.5] * 3, 4, further=2))
     *_, tuned, plain = claims_page.table(claim, Found(rows)).splitlines()
     assert tuned.endswith(" | 4 to 6 |")
+    assert tuned.startswith("| a (η 0.1) | 0.500 ")  # once, as it is the same in both columns
     assert plain.endswith(" | 1 |")
     assert "tried" not in claims_page.table(claim, Found(rows[1:2]))
     assert "on 3 seeds." in claims_page.about(claim, Found(rows), "agn")
