@@ -233,9 +233,8 @@ CLAIMS = [
         "ADAG (Hermans' thesis 2017)",
         "damping by distance keeps a large AGN stable",
         (
-            "AGN whose server takes eight times the worker's rate (η = 0.6), as it is and damped; the scale of the "
-            "damping is tuned, beside which the undamped rule has nothing to tune: that it is stable at a smaller rate "
-            "is not in question."
+            "AGN whose server takes eight times the worker's rate (η = 0.6), as it is and damped. The scale of the "
+            "damping is tuned."
         ),
         "loss at the end",
         "workers",

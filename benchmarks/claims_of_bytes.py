@@ -219,7 +219,7 @@ CLAIMS = [
         "moments that are averaged less often than the parameters are as good, with half of the bytes",
         (
             f"{SETTING}. `local_adam` averages parameters and both moments in each period, `des_loc` the moments every "
-            "3rd and 6th time, and moments that stay are never averaged. In 24 and 6 periods."
+            "3rd and 6th time, and moments that stay are never averaged."
         ),
         "loss after the last round",
         "period",

@@ -129,8 +129,7 @@ CLAIMS = [
         (
             f"The paper's table 1 in small: {CLIENTS} clients with 160 examples each, equal or with labels by "
             f"`--skew dirichlet:alpha=0.1`; a round is an epoch of those that are drawn for it, {PERIOD} batches of "
-            "16. The rate is tuned for each number, on two seeds. The first time counts. Little more are "
-            "twice the rounds at most."
+            "16. The rate is tuned for each number, on two seeds. *Little more* is twice the rounds at most."
         ),
         f"rounds to a loss of {TARGET}",
         "clients in a round",
@@ -147,7 +146,7 @@ CLAIMS = [
             "clients of [participation](#participation) with `--skew dirichlet:alpha=0.1`. Rare features: 30 rounds "
             "of logistic regression, batches of 8; an example has two of 8 frequent features and two of 1016 rare "
             "ones. FedAvg is `local_sgd`, FedAvgM is `bmuf` with classical momentum 0.9, FedAdam and FedYogi are "
-            "`fedopt`. Both rates are tuned, on two seeds; five others are shown."
+            "`fedopt`. Both rates are tuned, on two seeds."
         ),
         "loss at the end",
         "data",
@@ -163,7 +162,7 @@ CLAIMS = [
             "`--skew dirichlet:alpha=0.1`; their times of a step are half-normal. A message has "
             f"{PERIOD} local steps; all clients take 35,000 gradients at most. Rates are tuned for each column, on "
             "two seeds. A fast client begins again at once. The paper draws another client instead: in the column "
-            f"*drawn anew* each message is of one of {CLIENTS} clients at random. The first time counts."
+            f"*drawn anew* each message is of one of {CLIENTS} clients at random."
         ),
         f"seconds to a loss of {LEVEL}",
         "data",

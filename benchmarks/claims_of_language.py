@@ -182,8 +182,7 @@ CLAIMS = [
         (
             f"The model and text of [diloco-text](#diloco-text); {WORKERS} workers, {FEWER} steps of each, a round is "
             f"{ROUND} of them. `sparseloco` sends 5 % of the elements; `powersgd` and `demo`, beside them, a message "
-            "after each step. The inner rate is tuned, on one seed; the outer one is 0.7. The same loss is one that "
-            f"is more by {SAME} at most, with three standard errors."
+            "after each step. The inner rate is tuned, on one seed; the outer one is 0.7."
         ),
         "loss",
         "run",

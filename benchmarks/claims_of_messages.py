@@ -122,8 +122,7 @@ CLAIMS = [
         "what is left out of a message, and remembered, costs nothing",
         (
             "Eight workers, 500 steps of each; rates are tuned. The largest elements of a step (Stich et al. 2018), or "
-            "scaled signs of each variable (Karimireddy et al.). Without memory is our control: what is left out is "
-            "lost. As good is a loss that is more by 0.02 at most, with three standard errors of the difference."
+            "scaled signs of each variable (Karimireddy et al.). Without memory, our control, the rest is lost."
         ),
         "loss at the end",
         "",

@@ -179,10 +179,10 @@ CLAIMS = [
         "Synchronous SGD (Chen et al. 2016)",
         "gradients of many workers together are worth more than late ones",
         (
-            f"All rows of a column have had as many examples. `sync_sgd` makes {UPDATES} updates, to which each "
-            f"worker gives a gradient of {EXAMPLES}; `async_sgd` makes as many, each by one late gradient of as many "
+            f"All rows of a column have had as many examples. `sync_sgd` makes {UPDATES} updates, to each of which a "
+            f"worker gives a gradient of {EXAMPLES}. `async_sgd` makes as many, each by one late gradient of as many "
             f"examples as all workers give together, or more, each by one late gradient of {EXAMPLES}. Rates are tuned "
-            "for each number of workers; workers of one speed."
+            "for each number of workers, which have one speed."
         ),
         "loss after as many examples",
         "workers",
@@ -227,8 +227,8 @@ CLAIMS = [
         "Post-local SGD (Lin et al. 2020)",
         "generalises better than a large batch",
         (
-            f"First: is there anything to win? `sync_sgd` on digits, {EPOCHS} epochs, with small and large batches, "
-            "rates tuned. There are 360 test images: 1 % of them are 3.6."
+            f"Is there a gap to close? `sync_sgd` on digits, {EPOCHS} epochs, with small and large batches, rates "
+            "tuned. There are 360 test images."
         ),
         "share of wrong answers",
         "batch of all workers",

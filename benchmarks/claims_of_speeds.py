@@ -96,8 +96,8 @@ CLAIMS = [
         "leaving out what is too late is faster where speeds differ",
         (
             "The quadratic of the authors' published script: d = 1729, 6174 workers, of which worker i takes "
-            "1 + √i + |N(0, i + 1)| seconds for a gradient, whose noise has the deviation 0.01. Rates, and R with "
-            f"them, are tuned on one seed by f − f* after {HORIZON} s; two others are shown."
+            "1 + √i + |N(0, i + 1)| seconds for a gradient, whose noise has the deviation 0.01. Rates and R are "
+            f"tuned on one seed by f − f* after {HORIZON} s."
         ),
         "f − f*",
         "after",
