@@ -95,8 +95,8 @@ class Operations:
     ):
         self.scheme: Any = two_levels(scheme)
         self.sync, self.workers, self.sizes = scheme.sync, workers, even_sizes(len(center), ps)
-        self.known = of_workers(shapes, without_decay, len(center), workers, seed)
-        self.seen = of_slices(shapes, without_decay, self.sizes)
+        self.common = of_workers(shapes, without_decay, len(center), workers, seed)
+        self.constants = of_slices(shapes, without_decay, self.sizes)
         self.codecs = [
             [codec.unpacked() if for_xla else codec for codec in scheme.codecs(kind)] for kind in scheme.kinds
         ]
@@ -109,15 +109,15 @@ class Operations:
 
     def begin(self, center: Tensor, variable: Callable[[Any, str], Any]) -> None:
         """Begin a run from this center: make each variable of its first value and its name, in a fixed order."""
-        self.local = LocalVariables(self.scheme, center, self.sizes, self.known, variable)
+        self.local = LocalVariables(self.scheme, center, self.sizes, self.common, variable)
         parts = [variable(part, "center") for part in tf.split(center, self.sizes) if self.sync.uses_ps]
         parts = parts or [self.local.row("params", 0)]  # without a ps, the parameters of worker 0 are the center
         self.servers = [
-            GlobalVariables(self.scheme, part, seen, self.workers, variable)
-            for part, seen in zip(parts, self.seen, strict=True)
+            GlobalVariables(self.scheme, part, constants, self.workers, variable)
+            for part, constants in zip(parts, self.constants, strict=True)
         ]
         rows = [self.workers] if self.sync.gossips else []  # a reply for each worker
-        without = tf.zeros([*rows, self.scheme.message_sizes(self.known["shapes"])[-1]])
+        without = tf.zeros([*rows, self.scheme.message_sizes(self.common["shapes"])[-1]])
         self.reply = variable(center if self.sync.uses_ps else without, "reply")
         self.kept = variable(tf.stack([center] * self.workers), "kept_replies") if replies_wait(self.scheme) else None
         self.left_out = variable(tf.constant(0.0), "left_out")

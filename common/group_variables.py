@@ -28,7 +28,7 @@ class LocalVariables:
         scheme: the algorithm.
         center: the first center [P].
         sizes: sizes of the slices of the center: the codec has variables for each.
-        known: what all workers know: `num_workers`, `shapes`, `uniform`, `decayed`.
+        common: what all workers know: `num_workers`, `shapes`, `uniform`, `decayed`.
         variable: makes a variable of a value and a name.
     """
 
@@ -38,7 +38,7 @@ class LocalVariables:
         def rows(values: Mapping[str, Any]) -> dict[str, Tensor]:
             return {name: variable(tf.stack([value] * common["num_workers"]), name) for name, value in values.items()}
 
-        self.scheme, self.known, self.sizes = scheme, common, sizes
+        self.scheme, self.common, self.sizes = scheme, common, sizes
         self.all = rows({"params": center, **scheme.worker_variables(center)})
         self.codecs = [rows(scheme.codecs()[0].local_variables(tf.zeros([n]))) for n in sizes]
         vectors = [name for name in for_message(scheme) if name != "loss"]
@@ -61,7 +61,7 @@ class LocalVariables:
         """Return a worker as its scheme sees it."""
         variables = {name: self.row(name, now.worker) for name in self.all}
         when = of_round([*self.scheme.kinds][now.kind], now.length, now.round, now.step)
-        return worker_view(self.known, now.worker, variables, **when, **more)
+        return worker_view(self.common, now.worker, variables, **when, **more)
 
     def local_step(self, scheme: Scheme, now: Now, gradient: Tensor, loss: Any) -> None:
         """Make one local step, with the scheme at this step's learning rates."""
@@ -79,7 +79,7 @@ class LocalVariables:
         members = {name: self.row(name, now.worker).read_value() for name in for_message(scheme)}
         if (total := members.pop("loss", None)) is not None and self.brings_loss:
             members["loss"] = total / tf.cast(now.length, tf.float32)
-        mean = declared_means(scheme.name, scheme.message_sizes(self.known["shapes"]), mean)
+        mean = declared_means(scheme.name, scheme.message_sizes(self.common["shapes"]), mean)
         return as_message(scheme.name, scheme.scalars, scheme.message(self.view(now, mean=mean, **members)))
 
     def message_up_to(self, means: Sequence[Tensor], scheme: Scheme, now: Now) -> Any:
@@ -103,11 +103,11 @@ class GlobalVariables:
         variable: makes a variable of a value and a name.
     """
 
-    def __init__(self, scheme: Scheme, center: Any, of_part: Mapping[str, Any], workers: int, variable: Callable):
-        self.scheme, self.workers, self.center, self.of_part = scheme, workers, center, of_part
+    def __init__(self, scheme: Scheme, center: Any, constants: Mapping[str, Any], workers: int, variable: Callable):
+        self.scheme, self.workers, self.center, self.constants = scheme, workers, center, constants
         initial = center.read_value()
-        own, rows, numbers, self.pulled_names = kept(scheme.global_variables, initial)
-        self.own = {name: variable(value, name) for name, value in own.items()}
+        single, rows, numbers, self.pulled_names = kept(scheme.global_variables, initial)
+        self.variables = {name: variable(value, name) for name, value in single.items()}
         each = {**rows, **numbers}
         self.of_workers = {name: variable(tf.stack([value] * workers), name) for name, value in each.items()}
         self.pulled: Any = None  # the center that each worker pulled last
@@ -130,7 +130,7 @@ class GlobalVariables:
         given = {"num_workers": self.workers, "sender": k, "completes": tf.equal(now.completes, 1)}
         sent = sent_by(self.scheme.scalars, message.scalars)
         pulled = dict.fromkeys(self.pulled_names, self.pulled)
-        server = server_view(self.of_part, self.center, self.own, self.of_workers, pulled, sent=sent, **given)
+        server = server_view(self.constants, self.center, self.variables, self.of_workers, pulled, sent=sent, **given)
         staleness = tf.cast(0 if k is None else now.staleness, tf.float32)
         made = rule(server, message.vector, staleness)
         return tf.convert_to_tensor(returned(self.scheme.name, rule.__name__, made))

@@ -399,9 +399,9 @@ def assigning(variables: Iterator[Any]) -> Callable[[Any, str], Any]:
     """Return a function that assigns each value to the next one of these variables, and returns the variable."""
 
     def variable(value: Any, name: str) -> Any:
-        own = next(variables)
-        own.assign(value)
-        return own
+        target = next(variables)
+        target.assign(value)
+        return target
 
     return variable
 

@@ -117,7 +117,7 @@ def declares(scheme: Scheme) -> set[str]:
     found, sync = changes(scheme, Scheme) - IRRELEVANT, scheme.sync
     found |= {f"sync = {type(sync).__name__}"}
     found |= own_kinds(scheme)
-    found |= {f"kept: {name}" for name, own in kept_by(scheme)._asdict().items() if own and name != "own"}
+    found |= {f"kept: {name}" for name, own in kept_by(scheme)._asdict().items() if own and name != "single"}
     found |= {f"sync.{name}" for name in OF_SYNC if getattr(sync, name) != vars(Synchronization)[name]}
     found |= {f"codec.{name}" for name in changes(scheme.codecs()[0], Codec)}
     found |= {f"reply_codec.{name}" for name in changes(scheme.codecs()[1], Codec)}

@@ -45,7 +45,7 @@ def test_ef21_s_server_knows_the_mean_of_what_its_workers_have_sent(compressor):
     for _ in range(20):
         for k in range(3):
             group.step(k, hostile_gradient(group.point(k), k))
-        servers = np.concatenate([server.own["known"].numpy() for server in group._operations.servers])
+        servers = np.concatenate([server.variables["known"].numpy() for server in group._operations.servers])
         assert np.abs(servers).max() > 0.01
         np.testing.assert_allclose(servers, np.mean([row.read_value() for row in known], axis=0), rtol=1e-4, atol=1e-6)
 
@@ -56,7 +56,7 @@ def test_ef21_muon_s_workers_are_at_the_center_and_both_know_what_was_sent():
     rng, start = np.random.default_rng(0), [np.zeros((6, 4)), np.zeros(3)]
     group = Group(EF21Muon(share=0.4, reply_share=0.3, learning_rate=0.1), start, workers=2)
     known = [group._operations.local.row("known", k) for k in range(2)]
-    own = group._operations.servers[0].own
+    own = group._operations.servers[0].variables
     for _ in range(6):
         before = own["model"].numpy()
         for k in range(2):
@@ -86,7 +86,7 @@ def test_diana_rests_at_the_minimum_of_unequal_losses_and_without_memory_does_no
         for k in range(3):
             group.step(k, group.point(k) - minima[k])
         apart.append(np.abs(group.center - 2).max())
-        servers = np.concatenate([server.own["known"].numpy() for server in group._operations.servers])
+        servers = np.concatenate([server.variables["known"].numpy() for server in group._operations.servers])
         np.testing.assert_allclose(servers, np.mean([row.read_value() for row in known], axis=0), atol=1e-5)
     assert (max(apart[-20:]) < 1e-4) == rests
     assert rests or min(apart[-20:]) > 0.01

@@ -830,7 +830,7 @@ def test_the_slope_of_feddyn_s_server_is_the_mean_of_its_workers_which_are_the_g
         for k in group.ready:
             group.step(k, CURVATURES[k] * (group.point(k) - MINIMA[k]))
     slopes = [group._operations.local.row("slope", k).read_value().numpy() for k in (0, 1)]
-    np.testing.assert_allclose(group._operations.servers[0].own["slope"], np.mean(slopes, axis=0), atol=1e-5)
+    np.testing.assert_allclose(group._operations.servers[0].variables["slope"], np.mean(slopes, axis=0), atol=1e-5)
     if steps == 40:
         np.testing.assert_allclose(np.ravel(slopes), CURVATURES * (MINIMUM - MINIMA), rtol=1e-3)
 

@@ -20,7 +20,7 @@ def test_with_full_gradients_it_rests_at_the_minimum_of_unequal_losses_and_error
         gradients = group.center - MINIMA
         for k in range(WORKERS):
             group.step(k, gradients[k])
-        estimate = np.concatenate([server.own["estimate"].numpy() for server in group._operations.servers])
+        estimate = np.concatenate([server.variables["estimate"].numpy() for server in group._operations.servers])
         apart.append(np.abs(estimate - gradients.mean(axis=0)).max())
         assert (apart[-1] < 1e-5) == (kind == "floats") or max(np.abs(gradients.mean(axis=0))) < 1e-2
     assert max(apart) > 0.05

@@ -39,7 +39,9 @@ def played(given, scheme=None, ps=2):
 def kept(group, name):
     """The mean over the workers of a local variable, and the server's variable of that name."""
     rows = [group._operations.local.row(name, k).read_value() for k in range(WORKERS)]
-    return np.mean(rows, axis=0), np.concatenate([server.own[name].numpy() for server in group._operations.servers])
+    return np.mean(rows, axis=0), np.concatenate(
+        [server.variables[name].numpy() for server in group._operations.servers]
+    )
 
 
 def adam_with_variance(given, frozen_after):

@@ -122,7 +122,7 @@ def test_numbers_beside_the_vector_are_the_mean_of_the_messages_that_count():
     for k in range(5):
         group.step(k, np.array([np.nan if k == 4 else k, 1.0]))
     (server,) = group._operations.servers
-    np.testing.assert_allclose(server.own["seen"], [1.5, 1.5])
+    np.testing.assert_allclose(server.variables["seen"], [1.5, 1.5])
     assert np.isfinite(group.center).all()
 
 

@@ -78,8 +78,8 @@ class _OnRows(_Attacked):
 
 class _OnMean(_Attacked):
     def global_variables(self, center: Any) -> Mapping[str, Any]:
-        own = super().global_variables(center)  # pyright: ignore[reportAttributeAccessIssue]
-        return {**own, "rows_of_all": EachWorker(0 * center), "arrived": EachWorker(0.0)}
+        variables = super().global_variables(center)  # pyright: ignore[reportAttributeAccessIssue]
+        return {**variables, "rows_of_all": EachWorker(0 * center), "arrived": EachWorker(0.0)}
 
     def weighted(self, server: Any, message: Any, staleness: Any) -> Any:
         server.rows_of_all.assign(message)

@@ -359,20 +359,20 @@ def check_update(scheme: Scheme, in_process: bool) -> None:
         raise UserError(f"{scheme.name} has no server_update(self, server, message, staleness): write one{why}")
 
 
-def check_variables(scheme: str, local: Iterable[str], own: Iterable[str] = ()) -> None:
+def check_variables(scheme: str, local: Iterable[str], global_variables: Iterable[str] = ()) -> None:
     """Raise `UserError` if a local or a global variable of that scheme has a name that cannot be used."""
     check_names(scheme, "local variable", local)
-    check_names(scheme, "global variable", own)
+    check_names(scheme, "global variable", global_variables)
 
 
 def kept_by(scheme: Scheme) -> Kept:
     """Return the variables that a ps keeps for a scheme, of a small model; `UserError` if it or a worker cannot."""
-    local, own = _declared(scheme.worker_variables), _declared(scheme.global_variables)
-    check_variables(scheme.name, local, own)
+    local, global_variables = _declared(scheme.worker_variables), _declared(scheme.global_variables)
+    check_variables(scheme.name, local, global_variables)
     try:
         for name, value in local.items():
             unmarked(name, value)
-        return kept(lambda _: own, np.zeros(FEW, np.float32))
+        return kept(lambda _: global_variables, np.zeros(FEW, np.float32))
     except UserError as error:
         raise UserError(f"{scheme.name}: {error}") from None
 

@@ -49,8 +49,8 @@ def decayed_of(
 
 def check_positions(without_decay: Any, count: int) -> None:
     """Raise `UserError` unless these are positions of `count` arrays."""
-    known = isinstance(without_decay, Collection) and all(i in range(count) for i in without_decay)
-    if not known:
+    are_positions = isinstance(without_decay, Collection) and all(i in range(count) for i in without_decay)
+    if not are_positions:
         raise UserError(
             f"without_decay must list positions of the arrays, from 0 to {count - 1}. Received: {without_decay!r}"
         )

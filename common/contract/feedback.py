@@ -40,18 +40,18 @@ class WithMemory(Codec):
 
     def send(self, message: Tensor, sizes: Sequence[int], variables: Sequence[Any], worker: Any) -> Sequence[Any]:
         """Encode the sum of the message and the residual; the error of that is the new residual."""
-        for own, part in zip(variables, cut_into(message, sizes), strict=True):
+        for local, part in zip(variables, cut_into(message, sizes), strict=True):
             if self.decay != 1:
-                own.memory.assign(self.decay * own.memory)
-            own.memory.assign_add(part)  # in place: a message may be large
-        total = joined([own.memory.read_value() for own in variables])
+                local.memory.assign(self.decay * local.memory)
+            local.memory.assign_add(part)  # in place: a message may be large
+        total = joined([local.memory.read_value() for local in variables])
         wires = self.rounding.send(total, sizes, variables, worker)
-        for own, wire, size in zip(variables, wires, sizes, strict=True):
+        for local, wire, size in zip(variables, wires, sizes, strict=True):
             arrives = self.rounding.decode(wire, size)
-            own.memory.assign_sub(arrives if self.subtraction == 1 else self.subtraction * arrives)
+            local.memory.assign_sub(arrives if self.subtraction == 1 else self.subtraction * arrives)
             if self.forgets:
-                left = own.memory.read_value()
-                own.memory.assign(tf.where(tf.math.is_finite(left), left, 0.0))
+                left = local.memory.read_value()
+                local.memory.assign(tf.where(tf.math.is_finite(left), left, 0.0))
         return wires
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:

@@ -62,7 +62,7 @@ def unstable_above(limit: float, workers: int, **value: float) -> list[str]:
 
 def feature(kind: Any) -> str | None:
     """Return the name that a field of this type must have for the engine to read it; None if the engine reads none."""
-    return next((own for own in getattr(kind, "__metadata__", ()) if isinstance(own, str)), None)
+    return next((tag for tag in getattr(kind, "__metadata__", ()) if isinstance(tag, str)), None)
 
 
 def declared(owner: Any, name: str, default: Any) -> Any:
@@ -76,7 +76,7 @@ def undeclared(owner: Any) -> list[str]:
     A number with a fraction is never one of the engine's.
     """
     kinds = kinds_of(type(owner))
-    types = {own: name for name, kind in globals().items() if (own := feature(kind))}
+    types = {field_name: name for name, kind in globals().items() if (field_name := feature(kind))}
     return [
         f"{owner.name}: {name} is a number of your own rule, which the engine does not read: for its meaning in the "
         f"engine give the field the type {types[name]}"

@@ -148,9 +148,9 @@ def inner(text: str) -> InnerSGD:
 def _refuse(**given: Any) -> None:
     ((name, text),) = given.items()
     if not isinstance(text, str):
-        known = ", ".join(INNER)
+        names = ", ".join(INNER)
         raise UserError(
-            f"{name} must be a text: {known}, or with options, 'adamw:weight_decay=0.1'. Received: {text!r}"
+            f"{name} must be a text: {names}, or with options, 'adamw:weight_decay=0.1'. Received: {text!r}"
         )
     inner(text)
 

@@ -67,7 +67,7 @@ class OfShard:
 class Kept(NamedTuple):
     """The variables of a parameter server by what they belong to."""
 
-    own: dict[str, Any]
+    single: dict[str, Any]
     """Initial values of those that there are once, by name."""
     rows: dict[str, Any]
     """Initial values [P] of those of each worker that are vectors."""
@@ -88,7 +88,7 @@ def kept(build: Callable[[Any], Mapping[str, Any]], center: Any) -> Kept:
         if isinstance(value, PulledCenter):
             found = found._replace(pulled=(*found.pulled, name))
         elif not isinstance(value, EachWorker):
-            found.own[name] = unmarked(name, value)
+            found.single[name] = unmarked(name, value)
         elif isinstance(value.value, Real):
             found.numbers[name] = float(value.value)
         elif getattr(value.value, "shape", None) is None or tuple(value.value.shape) != tuple(center.shape):
@@ -138,7 +138,7 @@ def first_kept(build: Callable[[Any], Mapping[str, Any]], center: Any) -> Kept:
     def tensors(center: Any) -> Any:
         made = kept(build, center)
         constant.update(numbers=made.numbers, pulled=made.pulled)
-        return made.own, made.rows
+        return made.single, made.rows
 
-    own, rows = tf.function(tensors, autograph=False)(center)
-    return Kept(own, rows, **constant)
+    single, rows = tf.function(tensors, autograph=False)(center)
+    return Kept(single, rows, **constant)

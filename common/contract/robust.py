@@ -92,9 +92,9 @@ class Robust(Scheme):
         server.rounds.assign_add(1.0)
         order = tf.argsort(tf.where(present, drawn, 2.0), stable=True)
         rest = -workers % size
-        there = tf.range(workers + rest) < count
-        shuffled = tf.where(there[:, None], tf.pad(tf.gather(rows, order), [[0, rest], [0, 0]]), 0.0)
-        number = tf.reduce_sum(tf.reshape(tf.cast(there, tf.float32), [-1, size]), 1)
+        occupied = tf.range(workers + rest) < count
+        shuffled = tf.where(occupied[:, None], tf.pad(tf.gather(rows, order), [[0, rest], [0, 0]]), 0.0)
+        number = tf.reduce_sum(tf.reshape(tf.cast(occupied, tf.float32), [-1, size]), 1)
         sums = tf.reduce_sum(tf.reshape(shuffled, [-1, size, rows.shape[1]]), 1)
         return sums / tf.maximum(number, 1.0)[:, None], number > 0
 

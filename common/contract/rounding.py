@@ -467,5 +467,5 @@ def can_encode(scheme: Scheme) -> bool:
 def only_takes_gradients(scheme: Scheme) -> bool:
     """Return True if workers use a reply only as the point of the next gradient, and send only that gradient."""
     questions = ("gradient_point", "local_step", "message", "on_reply", "local_variables")
-    own = [name for name in questions if getattr(type(scheme), name) is not getattr(Scheme, name)]
-    return not own and scheme.sends == "gradient" and scheme.inner is None
+    overridden = [name for name in questions if getattr(type(scheme), name) is not getattr(Scheme, name)]
+    return not overridden and scheme.sends == "gradient" and scheme.inner is None

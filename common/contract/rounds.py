@@ -72,8 +72,8 @@ class Rounds:
     @classmethod
     def even_share(cls, steps: int, period: int, share: float) -> Rounds:
         """Build rounds as `even` does, of which a worker makes a share of the steps, at least one."""
-        own, last = (max(1, round(share * number)) for number in (period, steps % period))
-        return cls.even(steps // period * own, own) + cls.even(last if steps % period else 0, last)
+        length, last = (max(1, round(share * number)) for number in (period, steps % period))
+        return cls.even(steps // period * length, length) + cls.even(last if steps % period else 0, last)
 
     @classmethod
     def ending_at(cls, period: int, steps: int, done: int = 0) -> Rounds:
@@ -169,7 +169,7 @@ class Rounds:
     def _first(self, done: float) -> Iterator[tuple[Sequence[Round], int, int]]:
         """Yield for each pattern how often the first `done` rounds have it, and how many more of its rounds."""
         for pattern, times in self.parts:
-            here = int(min(done, len(pattern) * times))
-            done -= here
-            cycles, more = divmod(here, len(pattern)) if pattern else (0, 0)
+            part_rounds = int(min(done, len(pattern) * times))
+            done -= part_rounds
+            cycles, more = divmod(part_rounds, len(pattern)) if pattern else (0, 0)
             yield pattern, cycles, more

@@ -298,8 +298,8 @@ class Scheme(CheckedCall):
     @final
     def codecs(self, kind: str = "") -> tuple[Codec, Codec]:
         """Return the codecs of messages and of replies, in the rounds of a kind or in those that declare none."""
-        own = self.kinds[kind].codec if kind else None
-        return both(own or self.codec)
+        codec_of_kind = self.kinds[kind].codec if kind else None
+        return both(codec_of_kind or self.codec)
 
     @property
     @final

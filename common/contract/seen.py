@@ -38,17 +38,17 @@ def of_workers(
     return {"num_workers": workers, "uniform": partial(uniform, seed, size), **of_all}
 
 
-def worker_view(known: Mapping[str, Any], index: Any, variables: Mapping[str, Any], **more: Any) -> Worker:
+def worker_view(common: Mapping[str, Any], index: Any, variables: Mapping[str, Any], **more: Any) -> Worker:
     """Build the view of a worker.
 
     Args:
-        known: what `of_workers` returns.
+        common: what `of_workers` returns.
         index: its index, a whole number or a scalar tensor.
         variables: its parameters and its local variables, by name.
         more: the attributes of the round that `of_round` returns, if it has begun; and for `message` those that
             `for_message` names, with `mean`.
     """
-    return Worker(index=index, **{**variables, **known, **more})
+    return Worker(index=index, **{**variables, **common, **more})
 
 
 def of_round(kind: str, steps: Any, number: Any, step: Any) -> dict[str, Any]:
@@ -73,10 +73,10 @@ def for_message(scheme: Scheme) -> list[str]:
 
 
 def server_view(
-    known: Mapping[str, Any],
+    constants: Mapping[str, Any],
     center: Any,
-    own: Mapping[str, Any],
-    of_each: Mapping[str, Any],
+    global_variables: Mapping[str, Any],
+    by_worker: Mapping[str, Any],
     pulled: Mapping[str, Any],
     *,
     num_workers: int,
@@ -87,10 +87,10 @@ def server_view(
     """Build the view of a slice of the center, for a message of a worker or for the mean of a set.
 
     Args:
-        known: what `of_slices` returns for the slice.
+        constants: what `of_slices` returns for the slice.
         center: the slice [n], a variable.
-        own: the scheme's global variables.
-        of_each: its variables of each worker, [W, n] and [W]; of a sender the view has the own ones alone.
+        global_variables: the scheme's global variables.
+        by_worker: its variables of each worker, [W, n] and [W]; of a sender the view has the own ones alone.
         pulled: the centers that the workers have pulled, [W, n], by their name for the scheme; empty if it reads none.
         num_workers: W.
         sender: number of the worker that sent the message; None for a mean.
@@ -98,7 +98,7 @@ def server_view(
         completes: True if the message completes an update.
     """
     if sender is not None:
-        of_each = {name: Row(rows, sender) for name, rows in of_each.items()}
-        known = {**known, **{name: Row(centers, sender).read_value() for name, centers in pulled.items()}}
+        by_worker = {name: Row(rows, sender) for name, rows in by_worker.items()}
+        constants = {**constants, **{name: Row(centers, sender).read_value() for name, centers in pulled.items()}}
     given = {"num_workers": num_workers, "sender": sender, "sent": sent, "completes": tf.convert_to_tensor(completes)}
-    return Server(center=center, **given, **known, **own, **of_each)
+    return Server(center=center, **given, **constants, **global_variables, **by_worker)

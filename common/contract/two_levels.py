@@ -42,10 +42,10 @@ class _TwoLevels:
 
     def of_region(self, center: Any) -> dict[str, Any]:
         """Return the initial values of the variables of one region, by name."""
-        own = self._kept(center).own
+        single = self._kept(center).single
         client = self.regions.above.local_variables(center)
         first = {"models": center, "since": 0 * center[0], "transit": 0 * center}
-        return {**first, **_named("server_", own), **_named("client_", client)}
+        return {**first, **_named("server_", single), **_named("client_", client)}
 
     def global_variables(self, center: Any) -> Mapping[str, Any]:
         """Return the variables of all regions, those of each worker, and those of the global server."""
@@ -57,7 +57,7 @@ class _TwoLevels:
         return {
             **{name: tf.stack([value] * self.regions.number) for name, value in of_regions.items()},
             **_named("worker_", of_workers),
-            **_named("global_", above.own),
+            **_named("global_", above.single),
         }
 
     def server_update(self, server: Any, message: Any, staleness: Any) -> Any:

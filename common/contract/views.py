@@ -100,8 +100,8 @@ class Worker(SimpleNamespace):
                 f"worker.{name} is for Scheme.message alone ({MESSAGE_ONLY[name]}): take it there, and keep it in a "
                 "local variable"
             )
-        known = ", ".join(name for name in vars(self) if not name.startswith("_"))
-        raise AttributeError(f"a worker of this scheme has no {name} here. It has: {known}", name=name, obj=self)
+        names = ", ".join(name for name in vars(self) if not name.startswith("_"))
+        raise AttributeError(f"a worker of this scheme has no {name} here. It has: {names}", name=name, obj=self)
 
 
 class Server(SimpleNamespace):

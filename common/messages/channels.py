@@ -82,8 +82,8 @@ class Channels:
         return self.receive(of, size, is_reply=True), self.notes(of, number), tf.constant(True)
 
     def _own_notes(self) -> Any:
-        own = self._notes(self.me, self.me)
-        return own.dequeue_many(own.size())
+        notes = self._notes(self.me, self.me)
+        return notes.dequeue_many(notes.size())
 
     def notes(self, of: int, number: Any) -> Any:
         """Return the next rows that worker `of` has noted, [number, TIMES + 1]."""

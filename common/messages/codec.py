@@ -76,7 +76,7 @@ class Codec:
             variables: for each slice, those of `local_variables` as attributes.
             worker: the sender as its scheme sees it, with `shapes`, `uniform`, `index`, `round`; None if it is none.
         """
-        return [self.encode(part, own) for part, own in zip(self.cut(message, sizes), variables, strict=True)]
+        return [self.encode(part, local) for part, local in zip(self.cut(message, sizes), variables, strict=True)]
 
     def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
         """Return the tensors to send for a vector [n], the slice of one ps task; built on the vector's device.
@@ -182,9 +182,9 @@ class Span(Lossless):
     def encode(self, vector: Tensor, variables: Any) -> Sequence[Tensor]:
         """Return the index of the first element, [1], and the elements, [m]; m is 0 if all are zero."""
         size, places = int(vector.shape[0]), tf.range(vector.shape[0])
-        there = tf.not_equal(vector, 0)
-        begin = tf.reduce_min(tf.where(there, places, size))
-        return [begin[None], vector[begin : tf.reduce_max(tf.where(there, places, -1)) + 1]]
+        nonzero = tf.not_equal(vector, 0)
+        begin = tf.reduce_min(tf.where(nonzero, places, size))
+        return [begin[None], vector[begin : tf.reduce_max(tf.where(nonzero, places, -1)) + 1]]
 
     def decode(self, wire: Sequence[Tensor], size: int) -> Tensor:
         """Return a vector [n] with the received elements, and zeros elsewhere."""

@@ -31,7 +31,7 @@ class Encoder:
     def __init__(self, codec: Codec, sizes: Sequence[int], name: str):
         self.codec, self.sizes = codec, sizes
         self.variables = [
-            SimpleNamespace(**{own: tf.Variable(value, name=f"{name}_{own}_{i}") for own, value in first.items()})
+            SimpleNamespace(**{key: tf.Variable(value, name=f"{name}_{key}_{i}") for key, value in first.items()})
             for i, first in enumerate(self._first())
         ]
 
@@ -42,14 +42,14 @@ class Encoder:
     def begin_again(self) -> None:
         """Reset the codec's variables to their initial values, when a worker joins."""
         if self.codec.remembers:
-            for own, first in zip(self.variables, self._first(), strict=True):
+            for local, first in zip(self.variables, self._first(), strict=True):
                 for name, value in first.items():
-                    getattr(own, name).assign(value)
+                    getattr(local, name).assign(value)
 
     @property
     def local(self) -> dict[str, list[Any]]:
         """The codec's variables by name, one for each slice."""
-        return {name: [getattr(own, name) for own in self.variables] for name in vars(self.variables[0])}
+        return {name: [getattr(local, name) for local in self.variables] for name in vars(self.variables[0])}
 
     def encode(self, message: Any, codec: Codec) -> list[Any]:
         """Return the encoded slices of a message, a list of tensors for each slice.

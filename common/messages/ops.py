@@ -18,7 +18,7 @@ from ..settings import is_deterministic
 class _Building(threading.local):
     """Thread-local state."""
 
-    here = False  # True if this thread builds a graph
+    active = False  # True if this thread builds a graph
 
 
 _BUILDING = _Building()
@@ -31,12 +31,12 @@ def building(graph: Any) -> Iterator[None]:
     Elsewhere TensorFlow 2 does that by itself. In the functions of a graph that a session runs, the operators compare
     objects, as in TensorFlow 1: `worker.round == 0` in a scheme, or `y == 0` in a loss, would be False for all values.
     """
-    before, _BUILDING.here = _BUILDING.here, True
+    before, _BUILDING.active = _BUILDING.active, True
     try:
         with graph.as_default():
             yield
     finally:
-        _BUILDING.here = before
+        _BUILDING.active = before
 
 
 def _compare_values(kind: Any, name: str, compare: Callable[..., Any]) -> None:
@@ -44,7 +44,7 @@ def _compare_values(kind: Any, name: str, compare: Callable[..., Any]) -> None:
     objects = getattr(kind, name)
 
     def operator(self: Any, other: Any) -> Any:
-        if other is None or not _BUILDING.here or not tf.inside_function():
+        if other is None or not _BUILDING.active or not tf.inside_function():
             return objects(self, other)  # outside of functions TensorFlow itself searches lists for tensor objects
         return compare(x=self, y=other, incompatible_shape_error=False)
 
@@ -111,13 +111,13 @@ def token(function: Callable[..., Any]) -> str:
     return script_ops._py_funcs.insert(function)
 
 
-def call(known: str, data: Any, dtype: Any) -> Any:
+def call(function_token: str, data: Any, dtype: Any) -> Any:
     """Build the call of the Python function with this token, which waits for its arguments alone; returns its result.
 
     In a `tf.function` it would also wait for all such calls that were built before it, so a worker would write each
     part of a message only after the one before it.
     """
-    result = tf.raw_ops.PyFunc(input=data, token=known, Tout=[dtype])[0]
+    result = tf.raw_ops.PyFunc(input=data, token=function_token, Tout=[dtype])[0]
     without_order(result.op)
     return result
 

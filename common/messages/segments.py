@@ -221,8 +221,8 @@ class Segments:
         if now - self._looked < IDLE_SECONDS:
             return
         self._looked = now
-        for size, own in list(self._own.items()):
-            self._own[size] = [one for one in own if now - one.used < IDLE_SECONDS or not one.is_free()]
+        for size, segments in list(self._own.items()):
+            self._own[size] = [one for one in segments if now - one.used < IDLE_SECONDS or not one.is_free()]
         self._seen = {key: one for key, one in self._seen.items() if now - one.used < IDLE_SECONDS}
 
     def count(self) -> int:

@@ -69,9 +69,9 @@ class Structure:
     """
 
     def __init__(self, params: Any):
-        own = tf.nest.flatten(params)
-        self.torch = [(leaf.device, leaf.dtype) if is_torch(leaf) else None for leaf in own]
-        leaves = [host_value(leaf) for leaf in own]
+        given_leaves = tf.nest.flatten(params)
+        self.torch = [(leaf.device, leaf.dtype) if is_torch(leaf) else None for leaf in given_leaves]
+        leaves = [host_value(leaf) for leaf in given_leaves]
         self.nested = tf.nest.map_structure(lambda _: 0, params)
         self.kind = _in_words(params, len(leaves))
         self.shapes = [tuple(leaf.shape) for leaf in leaves]

@@ -33,12 +33,12 @@ def own_failure(error: BaseException) -> str:
         return ""
     if "/job:" not in str(error):
         return str(error) if "[[{{node" in str(error) else ""
-    own = re.compile(r"(NOT_FOUND: |FAILED_PRECONDITION: )?From /job:worker")
-    mine = (part for part in _said(error) if own.match(part) and "[[" in part and "remote target" not in part)
-    return next(mine, "")
+    prefix = re.compile(r"(NOT_FOUND: |FAILED_PRECONDITION: )?From /job:worker")
+    parts = (part for part in _parts(error) if prefix.match(part) and "[[" in part and "remote target" not in part)
+    return next(parts, "")
 
 
-def _said(error: BaseException) -> list[str]:
+def _parts(error: BaseException) -> list[str]:
     """Return what each task says of a call, the first line naming the task; before that, what names none."""
     return re.split(r"^(?=(?:[A-Z_]+: )?From /job:)", str(error), flags=re.MULTILINE)
 
@@ -50,18 +50,18 @@ def failed_step(error: BaseException, worker: int) -> str:
         error: the error of a call.
         worker: the worker that has made the call; another one may have the operation.
     """
-    own = own_failure(error)
-    if not own:
+    text = own_failure(error)
+    if not text:
         if not isinstance(error, tf.errors.OpError) or is_refusal(error) or is_absence(error) or was_repeated(error):
             return ""
         effect = re.compile("CANCELLED|ABORTED")
-        own = next((part for part in _said(error) if "From /job:" in part and not effect.match(part)), str(error))
-    if task := re.match(r".*From /job:worker/replica:0/task:(\d+)", own):
+        text = next((part for part in _parts(error) if "From /job:" in part and not effect.match(part)), str(error))
+    if task := re.match(r".*From /job:worker/replica:0/task:(\d+)", text):
         worker = int(task[1])
     frame = re.compile(
         r"\s(?!\s*\(\d)|$|Graph execution error|Detected at node|Node: |=====|(\S+: )?From /job:|\d+ root"
     )
-    lines = (re.sub(r"^\(\d+\) [A-Z_]+: ", "", line.strip()) for line in own.splitlines() if not frame.match(line))
+    lines = (re.sub(r"^\(\d+\) [A-Z_]+: ", "", line.strip()) for line in text.splitlines() if not frame.match(line))
     kind = type(error).__name__
     return f"a step of worker {worker} failed: {next(lines, kind)} ({kind})"
 

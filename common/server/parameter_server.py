@@ -80,9 +80,9 @@ class ParameterServer:
         self.multiples = multiples
 
         with tf.device(self.devices[0]):
-            own = scheme.sync.variables(self)
+            values = scheme.sync.variables(self)
             self.quorums = queue("quorums") if scheme.sync.grace else None
-            self.variables = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in own.items()})
+            self.variables = SimpleNamespace(**{name: tf.Variable(value, name=name) for name, value in values.items()})
         self.consensus = self.variables.consensus if scheme.sync.gossips else None
         if multiples is not None:
             center.snapshots = SnapshotBuffer(multiples, center.slices, slots.states, self.consensus)
@@ -269,11 +269,11 @@ class ParameterServer:
         return {"at": version, "state": state, "vectors": vectors, "refused": refused, **more}
 
 
-def _of_sync(scheme: Scheme, own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _of_sync(scheme: Scheme, variables: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the rule's variables for a checkpoint, by name; `UserError` if the engine has one of that name."""
-    if taken := own.keys() & saved.keys():
+    if taken := variables.keys() & saved.keys():
         raise UserError(
             f"{scheme.name}: the engine has variables with names of the synchronization rule: rename "
             f"{', '.join(sorted(taken))} in the rule"
         )
-    return {name: [variable] for name, variable in own.items()}
+    return {name: [variable] for name, variable in variables.items()}

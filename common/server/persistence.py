@@ -79,9 +79,9 @@ class Persistence:
         """Return True for each ps task whose variables are initialised."""
         flags = []
         for device in self.devices:
-            mine = [part for slices in self.saved.values() for part in slices if part.device == device]
+            parts = [part for slices in self.saved.values() for part in slices if part.device == device]
             with tf.device(device):
-                known = [tf.raw_ops.VarIsInitializedOp(resource=v.handle) for v in mine]
-                flags.append(tf.reduce_all(tf.stack(known)))
+                initialized = [tf.raw_ops.VarIsInitializedOp(resource=v.handle) for v in parts]
+                flags.append(tf.reduce_all(tf.stack(initialized)))
         with tf.device(self.devices[0]):
             return tf.stack(flags)

@@ -72,7 +72,7 @@ class Region:
         share: prepares a reply for its transport, see `sync.store`.
 
     Attributes:
-        own: the variables of the scheme that are the region's, by name.
+        variables: those of the scheme that are the region's, by name.
         messages: number of messages of its workers.
         pulled: that number at the last reply to each worker, [W].
         since: messages of its workers since the last merge.
@@ -91,7 +91,7 @@ class Region:
         self.channel.slices = [SimpleNamespace(index=0, device=device)]  # pyright: ignore[reportAttributeAccessIssue]
         zero = tf.constant(0, tf.int64)
         with tf.device(device):
-            self.own = {
+            self.variables = {
                 name: tf.Variable(tf.identity(rows[number]), name=f"{OWN}{name}_of_{number}")
                 for name, rows in self.part.of_regions.items()
             }
@@ -110,7 +110,7 @@ class Region:
     def saved(self) -> dict[str, Any]:
         """Variables of the region by name."""
         counts = {"messages": self.messages, "since": self.since, "pulled": self.pulled, "answered": self.answered}
-        return {OWN + name: variable for name, variable in self.own.items()} | counts
+        return {OWN + name: variable for name, variable in self.variables.items()} | counts
 
     # A message of a worker.
 
@@ -140,7 +140,7 @@ class Region:
     def _merge(self, slot: WorkerSlot, message: Message, staleness: Any) -> Any:
         """Apply the scheme's rule to a message of a worker; returns the reply."""
         sent = sent_by(self.scheme.scalars, message.scalars)
-        view = self._view({"sender": slot.index, "sent": sent}, self.own)
+        view = self._view({"sender": slot.index, "sent": sent}, self.variables)
         reply = self._scheme().server_update(view, message.vector, tf.cast(staleness, tf.float32))
         return tf.convert_to_tensor(returned(self.scheme.name, "server_update", reply))
 
@@ -175,7 +175,7 @@ class Region:
             self._merge_reply()
             sends = (self.since >= self.regions.every) & ~self.answered.read_value()
             rows = self.rows.dequeue_many(self.rows.size())
-            message = self.own["transit"].read_value()[: size * tf.cast(sends, tf.int32)]
+            message = self.variables["transit"].read_value()[: size * tf.cast(sends, tf.int32)]
         with tf.device(self.device):
             sent = transport.send(message)
         with tf.device(self.center.device):
@@ -199,13 +199,13 @@ class Region:
         transit = Travelling(tf.reshape(message, self.part.initial.shape))
         given = {"center": self.part.center, "sender": self.number, "sent": None}
         with tf.control_dependencies([self._record("up", self.number, 0, False, version=version)]):
-            view = self._view(given, {**self.own, **self.part.own, "transit": transit})
+            view = self._view(given, {**self.variables, **self.part.global_variables, "transit": transit})
             self.center.scheme_at(version).up(view)
             return tf.identity(transit.content)
 
     def _keep(self, reply: Any) -> None:
         """Keep the reply of the global server."""
-        self.own["transit"].assign(tf.reshape(reply, self.part.initial.shape))
+        self.variables["transit"].assign(tf.reshape(reply, self.part.initial.shape))
         self.answered.assign(True)
 
     def _merge_reply(self) -> None:
@@ -213,15 +213,15 @@ class Region:
 
         def merge() -> None:
             with tf.control_dependencies([self._record("down", self.number, 0, False)]):
-                self._scheme().down(self._view({"sender": self.number, "sent": None}, self.own))
+                self._scheme().down(self._view({"sender": self.number, "sent": None}, self.variables))
             self.since.assign(tf.constant(0, tf.int64))
             self.answered.assign(False)
 
         when(self.answered.read_value() & (self.since >= self.regions.every + self.regions.delay), merge)
 
     def _view(self, given: Mapping[str, Any], variables: Mapping[str, Any]) -> RegionView:
-        known = {"num_workers": self.center.num_workers, "completes": tf.constant(True), **self.part.known}
-        return RegionView(**known, **given, **variables)
+        constants = {"num_workers": self.center.num_workers, "completes": tf.constant(True), **self.part.constants}
+        return RegionView(**constants, **given, **variables)
 
     def _record(
         self, event: str, worker: Any, staleness: Any, accepted: bool, times: Any = None, version: Any = None

@@ -28,14 +28,14 @@ class Slice(SimpleNamespace):
         index: number of the slice.
         device: device of the ps task, the current one.
         initial: initial value of the center, [n].
-        known: attributes of the view, see `contract.seen.of_slices`.
+        constants: attributes of the view, see `contract.seen.of_slices`.
         num_workers: number of workers, W.
         ema_decay: decay of the average of the center; no average without it.
         message_size: elements of the slice of a message.
 
     Attributes:
         center, average: the variables; the average is None if there is none.
-        own: the scheme's global variables, by name.
+        global_variables: those of the scheme, by name.
         of_regions: initial values of those that the servers of regions have instead, by name, [R, ...].
         rows: its vectors of each worker, variables [W, n].
         numbers: its numbers of each worker, variables [W].
@@ -57,20 +57,25 @@ class Slice(SimpleNamespace):
         index: int,
         device: str,
         initial: Any,
-        known: Mapping[str, Any],
+        constants: Mapping[str, Any],
         num_workers: int,
         ema_decay: float | None,
         message_size: int,
     ):
         super().__init__(
-            known=known, index=index, device=device, initial=initial, num_workers=num_workers, ema_decay=ema_decay
+            constants=constants,
+            index=index,
+            device=device,
+            initial=initial,
+            num_workers=num_workers,
+            ema_decay=ema_decay,
         )
         self.scalars = scheme.scalars
         self.no_message = Message(zeros(message_size), zeros(len(scheme.scalars)) if scheme.scalars else ())
-        own, rows, numbers, self.pulled_names = first_kept(scheme.global_variables, self.initial)
-        check_variables(scheme.name, {}, [*own, *rows, *numbers, *self.pulled_names])
+        single, rows, numbers, self.pulled_names = first_kept(scheme.global_variables, self.initial)
+        check_variables(scheme.name, {}, [*single, *rows, *numbers, *self.pulled_names])
 
-        def of_each(value: Any) -> Any:
+        def rows_of(value: Any) -> Any:
             """Return a row with this value for each worker."""
             return tf.tile(value[None], [self.num_workers, 1])
 
@@ -78,15 +83,15 @@ class Slice(SimpleNamespace):
             return {name: tf.Variable(value, name=f"{prefix}{name}_{self.index}") for name, value in values.items()}
 
         apart = [*scheme.of_region(self.initial)] if scheme.sync.in_regions else ()
-        self.of_regions = {name: own.pop(name) for name in apart}
-        self.own = variables(OWN, own)
-        self.rows = variables(OWN, {name: of_each(row) for name, row in rows.items()})
+        self.of_regions = {name: single.pop(name) for name in apart}
+        self.global_variables = variables(OWN, single)
+        self.rows = variables(OWN, {name: rows_of(row) for name, row in rows.items()})
         self.numbers = variables(COPIES, {name: tf.fill([self.num_workers], n) for name, n in numbers.items()})
         made = {"center": self.initial}
         if ema_decay is not None:
             made["average"] = self.initial
         if self.pulled_names:
-            made["pulled_centers"] = of_each(self.initial)
+            made["pulled_centers"] = rows_of(self.initial)
         self.add_variables(scheme.name, made)
 
     def seen_by(self, slot: WorkerSlot | None, scalars: Any, completes: Any) -> Any:
@@ -98,9 +103,9 @@ class Slice(SimpleNamespace):
             completes: True if the message completes an update.
         """
         return server_view(
-            self.known,
+            self.constants,
             self.center,
-            self.own,
+            self.global_variables,
             self.rows | self.numbers,
             dict.fromkeys(self.pulled_names, self.pulled_centers),
             num_workers=self.num_workers,
@@ -122,7 +127,7 @@ class Slice(SimpleNamespace):
                     "in the rule"
                 )
             setattr(
-                self, name, tf.nest.map_structure(lambda v, own=name: tf.Variable(v, name=f"{own}_{self.index}"), value)
+                self, name, tf.nest.map_structure(lambda v, key=name: tf.Variable(v, name=f"{key}_{self.index}"), value)
             )
 
     def move_average(self, version: Any, completes: Any = None) -> None:
@@ -133,7 +138,7 @@ class Slice(SimpleNamespace):
     @property
     def saved(self) -> dict[str, Any]:
         """Variables of the slice for a checkpoint, by name."""
-        values = {OWN + name: value for name, value in {**self.own, **self.rows}.items()}
+        values = {OWN + name: value for name, value in {**self.global_variables, **self.rows}.items()}
         copies = {COPIES + name: value for name, value in self.numbers.items()}
         for name, value in vars(self).items():
             vector, scalars = value if isinstance(value, Message) else (value, ())

@@ -71,7 +71,7 @@ class Traffic:
     def apart(self) -> Mapping[str, tuple[float, float]]:
         """Bytes of message and reply of each kind of rounds that has codecs of its own."""
         found = {name: self._of(name) for name, kind in self.scheme.kinds.items() if kind.codec}
-        return {name: (own.message, own.reply) for name, own in found.items()}
+        return {name: (of_kind.message, of_kind.reply) for name, of_kind in found.items()}
 
     def _of(self, kind: str) -> Traffic:
         """Return the traffic with the codecs of a kind of rounds."""

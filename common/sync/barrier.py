@@ -44,10 +44,10 @@ class InSets(Synchronization):
 
         If the scheme leaves out messages that are not finite, there are flags of the workers whose last one was not.
         """
-        own = {"quorum_at": tf.constant(0, tf.int64)} if self.grace else {}
+        variables = {"quorum_at": tf.constant(0, tf.int64)} if self.grace else {}
         if self._tolerates(ps):
-            own["not_finite"] = tf.zeros([ps.num_workers], tf.bool)
-        return {**super().variables(ps), **own}
+            variables["not_finite"] = tf.zeros([ps.num_workers], tf.bool)
+        return {**super().variables(ps), **variables}
 
     def slice_variables(self, ps: Store, part: Any) -> Mapping[str, Tensor | Message]:
         """Return the initial sum of messages and the initial reply of a slice."""
@@ -83,8 +83,8 @@ class InSets(Synchronization):
     def _has_room(self, ps: Store) -> Tensor:
         """Return True if one more message of the open set may not be finite; under the lock."""
         with tf.device(ps.devices[0]):
-            there = ps.slots.count(ps.variables.arrived & ps.variables.not_finite)
-            return there < tf.gather(self._most_left_out(ps), ps.slots.count(ps.slots.active))
+            not_finite = ps.slots.count(ps.variables.arrived & ps.variables.not_finite)
+            return not_finite < tf.gather(self._most_left_out(ps), ps.slots.count(ps.slots.active))
 
     def _arrive(self, ps: Store, slot: WorkerSlot, slices: list[Message], finite: Tensor | None) -> list[Any]:
         """Add a message to the sums unless it is left out, and apply them if it completes the set; under the lock.

@@ -126,9 +126,9 @@ class Collective(Barrier):
                 mail.send(k, part, times[0] if times and k == 0 else None)
         means = {}
         if me in slices:
-            own = slices[me]
-            theirs = times if me == 0 else None
-            parts = [own if k == me else mail.receive(k, own.shape[0], theirs) for k in range(number)]
+            own_slice = slices[me]
+            their_times = times if me == 0 else None
+            parts = [own_slice if k == me else mail.receive(k, own_slice.shape[0], their_times) for k in range(number)]
             # `tf.add_n` would begin with an input that it can overwrite, so that equal runs could differ in their bits.
             total = functools.reduce(tf.add, parts)
             fine = tf.math.is_finite(tf.reduce_sum(total)) if checked else True

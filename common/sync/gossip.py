@@ -126,23 +126,23 @@ class Gossip(Collective):
             links = tf.constant(rows)
         gets, gives = tf.unstack(links[:, slot.round % links.shape[1]])
         others = [k for k in range(ps.num_workers) if k != me]
-        own = message.vector
-        wire, arrived, opened = slot.encoder.in_one_piece(own)
+        vector = message.vector
+        wire, arrived, opened = slot.encoder.in_one_piece(vector)
         sent = mail.with_times(wire, slot.times)
         shared = mail.transport.share(sent) if others else None
         for k in others:
             _if_linked(hearing[:, k] > 0, gives[k], lambda k=k: _then(mail.send, k, shared), lambda: ())
         # Differences, not W_ii m_i: in float32 the weights sum to one only nearly, which would add up over the rounds.
-        reply, readies = own, [slot.times[1]]
+        reply, readies = vector, [slot.times[1]]
         for k in others:
 
             def receive(k: int = k) -> tuple[Tensor, Tensor]:
                 times: list[Tensor] = []
-                theirs = mail.receive(k, wire.shape[0], times, instead=sent)
-                return gets[k] * (opened(theirs) - arrived), times[0][1]
+                received = mail.receive(k, wire.shape[0], times, instead=sent)
+                return gets[k] * (opened(received) - arrived), times[0][1]
 
             def silence() -> tuple[Tensor, Tensor]:
-                return tf.zeros_like(own), slot.times[1]
+                return tf.zeros_like(vector), slot.times[1]
 
             if heard[:, k].any():
                 part, ready = _if_linked(heard[:, k] > 0, gets[k], receive, silence)
@@ -158,9 +158,9 @@ class Gossip(Collective):
         """
         links = self.links(messages.shape[0])
 
-        def reply(one: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
-            others, weights, own, sent = one
-            return own + tf.reduce_sum(weights[:, None] * (tf.gather(arrived, others) - sent), 0)
+        def reply(of_worker: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+            others, weights, vector, sent = of_worker
+            return vector + tf.reduce_sum(weights[:, None] * (tf.gather(arrived, others) - sent), 0)
 
         now = tf.cast(number, tf.int32) % len(links.others)
         of_round = tf.constant(links.others)[now], tf.constant(links.weights)[now]
@@ -193,8 +193,8 @@ class Gossip(Collective):
     def _gather(self, ps: Store, slot: WorkerSlot, vectors: Tensor, state: Tensor, done: Tensor) -> None:
         mail, version, part = slot.mail, ps.center.read_version(), ps.center.slices[0]
         sizes = [part.center.shape[0], vectors.shape[0] - part.center.shape[0], state.shape[0]]
-        own = tf.concat([vectors, state], 0), mail.notes(0, done - version), tf.constant(True)
-        found = [own, *(mail.collected(k, sum(sizes), done - version) for k in range(1, ps.num_workers))]
+        of_this_worker = tf.concat([vectors, state], 0), mail.notes(0, done - version), tf.constant(True)
+        found = [of_this_worker, *(mail.collected(k, sum(sizes), done - version) for k in range(1, ps.num_workers))]
         vectors, times, present = (tf.stack(parts) for parts in zip(*found, strict=True))
         if ps.can_lose:  # in place of each lost worker, the mean of the others
             among = tf.cast(present, tf.float32)[:, None]

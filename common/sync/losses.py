@@ -49,8 +49,8 @@ def variables(workers: int) -> dict[str, Tensor]:
 
 def out_from(ps: Store) -> Tensor:
     """Return the round from which on each worker is out now, [W]; `NEVER` for one that has returned."""
-    own = ps.variables
-    return tf.where(own.returned < NEVER, tf.constant(NEVER, tf.int64), own.lost)
+    ps_variables = ps.variables
+    return tf.where(ps_variables.returned < NEVER, tf.constant(NEVER, tf.int64), ps_variables.lost)
 
 
 def begin(ps: Store, slot: WorkerSlot, end: Tensor) -> Tensor:
@@ -67,36 +67,36 @@ def lose(ps: Store, slot: WorkerSlot, of: Tensor, missed: Tensor) -> tuple[Tenso
         True if the run continues without it: enough others are left, and it is not worker 0; True if this is the first
         report of this loss. Both are False if both workers have done all their rounds: worker `of` may have left.
     """
-    own = ps.variables
+    ps_variables = ps.variables
     with ps.transactions.lock([]), tf.device(ps.devices[0]):
         gone, this = out_from(ps) < NEVER, tf.equal(tf.range(ps.num_workers, dtype=tf.int64), of)
         enough = (ps.slots.count(~(gone | this)) >= ps.min_workers) & (of > 0)
         ended = tf.reduce_any(ps.slots.finished & this) & tf.gather(ps.slots.finished, slot.index)
-        known = tf.reduce_any(gone & this)
-        new = this & enough & ~known & ~ended
-        mine = tf.gather(own.missed, slot.index)
-        ps.slots.write(own.missed, slot, tf.where(this, missed, mine))
-        own.losses.assign_add(tf.cast(new, tf.int64))
-        own.lost.assign(tf.where(new, tf.reduce_max(own.begun), own.lost))
-        own.returned.assign(tf.where(new, tf.constant(NEVER, tf.int64), own.returned))
+        is_lost = tf.reduce_any(gone & this)
+        new = this & enough & ~is_lost & ~ended
+        missed_so_far = tf.gather(ps_variables.missed, slot.index)
+        ps.slots.write(ps_variables.missed, slot, tf.where(this, missed, missed_so_far))
+        ps_variables.losses.assign_add(tf.cast(new, tf.int64))
+        ps_variables.lost.assign(tf.where(new, tf.reduce_max(ps_variables.begun), ps_variables.lost))
+        ps_variables.returned.assign(tf.where(new, tf.constant(NEVER, tf.int64), ps_variables.returned))
         ps.slots.close_slots(new)
-        return (enough | known) & ~ended, enough & ~known & ~ended
+        return (enough | is_lost) & ~ended, enough & ~is_lost & ~ended
 
 
 def rejoin(ps: Store, slot: WorkerSlot) -> None:
     """Let a worker take part from the present version on, without the rounds that it was out; under the lock."""
-    own, version = ps.variables, ps.center.read_version()
+    ps_variables, version = ps.variables, ps.center.read_version()
     back = ps.slots.only(slot) & (out_from(ps) < NEVER)
-    ps.slots.write(own.begun, slot, version)
+    ps.slots.write(ps_variables.begun, slot, version)
     ps.journal.skip_rounds(tf.where(back, version - ps.journal.rounds_applied, 0))
-    own.returned.assign(tf.where(back, version, own.returned))
+    ps_variables.returned.assign(tf.where(back, version, ps_variables.returned))
 
 
 def keep(ps: Store, present: Tensor, version: Tensor) -> None:
     """Note that the center of this version has the parameters of the workers in `present` [W]."""
-    own = ps.variables
-    first = present & (own.returned >= NEVER)
-    own.kept.assign(tf.where(first, version, own.kept))
+    ps_variables = ps.variables
+    first = present & (ps_variables.returned >= NEVER)
+    ps_variables.kept.assign(tf.where(first, version, ps_variables.kept))
 
 
 def read(ps: Store) -> dict[str, Tensor]:
@@ -119,7 +119,7 @@ def away(found: dict[str, np.ndarray]) -> np.ndarray | int:
 def described(found: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     """Return an entry for each worker that was lost, as result.json has it: no value is `NEVER`."""
 
-    def known(number: int) -> int | None:
+    def or_none(number: int) -> int | None:
         return None if number >= NEVER else int(number)
 
     return [
@@ -127,8 +127,8 @@ def described(found: dict[str, np.ndarray]) -> list[dict[str, Any]]:
             "worker": int(k),
             "out_from": int(found["lost"][k]),
             "in_center_until": int(found["kept"][k]),
-            "missed_from": [known(number) for number in found["missed"][:, k]],
-            "returned_at": known(found["returned"][k]),
+            "missed_from": [or_none(number) for number in found["missed"][:, k]],
+            "returned_at": or_none(found["returned"][k]),
             "times": int(found["losses"][k]),
         }
         for k in np.flatnonzero(found.get("losses", []))

@@ -87,11 +87,11 @@ class Pairs(Synchronization):
         build = [lambda k=k: self._average(ps, slot, message.vector, k) for k in peers]
         use(build[0]() if len(peers) == 1 else tf.switch_case(which, build))
 
-    def _average(self, ps: Store, slot: WorkerSlot, own: Tensor, peer: int) -> Tensor:
+    def _average(self, ps: Store, slot: WorkerSlot, vector: Tensor, peer: int) -> Tensor:
         """Average with a peer, under its lock; return the mean as it arrives here."""
         copies, me = slot.mail, slot.index
         other = copies[peer]
-        sent = copies.moved(own, other.device)
+        sent = copies.moved(vector, other.device)
         with copies.lock(peer, [sent, slot.times]), tf.device(other.device):
             self._record(ps, slot)
             mean = (other.read_value() + sent) / 2

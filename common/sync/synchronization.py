@@ -98,20 +98,20 @@ class Synchronization:
         Raises:
             UserError: the class sets what follows from its kind, or has an unknown kind.
         """
-        own = vars(cls)
-        for name in FOLLOWS.keys() & own.keys():
+        attributes = vars(cls)
+        for name in FOLLOWS.keys() & attributes.keys():
             raise UserError(
                 f"class {cls.__name__}: {name} follows from the kind of a synchronization rule: leave it out, and "
-                f'declare the kind, as in kind = "{FOLLOWS[name]}". Received: {name}={own[name]!r}'
+                f'declare the kind, as in kind = "{FOLLOWS[name]}". Received: {name}={attributes[name]!r}'
             )
         if cls.kind not in get_args(Kind):
             raise UserError(
                 f"class {cls.__name__}: kind must be one of {', '.join(get_args(Kind))}. Received: kind={cls.kind!r}"
             )
-        if "simulated" not in own:
-            methods = {name for name, value in own.items() if callable(value) or isinstance(value, property)}
+        if "simulated" not in attributes:
+            methods = {name for name, value in attributes.items() if callable(value) or isinstance(value, property)}
             changes = any(name not in BESIDES and not name.startswith("__") for name in methods)
-            cls.simulated = bool(RULE & own.keys()) or (cls.simulated and not changes)
+            cls.simulated = bool(RULE & attributes.keys()) or (cls.simulated and not changes)
 
     def updates_per_round(self, workers: int) -> float:
         """Return the number of updates that one round of all workers makes; learning-rate schedules divide by it."""

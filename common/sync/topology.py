@@ -286,9 +286,9 @@ def _peers(text: str, workers: int, written: int | None) -> np.ndarray:
 
 def _circle(workers: int, distances: list[int]) -> np.ndarray:
     """Return which workers each hears if it hears those at these distances, [W, W]."""
-    heard, own = np.zeros((workers, workers), bool), np.arange(workers)
+    heard, indices = np.zeros((workers, workers), bool), np.arange(workers)
     for distance in distances:
-        heard[own, (own + distance) % workers] = True
+        heard[indices, (indices + distance) % workers] = True
     return heard
 
 

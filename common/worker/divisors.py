@@ -68,7 +68,7 @@ class Divisors:
         if not compiled.built:
             compiled(y, y_pred, weight)
         kept = compiled._flat_losses
-        compiled._flat_losses = [own._replace(loss=partial(self._noted, own.loss)) for own in kept]
+        compiled._flat_losses = [entry._replace(loss=partial(self._noted, entry.loss)) for entry in kept]
         try:
             yield
         finally:

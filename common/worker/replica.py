@@ -154,8 +154,8 @@ class Replica:
         results = []
         for i, (device, batch) in enumerate(zip(self.devices, self._batches(rows), strict=True)):
             with tf.device(device):  # seeds that no other device of any worker has
-                own = [own_seed(s, i * self.num_workers) for s in seeds] if i else seeds
-                results.append(self._gradient_function(params, state, own, frozen, batch))
+                device_seeds = [own_seed(s, i * self.num_workers) for s in seeds] if i else seeds
+                results.append(self._gradient_function(params, state, device_seeds, frozen, batch))
         losses, gradients, states, _, counts = zip(*results, strict=True)
         gradients = [_in_form_of(params, parts) for parts in gradients]
         self.count = tf.add_n(counts)

@@ -70,19 +70,19 @@ class RoundTimer:
             the message, which is available only after the timestamp.
         """
         if isinstance(message, Message) and (parts := parts_of(message.vector)):
-            known, scalars = self.send((parts, message.scalars), after=after)
-            return Message(tf.concat([known[0], *parts[1:]] if in_parts else known, 0), scalars)
+            timed, scalars = self.send((parts, message.scalars), after=after)
+            return Message(tf.concat([timed[0], *parts[1:]] if in_parts else timed, 0), scalars)
         # A control edge from a function's result does not wait for it; an edge from an identity of it does.
-        known, others = tf.nest.map_structure(tf.identity, (message, list(after)), expand_composites=True)
-        self.ready = self.computed = moment([known, others, self.begun])
+        computed, others = tf.nest.map_structure(tf.identity, (message, list(after)), expand_composites=True)
+        self.ready = self.computed = moment([computed, others, self.begun])
         with tf.control_dependencies([self.ready]):
-            return tf.nest.map_structure(tf.identity, known, expand_composites=True)
+            return tf.nest.map_structure(tf.identity, computed, expand_composites=True)
 
     def overlap(self, result: Any) -> Any:
         """Take the time at which the steps after the message are done; returns `result`, a tensor that they compute."""
-        known = tf.identity(result)
-        self.computed = moment([known, self.ready])
-        return known
+        output = tf.identity(result)
+        self.computed = moment([output, self.ready])
+        return output
 
     @contextmanager
     def reply(self) -> Iterator[None]:

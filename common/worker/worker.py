@@ -270,14 +270,14 @@ class DenseWorker(WorkerRules):
 
         The parameters of workers that gossip are never the center.
         """
-        own = {name: [getattr(view, name) for view in self.views] for name in self.names}
-        params = {"params": own.pop("params")}
-        own |= {f"codec.{name}": parts for name, parts in self.encoder.local.items()} | self.replica.local
-        own |= {"moving.average": self.averages} if self.averages else {}
+        variables = {name: [getattr(view, name) for view in self.views] for name in self.names}
+        params = {"params": variables.pop("params")}
+        variables |= {f"codec.{name}": parts for name, parts in self.encoder.local.items()} | self.replica.local
+        variables |= {"moving.average": self.averages} if self.averages else {}
         workers = self.views[0].num_workers
         all_meet = workers == 1 or self.scheme.sync.meets(workers)
-        restored = self.is_center or (self._ends_at_a_center() and (all_meet or not own))
-        return own if restored else params | own
+        restored = self.is_center or (self._ends_at_a_center() and (all_meet or not variables))
+        return variables if restored else params | variables
 
     def _ends_at_a_center(self) -> bool:
         """Return True if the parameters are a center after each round, perhaps an older one: the reply, as it came."""

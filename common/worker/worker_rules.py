@@ -62,11 +62,11 @@ class WorkerRules:
             self.clock = tf.Variable(tf.constant(0, tf.int64), name=f"{name}_clock")
         self.names, size = [*local[0]], sum(self.buckets.sizes)
         of_model = replica.model.shapes, replica.model.without_decay
-        known = of_workers(*of_model, size, ps.num_workers, seed)
+        common = of_workers(*of_model, size, ps.num_workers, seed)
         decayed = [part["decayed"] for part in of_slices(*of_model, self.buckets.sizes)]
         self.views: list[Any] = [
-            worker_view(known | {"decayed": own}, slot.index, variables)
-            for variables, own in zip(local, decayed, strict=True)
+            worker_view(common | {"decayed": mask}, slot.index, variables)
+            for variables, mask in zip(local, decayed, strict=True)
         ]
 
     # The local steps of a round: a gradient on each batch, and the scheme's step with it.
@@ -194,16 +194,16 @@ class WorkerRules:
 
 def _variables(scheme: Scheme, name: str, size: int, center: Any = None) -> dict[str, Any]:
     """Make the parameters of a bucket and its local variables, by name; `center` serves as the parameters if given."""
-    own = first_values(scheme.worker_variables, tf.zeros([size]))
-    check_names(scheme.name, "local variable", own)
+    local = first_values(scheme.worker_variables, tf.zeros([size]))
+    check_names(scheme.name, "local variable", local)
     params = tf.Variable(tf.zeros([size]), name=f"{name}_params") if center is None else center
-    return {"params": params} | {key: tf.Variable(value, name=f"{name}_{key}") for key, value in own.items()}
+    return {"params": params} | {key: tf.Variable(value, name=f"{name}_{key}") for key, value in local.items()}
 
 
-def show(views: Iterable[Any], **known: Any) -> None:
+def show(views: Iterable[Any], **attributes: Any) -> None:
     """Set the same attributes on the view of each bucket of a worker."""
     for view in views:
-        vars(view).update(known)
+        vars(view).update(attributes)
 
 
 def hide(views: Iterable[Any]) -> None:
