@@ -106,14 +106,14 @@ def _cards(listed: str, processes: str) -> list[Gpu]:
 
 
 def crowded(
-    cards: Sequence[Gpu], shares: Mapping[str, int], *, own: bool, environment: Mapping[str, str] = os.environ
+    cards: Sequence[Gpu], shares: Mapping[str, int], *, in_process: bool, environment: Mapping[str, str] = os.environ
 ) -> list[str]:
     """Return a line for each GPU that has too little free memory: who holds it, how much is left, and what to do.
 
     Args:
         cards: the GPUs of this machine.
         shares: number of processes that will compute on each GPU, by CUDA's name of it.
-        own: True if this process is that process: what it holds already is then free for it.
+        in_process: True if this process is that process: what it holds already is then free for it.
         environment: environment variables of this process.
     """
     lines = []
@@ -124,13 +124,13 @@ def crowded(
                 "that out"
             )
         for card in _meant(name, cards, environment):
-            mine = sum(used for (pid, _), used in card.held.items() if pid == os.getpid())
-            left = card.free + mine * own
+            own_memory = sum(used for (pid, _), used in card.held.items() if pid == os.getpid())
+            left = card.free + own_memory * in_process
             if left < LEAST_MB * processes:
                 workers = f" for {processes} workers" * (processes > 1)
                 lines.append(
                     f"GPU {name} ({card.model}) has {_gb(left)} of {_gb(card.total)} GB left{workers}: "
-                    f"{_holders(card, mine * (not own), environment)}"
+                    f"{_holders(card, own_memory * (not in_process), environment)}"
                 )
     return lines
 
@@ -165,7 +165,7 @@ def _gb(megabytes: int) -> str:
 def warn_if_crowded() -> None:
     """Warn once if other processes have taken the GPU on which TensorFlow computes in this process."""
     if tf.config.list_physical_devices("GPU"):
-        for line in crowded(ask()(), dict.fromkeys(gpus()[:1], 1), own=True):
+        for line in crowded(ask()(), dict.fromkeys(gpus()[:1], 1), in_process=True):
             warnings.warn(line, stacklevel=3)
 
 

@@ -38,11 +38,11 @@ class Guards:
     def take_off(self) -> None:
         """Remove all guards."""
         while self._set:
-            owner, name, own = self._set.pop()
-            if own is None:
+            owner, name, original = self._set.pop()
+            if original is None:
                 delattr(owner, name)
             else:
-                setattr(owner, name, own)
+                setattr(owner, name, original)
 
     def _guard(self, owner: Any, name: str, first: Callable[[], None] = lambda: None) -> None:
         """Replace a function of this object by one that calls `first` before it."""

@@ -71,8 +71,8 @@ def choose(asked: Kernels = "auto", products: float | None = None, before: str |
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return Choice(None, f"TensorFlow's own choice on {platform.system()} {platform.machine()}")
     features = cpu_features()
-    if there := next((feature for feature in ON if feature in features), None):
-        return Choice("onednn", f"the CPU has {there}")
+    if extension := next((feature for feature in ON if feature in features), None):
+        return Choice("onednn", f"the CPU has {extension}")
     if products is None:
         return Choice("onednn", "the size of the model is not known before the run")
     compared, name = ("at least", "onednn") if products >= LEAST else ("fewer than", "eigen")

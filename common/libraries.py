@@ -85,5 +85,5 @@ def load_with_care() -> None:
         finders.append(Finder(TRITON, "create_module", _create_deeply))
     if DEEPLY and "LD_PRELOAD" not in os.environ:  # else two libraries may allocate and free the same memory
         finders.append(Finder(PYTORCH, "create_module", _create_deeply))
-    known = [finder.name for finder in sys.meta_path if isinstance(finder, Finder)]
-    sys.meta_path[:0] = [finder for finder in finders if finder.name not in known]
+    installed = [finder.name for finder in sys.meta_path if isinstance(finder, Finder)]
+    sys.meta_path[:0] = [finder for finder in finders if finder.name not in installed]

@@ -87,24 +87,24 @@ def _program(command: str) -> list[str]:
     import subprocess
     from importlib.metadata import version
 
-    here = [sys.executable, "-m"]
+    python = [sys.executable, "-m"]
     run = partial(subprocess.run, check=True, stdout=subprocess.DEVNULL, env=_environment())
     if find_spec("pip") is None:
-        run([*here, "ensurepip"])
+        run([*python, "ensurepip"])
         invalidate_caches()
     if int(version("pip").partition(".")[0]) < LEAST_PIP:
-        run([*here, "pip", "install", "-qq", "--upgrade", f"pip>{LEAST_PIP}"])
-    return [*here, "pip", command]
+        run([*python, "pip", "install", "-qq", "--upgrade", f"pip>{LEAST_PIP}"])
+    return [*python, "pip", command]
 
 
 def _environment() -> dict[str, str]:
     """Return the variables of this program without those that would lead elsewhere, as its user may have set them."""
-    own = {name: value for name, value in os.environ.items() if name not in ("UV_SYSTEM_PYTHON", "PIP_TARGET")}
+    env = {name: value for name, value in os.environ.items() if name not in ("UV_SYSTEM_PYTHON", "PIP_TARGET")}
     # Compile: importing TensorFlow takes twice as long otherwise, each time where PYTHONDONTWRITEBYTECODE is set.
-    own |= {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_COMPILE_BYTECODE": "1"}
-    cache = Path(own.get("UV_CACHE_DIR") or Path(own.get("XDG_CACHE_HOME") or Path(own.get("HOME", "/"), ".cache")))
-    there = next(folder for folder in (cache.absolute(), *cache.absolute().parents) if folder.exists())
-    return own if os.access(there, os.W_OK) else own | {"UV_NO_CACHE": "1"}
+    env |= {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_COMPILE_BYTECODE": "1"}
+    cache = Path(env.get("UV_CACHE_DIR") or Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME", "/"), ".cache")))
+    existing = next(folder for folder in (cache.absolute(), *cache.absolute().parents) if folder.exists())
+    return env if os.access(existing, os.W_OK) else env | {"UV_NO_CACHE": "1"}
 
 
 if __name__ == "__main__":

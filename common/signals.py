@@ -55,7 +55,7 @@ def handle(handler: Any, numbers: Collection[int]) -> dict[int, Any]:
         return {}
     usual = (signal.SIG_DFL, signal.default_int_handler, interrupt)
     before = {number: signal.getsignal(number) for number in numbers}
-    before = {number: own for number, own in before.items() if own in usual}
+    before = {number: previous for number, previous in before.items() if previous in usual}
     for number in before:
         signal.signal(number, handler)
     return before
@@ -151,9 +151,9 @@ def _handled_here() -> dict[int, Any]:
         return {}
     handlers = {number: signal.getsignal(number) for number in (*USUAL, *numbers_of(FURTHER))}
     return {
-        number: own
-        for number, own in handlers.items()
-        if own is interrupt or getattr(own, "__func__", None) is StopSignals._handle
+        number: handler
+        for number, handler in handlers.items()
+        if handler is interrupt or getattr(handler, "__func__", None) is StopSignals._handle
     }
 
 

@@ -114,8 +114,8 @@ def sweep(
         ...     model.compile(loss="mse")
         ...     return model
         >>> cluster = Cluster.local(workers=2, backend="threads")
-        >>> how = {"cluster": cluster, "validation_split": 0.2, "epochs": 1, "verbose": False}
-        >>> found = sweep(build, (x, y), [SyncSGD(), AsyncSGD()], seeds=2, **how)
+        >>> options = {"cluster": cluster, "validation_split": 0.2, "epochs": 1, "verbose": False}
+        >>> found = sweep(build, (x, y), [SyncSGD(), AsyncSGD()], seeds=2, **options)
         >>> print(found.table("csv"))
         algorithm,...
         sync_sgd,2,...
@@ -136,18 +136,18 @@ def sweep(
     runs = []
     with keep_warm():
         for scheme, seed in itertools.product(listed, range(first, first + seeds)):
-            here = cluster_of(scheme, cluster, **short) if any(short.values()) else cluster
+            run_cluster = cluster_of(scheme, cluster, **short) if any(short.values()) else cluster
             keras.utils.set_random_seed(seed)
             seed_torch(seed)
             made = model()
             if not isinstance(made, keras.Model):
                 raise UserError(f"model must return a compiled Keras model. Received: {type(made).__name__}")
             what = [class_digest(type(scheme)), scheme, seed, model_digest(made), data_digest(made.get_weights())]
-            folder = _folder(scheme, [*what, here, common])
+            folder = _folder(scheme, [*what, run_cluster, common])
             if not _is_finished(folder):
-                how = {**problem, **options, "callbacks": callbacks, "verbose": verbose, "cluster": here}
+                settings = {**problem, **options, "callbacks": callbacks, "verbose": verbose, "cluster": run_cluster}
                 try:
-                    train(made, data, scheme, run_dir=folder, seed=seed, **how)
+                    train(made, data, scheme, run_dir=folder, seed=seed, **settings)
                 except (UserError, Interrupted):
                     raise
                 except DistsgdError as error:

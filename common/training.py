@@ -214,22 +214,22 @@ def train(
     refuse()
     callbacks = [*callbacks] if isinstance(callbacks, list | tuple) else [callbacks] if callbacks is not None else []
     _check_kinds(scheme, cluster, callbacks)
-    how = options_of(options, inspect.signature(train).parameters, (type(scheme), Cluster.local, Recovery))
+    parsed = options_of(options, inspect.signature(train).parameters, (type(scheme), Cluster.local, Recovery))
     cluster = cluster_of(scheme, cluster, workers=workers, ps=ps, backend=backend)
-    data, size = read(data, "data", model, options.get("batch_size"), how.steps and how.steps * cluster.workers)
+    data, size = read(data, "data", model, options.get("batch_size"), parsed.steps and parsed.steps * cluster.workers)
     if size is not None:
-        how = replace(how, batch_size=size)
+        parsed = replace(parsed, batch_size=size)
     if validation_data is not None:
         validation_data, _ = read(validation_data, "validation_data", model)
     data, validation_data = prepared(data, validation_data, validation_split, class_weight)
     build_on(data, model, cluster.workers)
-    recipe = ModelRecipe.of(model).excluding(how.exclude_from_weight_decay, model)
-    job = make_job(scheme, recipe, data, validation_data, cluster, how)
+    recipe = ModelRecipe.of(model).excluding(parsed.exclude_from_weight_decay, model)
+    job = make_job(scheme, recipe, data, validation_data, cluster, parsed)
     try_on_a_batch(job, model)
     config = {**describe(job, dataset="own data", model=given_name(model)), "architecture": model_digest(model)}
-    own, keras_own = _hooks(job, model, callbacks)
-    with added(how.recovery.signals):
-        record, error = run(job, config, verbose, model, own)
+    hooks, keras_hook = _hooks(job, model, callbacks)
+    with added(parsed.recovery.signals):
+        record, error = run(job, config, verbose, model, hooks)
         with held() as noted:
             metrics = record.finish(error)
             if verbose:
@@ -238,8 +238,8 @@ def train(
                 noted.clear()
         if error is not None:
             raise error
-        if keras_own is not None:
-            keras_own.end()
+        if keras_hook is not None:
+            keras_hook.end()
     return Result(model, record.history(), metrics, job.run_dir)
 
 
@@ -385,11 +385,11 @@ def _check_kinds(scheme: Any, cluster: Any, callbacks: Any) -> None:
 
 def _hooks(job: Job, model: Any, callbacks: Sequence[Any]) -> tuple[list[Callback], KerasCallbacks | None]:
     """Return the subscribers to events, with one that calls Keras' own callbacks; and that one, None without these."""
-    own = [callback for callback in callbacks if isinstance(callback, Callback)]
+    hooks = [callback for callback in callbacks if isinstance(callback, Callback)]
     others = [callback for callback in callbacks if not isinstance(callback, Callback)]
     if not others or not job.cluster.evaluates:
-        return own, None
+        return hooks, None
     job.shows_centers = True
     params = {"epochs": job.options.epochs, "steps": job.steps, "verbose": 0}
-    keras_own = KerasCallbacks(others, job.recipe.flat(model), job.run_dir, params)
-    return [*own, keras_own], keras_own
+    keras_hook = KerasCallbacks(others, job.recipe.flat(model), job.run_dir, params)
+    return [*hooks, keras_hook], keras_hook

@@ -26,7 +26,7 @@ def card(number=0, free=80000, held=None, model=H100, uuid=None):
 
 
 def said(found, shares, own=False, **environment):
-    return crowded(found, shares, own=own, environment=environment)
+    return crowded(found, shares, in_process=own, environment=environment)
 
 
 def test_a_gpu_with_room_for_its_workers_is_no_matter():

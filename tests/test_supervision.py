@@ -316,8 +316,8 @@ def run_state_of(rule, told=None):
     """Return a new state of a run; what it kills and publishes goes into the list."""
     told = [] if told is None else told
     return run_state.RunState(
-        dict(zip(TASKS, NAMES, strict=True)), rule, far=False, in_process=False, kill=told.append, publish=told.append,
-        log_of=lambda task: task,
+        dict(zip(TASKS, NAMES, strict=True)), rule, several_machines=False, in_process=False, kill=told.append,
+        publish=told.append, log_of=lambda task: task,
     )  # fmt: skip
 
 

@@ -71,17 +71,17 @@ class Arrival:
             claim = functools.partial(
                 self.rendezvous.claim, member.key, member.owner, member.registration(), instead_of
             )
-            owner, there = self.retry(claim)
+            owner, entry = self.retry(claim)
             if owner == member.owner:
                 return bool(instead_of)
             last, heartbeat = heartbeat, self.retry(self.rendezvous.heartbeats).get(member.key, 0)
             stands_still = awake.now() - since > STILL_SECONDS
             if owner != EVICTED and (not member.restarts.tolerates or last not in (None, heartbeat)):
                 raise UserError(
-                    f"{member.named(member.task)} is running already ({there['where']}): each task of a cluster is "
+                    f"{member.named(member.task)} is running already ({entry['where']}): each task of a cluster is "
                     "started once"
                 )
-            same_program = there["program"] == member.program
+            same_program = entry["program"] == member.program
             if owner == EVICTED or same_program or heartbeat == DEREGISTERED or stands_still:
                 instead_of = owner
             else:

@@ -89,8 +89,8 @@ def compute_devices(worker: str, number: int, first: int = 0) -> list[str]:
     """
     if number == 1 and worker:
         return [worker]
-    known = os.environ.get(OF_WORKER)
-    gpus = int(known) if known else len(tf.config.list_physical_devices("GPU"))
+    given_count = os.environ.get(OF_WORKER)
+    gpus = int(given_count) if given_count else len(tf.config.list_physical_devices("GPU"))
     if gpus:
         return [f"{worker}/device:GPU:{(first + i) % gpus}" for i in range(number)]
     return [f"{worker}/device:CPU:{i}" for i in range(number)] if number > 1 else [worker]
@@ -194,8 +194,8 @@ class Cluster(CheckedCall):
         """
         from .discovery import task_spec
 
-        here = task_spec(ps_hosts, worker_hosts, job_name, task_index, separate_evaluator)
-        return cls._placed(here, wait_seconds, devices_per_worker)
+        task = task_spec(ps_hosts, worker_hosts, job_name, task_index, separate_evaluator)
+        return cls._placed(task, wait_seconds, devices_per_worker)
 
     @classmethod
     @checked_call
@@ -248,14 +248,14 @@ class Cluster(CheckedCall):
         return cls._placed(from_torchrun(ps, wait_seconds), wait_seconds, devices_per_worker)
 
     @classmethod
-    def _placed(cls, here: TaskSpec, wait_seconds: float, devices_per_worker: int | None) -> Cluster:
+    def _placed(cls, task: TaskSpec, wait_seconds: float, devices_per_worker: int | None) -> Cluster:
         return cls(
-            workers=len(here.addresses.worker),
-            ps=max(1, len(here.addresses.ps)),
+            workers=len(task.addresses.worker),
+            ps=max(1, len(task.addresses.ps)),
             isolation="off",  # the tasks on other machines must reach this one
             wait_seconds=wait_seconds,
             devices_per_worker=devices_per_worker,
-            task=here,
+            task=task,
         )
 
     @property

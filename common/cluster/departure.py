@@ -145,8 +145,8 @@ class Departure:
     def _unreachable(self) -> str:
         addresses = [self.member.spec.addresses.of(*task) for task in self.member.tasks]
         with ThreadPoolExecutor(len(addresses)) as pool:  # a host that is cut off does not answer before the time limit
-            there = list(pool.map(lambda address: not address or reachable(address), addresses))
-        return ", ".join(self.member.named(key) for key, is_there in enumerate(there) if not is_there)
+            answers = list(pool.map(lambda address: not address or reachable(address), addresses))
+        return ", ".join(self.member.named(key) for key, answered in enumerate(answers) if not answered)
 
     def await_cause(self) -> None:
         """Wait for the reason of a lost peer to become known: the heartbeat then ends this process with that reason."""
@@ -161,9 +161,9 @@ class Departure:
             self.rendezvous.raise_heartbeat(self.member.key, DEREGISTERED, self.outbox.lines)
             deadline = awake.now() + LINGER_SECONDS
             while linger and self.member.is_host and awake.now() < deadline:
-                heartbeats, here = self.rendezvous.heartbeats(), {key for key in self.rendezvous.specs() if key >= 0}
+                heartbeats, awaited = self.rendezvous.heartbeats(), {key for key in self.rendezvous.specs() if key >= 0}
                 if self.member.restarts.recovers:  # restarted tasks may still have to register
-                    here |= set(range(len(self.member.tasks)))
-                if all(heartbeats.get(key) == DEREGISTERED for key in here):
+                    awaited |= set(range(len(self.member.tasks)))
+                if all(heartbeats.get(key) == DEREGISTERED for key in awaited):
                     return
                 time.sleep(RETRY_SECONDS)

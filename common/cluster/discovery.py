@@ -46,13 +46,13 @@ def task_spec(
     if not worker_hosts:
         raise UserError("a cluster needs at least one worker: --worker_hosts=host:port,...")
     addresses = Addresses(ps=tuple(ps_hosts), worker=tuple(worker_hosts))
-    seen: dict[str, str] = {}
+    task_at: dict[str, str] = {}
     for job, hosts in addresses.as_dict().items():
         for index, address in enumerate(hosts):
             check_address(address)
-            if address in seen:
-                raise UserError(f"two tasks cannot listen at {address}: {seen[address]} and {job} {index}")
-            seen[address] = f"{job} {index}"
+            if address in task_at:
+                raise UserError(f"two tasks cannot listen at {address}: {task_at[address]} and {job} {index}")
+            task_at[address] = f"{job} {index}"
     count = {"ps": len(ps_hosts), "worker": len(worker_hosts), "evaluator": 1}[job_name]
     if not 0 <= task_index < count:
         raise UserError(
@@ -116,10 +116,10 @@ def from_tf_config(separate_evaluator: bool = False, environment: Mapping[str, s
     """
     config = _tf_config(environment)
     try:
-        here = _task_of(config, separate_evaluator)
+        task = _task_of(config, separate_evaluator)
     except UserError as error:
         raise UserError(f"TF_CONFIG: {error}; {REMEDY}") from None
-    return replace(here, origin=f"TF_CONFIG makes this program {here} of a cluster; {REMEDY}.")
+    return replace(task, origin=f"TF_CONFIG makes this program {task} of a cluster; {REMEDY}.")
 
 
 def _task_of(config: Mapping[str, Any], separate_evaluator: bool) -> TaskSpec:
@@ -214,8 +214,8 @@ def from_slurm(ps: int, environment: Mapping[str, str] = os.environ) -> TaskSpec
         )
     addresses = [f"{nodes[node]}:{ports[i]}" for node, i in where]
     job_name, index = ("ps", rank) if rank < ps else ("worker", rank - ps)
-    here = task_spec(addresses[:ps], addresses[ps:], job_name, index)
-    return replace(here, origin=f"Slurm job {job}, step {step}: {shares(ps, [nodes[node] for node, _ in where])}.")
+    task = task_spec(addresses[:ps], addresses[ps:], job_name, index)
+    return replace(task, origin=f"Slurm job {job}, step {step}: {shares(ps, [nodes[node] for node, _ in where])}.")
 
 
 def shares(ps: int, nodes: list[str]) -> str:

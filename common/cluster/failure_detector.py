@@ -61,8 +61,8 @@ class FailureDetector:
     def expect(self, name: Hashable, pid: int | None = None) -> None:
         """Expect signs of life of a task from now on; with a `pid` the task is a process of this machine."""
         self.last[name] = self.now
-        for known in (self.complaints, self.used, self.pids):
-            known.pop(name, None)
+        for table in (self.complaints, self.used, self.pids):
+            table.pop(name, None)
         if pid is not None:
             self.pids[name] = pid
 

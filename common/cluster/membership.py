@@ -97,8 +97,8 @@ class Heartbeat:
     def _take_down(self, event: dict[str, Any]) -> None:
         """Report an event of a task on another machine, with its times converted to the clock of this machine."""
         if name_of(event) == "finished":
-            late = time.monotonic() - event["sent"]
-            event |= {name: event[name] + late for name in ("started", "ended")}
+            shift = time.monotonic() - event["sent"]
+            event |= {name: event[name] + shift for name in ("started", "ended")}
         self.outbox.local_report(**event)
 
     def _look_for_the_silent(self) -> None:
@@ -181,9 +181,9 @@ class Membership:
         if chief in specs:  # the chief alone has the targets, in its run directory
             self.earlier_step_targets = specs[chief]["earlier_step_targets"]
 
-    def _come_too_late(self, late: RunIsOver) -> NoReturn:
+    def _come_too_late(self, error: RunIsOver) -> NoReturn:
         """Raise the failure that ended the run; if the run ended well without this task, end this process well, too."""
-        outcome = late.outcome
+        outcome = error.outcome
         if outcome["kind"]:
             raise KINDS[outcome["kind"]](outcome["message"]) from None
         if self.member.spec.evaluates:

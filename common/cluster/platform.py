@@ -119,8 +119,8 @@ def _values_of(network: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not network.endswith(".toml"):
         if network not in NETWORKS:
-            known = nearest(network, NETWORKS)
-            raise UserError(f"unknown network {network!r}. {known} Or give the path of a .toml file")
+            suggestion = nearest(network, NETWORKS)
+            raise UserError(f"unknown network {network!r}. {suggestion} Or give the path of a .toml file")
         return dict(NETWORKS[network])
     try:
         found = tomllib.loads(Path(network).read_text())
@@ -310,9 +310,9 @@ def crashes(*, every: str = "1h", down: str = "1min") -> tuple[int, int]:
 def _step_factors(text: str) -> Factors:
     """Parse step_factors: a list of factors, or a distribution."""
     if text[:1].isalpha() and not text.startswith(("nan", "inf")):
-        known = {"lognormal": lognormal, "roots": roots}
-        name, options = parse("model of step_factors", text, known)
-        return known[name](**options)
+        models = {"lognormal": lognormal, "roots": roots}
+        name, options = parse("model of step_factors", text, models)
+        return models[name](**options)
     parts = [part for part, number in _repeated("step_factors", text.split(",")) for _ in range(number)]
     try:
         found = [float(part) for part in parts]

@@ -98,8 +98,8 @@ class Rendezvous:
         """Own a task that has no owner, or the owner `instead_of`; returns its owner and spec afterwards."""
         text = json.dumps(spec, default=str)
         feed = {self.key: key, self.owner: owner, self.spec: text, self.instead_of: instead_of}
-        name, there = self._run(self._claimed, feed)
-        return name.decode(), json.loads(there)
+        name, registered = self._run(self._claimed, feed)
+        return name.decode(), json.loads(registered)
 
     def post(self, name: str, owner: str, value: Mapping[str, Any]) -> None:
         """Leave a value for all tasks under a name, unless it has one."""

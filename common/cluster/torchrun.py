@@ -62,12 +62,12 @@ def from_torchrun(ps: int, wait_seconds: float, environment: Mapping[str, str] =
         raise UserError(f"torchrun's environment contradicts itself: task {rank} of {size}")
     if not 0 <= ps < size:
         raise UserError(f"{size} tasks are too few for {ps} ps and a worker: start more tasks, or give fewer --ps")
-    own = f"{own_host(host, port)}:{free_port(port, rank, size)}"
-    addresses = _exchanged(own, rank, size, wait_seconds, environment)
+    own_address = f"{own_host(host, port)}:{free_port(port, rank, size)}"
+    addresses = _exchanged(own_address, rank, size, wait_seconds, environment)
     job_name, index = ("ps", rank) if rank < ps else ("worker", rank - ps)
-    here = task_spec(addresses[:ps], addresses[ps:], job_name, index)
+    task = task_spec(addresses[:ps], addresses[ps:], job_name, index)
     places = shares(ps, [address.rpartition(":")[0] for address in addresses])
-    return replace(here, origin=f"torchrun at {host}:{port}: {places}.")
+    return replace(task, origin=f"torchrun at {host}:{port}: {places}.")
 
 
 def own_host(host: str, port: int) -> str:
@@ -80,8 +80,8 @@ def own_host(host: str, port: int) -> str:
                 f"cannot reach MASTER_ADDR and MASTER_PORT of torchrun from here ({error}): check the network "
                 f"between the machines. Received: {host}:{port}"
             ) from None
-        own = probe.getsockname()[0]
-    return host if own.startswith("127.") else own
+        address = probe.getsockname()[0]
+    return host if address.startswith("127.") else address
 
 
 def free_port(store: int, rank: int, size: int) -> int:
@@ -94,9 +94,9 @@ def free_port(store: int, rank: int, size: int) -> int:
     raise UserError(f"no port from {OWN_PORTS[0]} to {OWN_PORTS[-1]} is free here for task {rank} of {size}")
 
 
-def _exchanged(own: str, rank: int, size: int, wait_seconds: float, environment: Mapping[str, str]) -> list[str]:
+def _exchanged(address: str, rank: int, size: int, wait_seconds: float, environment: Mapping[str, str]) -> list[str]:
     """Return the addresses of all tasks, each of which leaves its own."""
-    words = [own, str(rank), str(size), str(max(1, round(wait_seconds)))]
+    words = [address, str(rank), str(size), str(max(1, round(wait_seconds)))]
     command = [sys.executable, "-c", EXCHANGE, *words]
     done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False)
     if done.returncode:

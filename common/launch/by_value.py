@@ -16,8 +16,8 @@ def dumps(value: Any) -> bytes:
     import cloudpickle
 
     with _registering:
-        known = cloudpickle.list_registry_pickle_by_value()
-        modules = [module for module in unfindable() if module.__name__ not in known]
+        registered = cloudpickle.list_registry_pickle_by_value()
+        modules = [module for module in unfindable() if module.__name__ not in registered]
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:

@@ -133,7 +133,7 @@ class TaskForker:
 
     def fork(self, start: Start, parts: Parts) -> int:
         """Fork a child that is a task; returns its pid."""
-        here = os.getpid()
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
@@ -141,7 +141,7 @@ class TaskForker:
                     holder.close()
                 os.environ.clear()
                 os.environ.update(self.environment)
-                become(start, self.channel, here, lambda: parts)
+                become(start, self.channel, parent, lambda: parts)
             finally:
                 os._exit(1)  # no child may continue as a second fork server
         with contextlib.suppress(OSError):  # the child does the same: the first call of the two counts
@@ -182,11 +182,11 @@ class TaskForker:
             with contextlib.suppress(OSError):  # the launcher may have closed its end
                 self.channel.send(event="exit", task=task, status=os.waitstatus_to_exitcode(status), run=number)
 
-    def kill(self, only: str | None = None, how: int = signal.SIGKILL) -> None:
+    def kill(self, only: str | None = None, signal_number: int = signal.SIGKILL) -> None:
         """Send a signal to all children, or to one task, and to the processes that they have started."""
         for pid in [pid for pid, (_, task) in self.tasks.items() if only in (None, task)]:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, how)
+                os.killpg(pid, signal_number)
 
     def end(self) -> None:
         """Kill all children, and block until they have ended."""

@@ -188,13 +188,13 @@ class JoinedWorker:
         self.index, self.num_workers = launched.index, launched.job.cluster.workers
         self._run_dir, self._has_files = launched.job.run_dir / name, launched.job.cluster.evaluates
         self._scheme, self._launched, self._name, self._averages = scheme, launched, name, 0
-        self._sharding = Sharding(self.index, self.num_workers, lambda key, own: launched.exchange(f"{name}{key}", own))
+        self._sharding = Sharding(self.index, self.num_workers, lambda key, row: launched.exchange(f"{name}{key}", row))
         self._arrays = ScriptArrays(variables)
         shapes = self._arrays.structure.shapes
         check_positions(without_decay, len(shapes))
         terms = Terms(scheme, shapes, self._arrays.now(), tuple(without_decay), keeps_state=state is not None)
         self._handoff = Handoff(len(terms.initial))
-        self._own = self._handoff.own = None if state is None else OwnState(state, self._arrays.leaves)
+        self._state = self._handoff.script_state = None if state is None else OwnState(state, self._arrays.leaves)
         self._loop = launched.loop(terms, name, self._handoff)
         self._log = GradientLog(self._run_dir, self.index) if launched.script.records_gradients else None
         self._thread = self._loop.begin()
@@ -263,8 +263,8 @@ class JoinedWorker:
             if self._launched.all_stand():
                 raise Interrupted(signal.SIGINT)
             return
-        if self._own is not None:
-            self._own.load()
+        if self._state is not None:
+            self._state.load()
         self._arrays.write(point)
         if self._log is not None:
             self._point = point.copy()
@@ -369,7 +369,7 @@ class Joining(AbstractContextManager[JoinedWorker]):
 def _joined(
     scheme: Scheme, variables: Any, name: str, without_decay: Collection[int], state: Any
 ) -> Iterator[JoinedWorker]:
-    launched = Launched.current or Unlaunched.here()
+    launched = Launched.current or Unlaunched.of_this_process()
     if not (isinstance(name, str) and re.fullmatch(r"\w*", name, re.ASCII)):
         raise UserError(f"the name of a join must have letters, digits and _ alone. Received: {name!r}")
     if name in launched.states:

@@ -71,7 +71,7 @@ class Launched:
 
     def all_stand(self) -> bool:
         """Return True if a signal has interrupted the run, and no join makes a further step here."""
-        return all(own.stands for name, own in self.handoffs.items() if self.states.get(name) != "left")
+        return all(handoff.stands for name, handoff in self.handoffs.items() if self.states.get(name) != "left")
 
     def exchange(self, name: str, numbers: Sequence[float]) -> dict[int, Sequence[float]]:
         """Leave numbers under a name, and return those that other workers have left there so far, by worker.
@@ -82,7 +82,7 @@ class Launched:
         if self.mine is not None:
             self.mine.post(f"{name} {self.index}", {"numbers": list(numbers)})
             posted = {k: self.mine.posted(f"{name} {k}") for k in others}
-            return {k: known["numbers"] for k, known in posted.items() if known is not None}
+            return {k: entry["numbers"] for k, entry in posted.items() if entry is not None}
         with replacing(self.script.folder / f"{name}-{self.index}.json") as file:
             file.write(json.dumps(list(numbers)).encode())
         paths = {k: self.script.folder / f"{name}-{k}.json" for k in others}
@@ -144,15 +144,16 @@ class Launched:
 
     def _await_terms(self, place: Path, name: str) -> dict[str, Any]:
         """Block until worker 0 has left its terms: its script may take any time, but must not have ended."""
-        looked = seen = awake.now()
+        looked = last_reachable = awake.now()
         while (agreed := self._agreed(place, name)) is None:
             time.sleep(POLL_SECONDS)
             if (now := awake.now()) - looked < LOOK_SECONDS:
                 continue
             looked = now
             if reachable(self.addresses.worker[CHIEF]):
-                seen = now
-            elif now - seen > self.job.cluster.wait_seconds and not self._agreed(place, name):  # longer than a restart
+                last_reachable = now
+            elif now - last_reachable > self.job.cluster.wait_seconds and not self._agreed(place, name):
+                # It has been unreachable for longer than a restart takes.
                 raise UserError(
                     f"worker 0 has ended without a join named {name!r}: call join with the same names on all workers"
                 )

@@ -45,7 +45,7 @@ def launch(job: Job, on_event: OnEvent, interrupted: Callable[[], object] = bool
         on_event({"event": "network", "state": server.network})
         if used := server.kernels or job.kernels.name:
             on_event({"event": "kernels", "used": used, "why": job.kernels.why})
-        for line in crowded(answer(), sharing, own=False):
+        for line in crowded(answer(), sharing, in_process=False):
             on_event({"event": "warning", "message": line})
         with tempfile.TemporaryDirectory(dir=server.folder.name) as scratch:
             if ("evaluator", 0) in names:

@@ -100,8 +100,8 @@ def _run(
     if job.cluster.simulated:
         display = SimulationDisplay(config)
     else:
-        here = job.cluster.task is None
-        display = Display(config, planned=planned(job.cluster.workers, job.devices_per_worker) if here else "")
+        is_local = job.cluster.task is None
+        display = Display(config, planned=planned(job.cluster.workers, job.devices_per_worker) if is_local else "")
     error: BaseException | None = None
     hooks = None
     try:
@@ -183,7 +183,7 @@ def start(job: Job, on_event: OnEvent, model: Any = None, interrupted: Callable[
     if model is not None and job.cluster.placement.in_process:
         report_kernels(job, on_event)
         if job.cluster.simulated is None and (sharing := shares(job)):
-            for line in crowded(ask()(), dict.fromkeys(sharing, 1), own=True):
+            for line in crowded(ask()(), dict.fromkeys(sharing, 1), in_process=True):
                 on_event({"event": "warning", "message": line})
         with using(job.recipe.settings):
             run_here(job, lambda **event: on_event(event), job.recipe.flat(model))

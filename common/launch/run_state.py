@@ -150,7 +150,7 @@ class RunState:
     Args:
         tasks: the tasks that are started here, by name.
         rule: the rule for lost tasks, and for the time that tasks wait for each other.
-        far: True if other machines have tasks, which must be notified when a task here ends.
+        several_machines: True if other machines have tasks, which must be notified when a task here ends.
         in_process: True if one process has the whole run: it is not started again.
         kill: ends a task, given its name.
         publish: receives each decision as an event.
@@ -175,13 +175,13 @@ class RunState:
         tasks: Mapping[str, tuple[str, int]],
         rule: RestartRule,
         *,
-        far: bool,
+        several_machines: bool,
         in_process: bool,
         kill: Callable[[str], None],
         publish: Callable[[Event], None],
         log_of: Callable[[str], str],
     ):
-        self.tasks, self.rule, self.far, self.in_process = tasks, rule, far, in_process
+        self.tasks, self.rule, self.several_machines, self.in_process = tasks, rule, several_machines, in_process
         self.kill, self.publish, self.log_of = kill, publish, log_of
         self.restarts = Restarts(rule)
         self.root_cause = RootCause()
@@ -259,12 +259,12 @@ class RunState:
     def _note_end(self, event: Event) -> None:
         """Note that a task ended well: if it wrote a checkpoint, it has reported the outcome."""
         task, may_end = event["task"], self.done or event["task"] in self.left_block
-        self.saving = {join: own for join, own in self.saving.items() if own[0] != task}
+        self.saving = {join: entry for join, entry in self.saving.items() if entry[0] != task}
         if not self.rule.awaits_workers:
             return
         if self.tasks[task][0] == "worker" and not may_end:
             text = f"{task}: the process of its script ended before the end of the block of distsgd.join"
-            self.to_announce = self.to_announce or (task if self.far else None)
+            self.to_announce = self.to_announce or (task if self.several_machines else None)
             self.root_cause.fail(TaskFailed(text), final=True)
         elif self.has_result:
             self._finish(event)
@@ -284,8 +284,8 @@ class RunState:
         self.alive -= self.restarts.due.keys()
         self.restarts.due.clear()
         self.leave_by = awake.now()
-        if self.far or scripts or not self.rule.awaits_workers:  # else no task has anything left to do
-            self.leave_by += LEAVE_FAR_SECONDS if self.far else LEAVE_SECONDS
+        if self.several_machines or scripts or not self.rule.awaits_workers:  # else no task has anything left to do
+            self.leave_by += LEAVE_FAR_SECONDS if self.several_machines else LEAVE_SECONDS
         self.leave_by = min(self.leave_by, self.stop_by)
 
     def stop(self, seconds: float) -> None:
@@ -335,14 +335,14 @@ class RunState:
 
     def _fail_for_death(self, event: Event, before: str = "") -> None:
         task, silence = event["task"], self.silenced.get(event["task"])
-        if self.far and not self.rule.tolerates:
+        if self.several_machines and not self.rule.tolerates:
             self.to_announce = self.to_announce or task
         why = f"{task} was killed by {self._reason(event)}{before}."
         if silence:
             why = f"no word from {task} for {silence:.0f} s: is it stopped?"
         if self.rule.min_workers is not None and self.tasks[task] == CHIEF_TASK:
             why += " min_workers is of the others: worker 0 keeps the record and the checkpoints, from which to resume."
-        kind = WaitTimeout if silence and not self.far else TaskLost
+        kind = WaitTimeout if silence and not self.several_machines else TaskLost
         self.root_cause.fail(kind(f"{why} {self.log_of(task)}"), final=True)
 
     def _fail_for_code(self, event: Event) -> None:

@@ -52,16 +52,16 @@ class Undecided(Scheme):
 
 def script_job(script: Script, cluster: Cluster, options: RunOptions) -> Job:
     """Return the job of a script, without the algorithm and the parameters, which are known after `join`."""
-    nothing, here = Parameters([], np.zeros(0, np.float32)), cluster.task
-    if here is not None and here.separate_evaluator:
+    nothing, task = Parameters([], np.zeros(0, np.float32)), cluster.task
+    if task is not None and task.separate_evaluator:
         raise UserError("launch has the evaluator beside worker 0: leave the evaluator task out of the cluster")
-    if here is not None and options.recovery.min_workers is not None:
+    if task is not None and options.recovery.min_workers is not None:
         raise UserError("launch on several machines needs all workers: leave --min-workers out")
-    if script.records_gradients and (here is not None or options.recovery.resume is not None):
+    if script.records_gradients and (task is not None or options.recovery.resume is not None):
         raise UserError(
             "--record gradients records all steps of a run, on one machine: leave out --resume and the hosts"
         )
-    run_dir = (options.run_dir or new_run_dir(script.path.stem)) / ("" if cluster.evaluates else str(here))
+    run_dir = (options.run_dir or new_run_dir(script.path.stem)) / ("" if cluster.evaluates else str(task))
     kernels = choose(options.kernels, None, config_before(options.recovery.resume or run_dir).get("kernels"))
     return Job(Undecided(), nothing, script_data, None, cluster, options, ENDLESS, run_dir, kernels, script=script)
 
@@ -167,15 +167,15 @@ def of_network(error: BaseException | None) -> str:
 
 
 def follow_joins(
-    job: Job, script: Script, follow: Callable[[Job, Report], None], report: Report, mine: Membership | None
+    job: Job, script: Script, follow: Callable[[Job, Report], None], report: Report, membership: Membership | None
 ) -> None:
     """Follow the run of each join in a thread; raises the first failure.
 
-    On several machines (with the membership `mine`) returns when all scripts have ended, else the launcher ends this.
+    On several machines (with a `membership`) returns when all scripts have ended, else the launcher ends this.
     """
     sys.path.insert(0, str(script.path.parent))  # the algorithm may be in a module beside the script
     failures: list[BaseException] = []
-    seen: dict[str, threading.Thread] = {}
+    threads: dict[str, threading.Thread] = {}
     scripts = [script_of(k) for k in range(job.cluster.workers)]
 
     def follow_one(name: str) -> None:
@@ -189,13 +189,13 @@ def follow_joins(
             failures.append(error)
 
     while not failures:
-        for name in set(names_of_joins(script)) - seen.keys():
-            seen[name] = threading.Thread(target=follow_one, args=(name,), daemon=True)
-            seen[name].start()
+        for name in set(names_of_joins(script)) - threads.keys():
+            threads[name] = threading.Thread(target=follow_one, args=(name,), daemon=True)
+            threads[name].start()
         time.sleep(POLL_SECONDS)
-        if mine is None or failures or any(thread.is_alive() for thread in seen.values()):
+        if membership is None or failures or any(thread.is_alive() for thread in threads.values()):
             continue
-        if all(map(mine.posted, scripts)):
+        if all(map(membership.posted, scripts)):
             if (reason := reason_to_stop(job, lambda: 0, {})) is not None:
                 raise TaskLost(f"the run was stopped: {reason}")
             return

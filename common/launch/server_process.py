@@ -93,11 +93,11 @@ def current_folder() -> str:
 
 def environment(scratch: str, more: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables for tasks: those that this program has now, `more`, and a few of their own."""
-    known = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
+    inherited = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     return {
         "TF_CPP_MIN_LOG_LEVEL": "1",
         "MALLOC_ARENA_MAX": "2",  # a quarter less memory for each worker
-        **known,
+        **inherited,
         **left_visible(),
         **more,
         "PYTHONPATH": os.pathsep.join(import_path()),

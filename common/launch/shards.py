@@ -60,13 +60,13 @@ class Sharding:
     def _of_stream(self, elements: Iterator[Any]) -> Iterator[Any]:
         """Yield the share of other data; its first W elements are compared before one is used, then twice as many."""
         call, due = self.calls, self.num_workers
-        known: list[int] = []
+        rows: list[int] = []
         buffer: list[Any] = []
         for number, element in enumerate(elements):
-            if number < max(BATCHES, self.num_workers) and call <= CALLS and len(known) < MOST_EXAMPLES:
-                known += rows_of(tf.nest.flatten(element))
+            if number < max(BATCHES, self.num_workers) and call <= CALLS and len(rows) < MOST_EXAMPLES:
+                rows += rows_of(tf.nest.flatten(element))
                 if number + 1 == due:
-                    self._check_places(known, call)
+                    self._check_places(rows, call)
                     due *= 2
             if number % self.num_workers == self.index:
                 buffer.append(element)
@@ -98,12 +98,12 @@ class Sharding:
                 if out_of_place(rows, theirs):
                     raise UserError(f"{UNEQUAL} {REMEDY}. Received: another order on worker {other}")
 
-    def _of_others(self, name: str, own: Sequence[int]) -> Mapping[int, Sequence[float]]:
+    def _of_others(self, name: str, numbers: Sequence[int]) -> Mapping[int, Sequence[float]]:
         """Leave numbers, and return those of workers that began at as many steps: they read the same pass of the data.
 
         A script may seed each pass by its number, so that a restarted worker begins with another one than at first.
         """
-        return self.exchange(f"{name}-from-{self.began}", own)
+        return self.exchange(f"{name}-from-{self.began}", numbers)
 
 
 UNEQUAL = "worker.shard needs data in the same order on all workers, or examples are used twice and others never:"

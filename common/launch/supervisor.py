@@ -58,7 +58,7 @@ class Supervision:
         self.run_state = RunState(
             self.tasks,
             rule,
-            far=cluster.task is not None,
+            several_machines=cluster.task is not None,
             in_process=cluster.placement.in_process,
             kill=lambda task: self.server.send(op="kill", task=task),
             publish=on_event,
@@ -79,7 +79,7 @@ class Supervision:
         while run_state.alive:
             if not stopped and interrupted():
                 stopped = True
-                leaves = run_state.far and run_state.rule.recovers
+                leaves = run_state.several_machines and run_state.rule.recovers
                 run_state.stop(LEAVING_SECONDS if leaves else INTERRUPTED_SECONDS)
             now = awake.now()
             soonest = min(run_state.deadline, now + POLL_SECONDS / 2, run_state.restarts.soonest)
@@ -114,7 +114,7 @@ class Supervision:
             self.server.send(op="restart", tasks=[self.tasks[task]])
             self.on_event({"event": "restarted", "task": task, "reason": reason, "left": restarts.left})
         for task in self.run_state.take_terminated():
-            self.server.send(op="stop" if self.run_state.far else "kill", task=task)
+            self.server.send(op="stop" if self.run_state.several_machines else "kill", task=task)
         self.detector.poll()
         for name, seconds in self.detector.silent().items():
             self.detector.forget(name)
@@ -138,15 +138,15 @@ class Supervision:
         if run_state.silenced or not isinstance(failure, WaitTimeout):  # the others only waited for a silenced one
             return failure
         workers = {task for task, (name, _) in self.tasks.items() if name == "worker"}
-        late = sorted(workers & run_state.alive - run_state.reported_failure)
+        late_workers = sorted(workers & run_state.alive - run_state.reported_failure)
         # Without a ps no task knows which worker is awaited: if some have complained, it is one that has not.
-        if run_state.rule.is_collective and late and late != sorted(workers):
-            if set(late) <= self.detector.quiet(QUIET_SECONDS).keys():
-                return WaitTimeout(f"{failure}. No word from {', '.join(late)}")
+        if run_state.rule.is_collective and late_workers and late_workers != sorted(workers):
+            if set(late_workers) <= self.detector.quiet(QUIET_SECONDS).keys():
+                return WaitTimeout(f"{failure}. No word from {', '.join(late_workers)}")
             return WaitTimeout(
-                f"{failure}. {', '.join(late)} came too late, and gives signs of life: is it short of CPU?"
+                f"{failure}. {', '.join(late_workers)} came too late, and gives signs of life: is it short of CPU?"
             )
-        starts = not run_state.far and not workers <= run_state.ready and not str(failure).endswith("?")
+        starts = not run_state.several_machines and not workers <= run_state.ready and not str(failure).endswith("?")
         return WaitTimeout(f"{failure}. {STARTING}") if starts and self._all_give_signs() else failure
 
     def _all_give_signs(self) -> bool:
@@ -170,7 +170,7 @@ class Supervision:
             if run_state.to_announce:
                 self.server.send(op="restart", tasks=[("death_notice", list(self.tasks).index(run_state.to_announce))])
                 self._await_exits(STOP_SECONDS + (0 if self.server.forks else IMPORT_SECONDS), only="death_notice")
-            if run_state.far and run_state.alive:
+            if run_state.several_machines and run_state.alive:
                 self.server.send(op="stop")
                 self._await_exits(STOP_SECONDS)
             if run_state.alive:

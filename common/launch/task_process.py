@@ -74,8 +74,8 @@ class Start:
     @classmethod
     def from_json(cls, text: str) -> Start:
         """Return the start of a task from its JSON."""
-        known = json.loads(text)
-        return cls(**known | {"addresses": Addresses(**known["addresses"])})
+        values = json.loads(text)
+        return cls(**values | {"addresses": Addresses(**values["addresses"])})
 
 
 def load(file: str | Path) -> Parts:

@@ -71,11 +71,11 @@ def run_ps(job: Job, addresses: Addresses, index: int, report: Report) -> None:
         wait_seconds = job.cluster.wait_seconds
         filters = tf.compat.v1.ConfigProto(device_filters=[f"/job:ps/task:{index}"])
         session = open_session(server.target, graph, filters, build_seconds(wait_seconds))
-        seen = awake.now()
+        last_reachable = awake.now()
         while not _ended(session, end):
             if any(reachable(host) for host in addresses.worker):
-                seen = awake.now()
-            elif awake.now() - seen > wait_seconds:
+                last_reachable = awake.now()
+            elif awake.now() - last_reachable > wait_seconds:
                 raise WaitTimeout(f"no worker has been reachable for {wait_seconds:g} s")
         time.sleep(ANSWER_SECONDS)
 

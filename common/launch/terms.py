@@ -39,7 +39,7 @@ class Terms:
     without_decay: tuple[int, ...] = ()  # positions of the variables that weight decay leaves as they are
     keeps_state: bool = False  # checkpoints have the state of an object of the script
 
-    def job(self, job: Job, name: str = "", **how: Any) -> Job:
+    def job(self, job: Job, name: str = "", **further_fields: Any) -> Job:
         """Return the job of a script with this algorithm and these parameters; `UserError` if it cannot be run."""
         check_kind(self.scheme, USAGE)
         at_most(len(self.initial), ps=job.cluster.ps)
@@ -59,19 +59,21 @@ class Terms:
             raise UserError(f"{scheme.name} needs all its workers to run a script: leave --min-workers out")
         check_update(scheme, in_process=False)
         options = {"without_decay": self.without_decay, "keeps_state": self.keeps_state}
-        parameters = Parameters(self.shapes, self.initial, **options, **how)
+        parameters = Parameters(self.shapes, self.initial, **options, **further_fields)
         job = replace(job, scheme=scheme, recipe=parameters, cluster=cluster, prefix=name, run_dir=job.run_dir / name)
         job.plan.check()
         return job
 
     def in_common(self) -> dict[str, str]:
         """Return the properties that must agree, in words."""
-        own = ", ".join(f"{field.name}={in_words(getattr(self.scheme, field.name))}" for field in fields(self.scheme))
-        algorithm = f"{type(self.scheme).__name__}({own}) {class_digest(type(self.scheme))}".rstrip()
+        hyperparameters = ", ".join(
+            f"{field.name}={in_words(getattr(self.scheme, field.name))}" for field in fields(self.scheme)
+        )
+        algorithm = f"{type(self.scheme).__name__}({hyperparameters}) {class_digest(type(self.scheme))}".rstrip()
         settings = ", ".join(f"{name}={value}" for name, value in compared(of_program()).items())
-        own = {"shapes of variables": str(self.shapes), "variables without decay": str(self.without_decay)}
-        own["state in checkpoints"] = "given" if self.keeps_state else "not given"
-        return {"algorithm": algorithm, **own, "settings of Keras": settings}
+        properties = {"shapes of variables": str(self.shapes), "variables without decay": str(self.without_decay)}
+        properties["state in checkpoints"] = "given" if self.keeps_state else "not given"
+        return {"algorithm": algorithm, **properties, "settings of Keras": settings}
 
 
 def place_of_terms(script: Script, name: str) -> Path:
@@ -99,14 +101,14 @@ def of_later_join(report: Report, name: str) -> Report:
     Faults of workers are those of the run, too, and so are the figures, which have the name of the join before theirs.
     """
 
-    def report_both(event: str, **known: Any) -> None:
-        report(event=OF_LATER_JOIN, join=name, its=event, **known)
+    def report_both(event: str, **values: Any) -> None:
+        report(event=OF_LATER_JOIN, join=name, its=event, **values)
         if event in OF_WORKERS:
-            report(event=event, **known)
+            report(event=event, **values)
         elif event == "worker":
             figures = {
-                f"{name}_{figure}": value for figure, value in known.items() if figure not in ("worker", "steps")
+                f"{name}_{figure}": value for figure, value in values.items() if figure not in ("worker", "steps")
             }
-            report(event="figures", worker=known["worker"], **figures)
+            report(event="figures", worker=values["worker"], **figures)
 
     return report_both

@@ -122,18 +122,18 @@ def refuse_copies(words: str) -> None:
         words: the script and its arguments, as for a shell.
     """
     starter, copies = other_starter()
-    how = f"{PROGRAM} launch --workers {copies} {words}"
+    command = f"{PROGRAM} launch --workers {copies} {words}"
     if starter == "srun":
-        how = f"srun -n {copies} {PROGRAM} launch --cluster slurm {words}, whose first task is the parameter server"
+        command = f"srun -n {copies} {PROGRAM} launch --cluster slurm {words}, whose first task is the parameter server"
     elif starter == "torchrun":
-        how += (
+        command += (
             f"; or, on several machines, torchrun with its options and -m distsgd launch --cluster torchrun {words}, "
             "whose first task is the parameter server"
         )
     if starter:
         raise UserError(
             f"{starter} has started {copies} copies of this script, and each would be a run of one worker. Start one "
-            f"run with all of them: {how}"
+            f"run with all of them: {command}"
         )
 
 
@@ -151,7 +151,7 @@ class Unlaunched:
         self.console = Console(stderr=True)
 
     @classmethod
-    def here(cls) -> Unlaunched:
+    def of_this_process(cls) -> Unlaunched:
         """Return that of this process; a script has a new one when all blocks of the one before have ended."""
         if cls.current is None or "joined" not in cls.current.states.values():
             require_tensorflow()
@@ -178,7 +178,7 @@ class Unlaunched:
         """Return True: the signal reaches the script itself."""
         return True
 
-    def exchange(self, key: str, own: Sequence[float]) -> dict[int, Sequence[float]]:
+    def exchange(self, key: str, numbers: Sequence[float]) -> dict[int, Sequence[float]]:
         """Return the numbers of the other workers, of which there are none."""
         return {}
 

@@ -65,12 +65,12 @@ def measured(gradient: Gradient, x: np.ndarray, seed: int = 0) -> Curvature:
         x: the point, [P].
         seed: seed of the noise in the first direction.
     """
-    here = gradient(x)
+    gradient_at_x = gradient(x)
     noise = np.random.default_rng([seed, len(x)]).standard_normal(len(x), np.float32)
-    v = _unit(_unit(here) + _unit(noise))
+    v = _unit(_unit(gradient_at_x) + _unit(noise))
     largest, sharpest, shift = 0.0, v, 0.0
     for _ in range(ITERATIONS):
-        product = (gradient(x + EPSILON * v) - here) / EPSILON
+        product = (gradient(x + EPSILON * v) - gradient_at_x) / EPSILON
         if (found := float(v @ product)) > largest:
             largest, sharpest = found, v
         shift = max(shift, -found)  # with H + shift, a large negative eigenvalue does not attract v

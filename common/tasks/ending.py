@@ -104,7 +104,7 @@ class Ending:
         """
         if self.interruption.noticed() and not self.stopped and self.calls.is_stopped():
             self._stop(self.interruption.signal)  # the chief has stopped the run
-        metrics, seen = self.observer.metrics, self.observer.seen
+        metrics, tally = self.observer.metrics, self.observer.tally
         check_finite(snapshot["center"], metrics["version"])
         self.observer.figures.learn(self.calls)
         refused = snapshot["refused"]
@@ -124,7 +124,7 @@ class Ending:
             **self.observer.figures.losses,
             lost_workers=losses.described(lost),
             refused={str(k): int(n) for k, n in enumerate(refused) if n},
-            **result_of(seen, self.rounds.spent, missing, metrics),
+            **result_of(tally, self.rounds.spent, missing, metrics),
         )
         if self.job.script is None or not self.job.ps:  # a script may join another run on the same ps tasks
             self.calls.end_ps()
@@ -153,14 +153,14 @@ class Ending:
         """Let the workers leave, as the result is on disk. Errors do not matter: a restoration calls workers back."""
         with contextlib.suppress(tf.errors.OpError, WaitTimeout):
             expected = max(self.calls.shut_down(), self.stopped_workers)
-            soon = late = awake.now() + END_SECONDS
+            soon = limit_with_chief = awake.now() + END_SECONDS
             if not (self.interruption.signal or (self.stopped and self.job.script)):
-                late = awake.now() + CHIEF_WAITS * self.calls.wait_seconds
+                limit_with_chief = awake.now() + CHIEF_WAITS * self.calls.wait_seconds
 
             def waits() -> bool:
                 """Return True while workers have yet to leave; the chief needs longer, for its last checkpoint."""
                 departed, chief = self.calls.departed()
-                return departed < expected and awake.now() < (soon if chief else late)
+                return departed < expected and awake.now() < (soon if chief else limit_with_chief)
 
             while waits():
                 self.reader.drain()  # the chief's last checkpoint waits until its events are on disk

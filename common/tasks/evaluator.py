@@ -82,7 +82,7 @@ class Evaluator:
                     self.uplinks.finish()
                     return self.ending.finish(self.observer.observe(last=True, keep=self.ending.keep_last))
                 if not self.ending.stop_if_wanted():
-                    if not self.observer.observe_if_due() and self.reader.late:
+                    if not self.observer.observe_if_due() and self.reader.is_overdue:
                         self.reader.drain()  # raises the error that stops the reader's thread
                     self._look_for_the_silent()
                 self.failing, self.unrestored, self.chief_is_late = None, None, False

@@ -108,9 +108,9 @@ def _evaluation(run_dir: Path, dataset: Dataset, recipe: ModelRecipe, parameters
 
     From then on this process has the model's settings of Keras.
     """
-    if parameters != (known := recipe.parameters):
+    if parameters != (size := recipe.parameters):
         raise UserError(
-            f"the checkpoints in {run_dir} have {parameters} parameters, and the model of the run has {known}"
+            f"the checkpoints in {run_dir} have {parameters} parameters, and the model of the run has {size}"
         )
     set_here(recipe.settings)
     return Evaluation(recipe.flat(), dataset.test)

@@ -97,11 +97,11 @@ class TaskGraph:
             self.of_workers: Any = {k: lazily(*self._of_worker(job, k, numbers[k], gradient)) for k in built}
             self.of_workers |= {k: self.of_workers[built[0]].copied(Copier(shared, k)) for k in others}
             if self.in_process:
-                for own in (self.operations, *self.of_workers.values()):
-                    own.build_usual()
+                for operations in (self.operations, *self.of_workers.values()):
+                    operations.build_usual()
             else:  # then the graph is sent to a ps or to other workers, whole
                 self.operations = dict(self.operations)
-                self.of_workers = {k: dict(own) for k, own in self.of_workers.items()}
+                self.of_workers = {k: dict(operations) for k, operations in self.of_workers.items()}
 
     def _gradient(self, job: Job) -> Any:
         """Return the gradient of a batch as a function of the graph, shared by all workers in it; None of a script."""
@@ -225,9 +225,9 @@ class TaskGraph:
         """
         # The graph of the other workers has the common requests alone: with all it takes longer to load, and each kind
         # of call takes longer to prepare.
-        identity, operations, own = names = _names((self.identity, self.operations, self.of_workers[CHIEF]))
+        identity, operations, of_chief = names = _names((self.identity, self.operations, self.of_workers[CHIEF]))
         common = operations.keys() & requests_of(CommonRequests)
-        some = identity, {name: operations[name] for name in common}, own
+        some = identity, {name: operations[name] for name in common}, of_chief
         definition = self.graph.as_graph_def()
         whole = definition.SerializeToString()
         part = needed_for(tf.nest.flatten(some), definition).SerializeToString()
@@ -275,8 +275,8 @@ class TaskGraph:
         self._initial, self.frozen = path, frozen
         with self.graph.as_default():
             tf.import_graph_def(definition, name="")
-        self.identity, self.operations, own = _found(names, self.graph)
-        self.of_workers = {worker: own}
+        self.identity, self.operations, of_worker = _found(names, self.graph)
+        self.of_workers = {worker: of_worker}
         return self
 
 

@@ -166,8 +166,8 @@ class Job:
     @property
     def transport(self) -> TransportName:
         """The transport of large vectors; without shared memory, or with tasks on several machines, it is sockets."""
-        here = self.cluster.task is None and not self.cluster.placement.in_process
-        return self.options.transport if here and segments.available() else "sockets"
+        between_processes = self.cluster.task is None and not self.cluster.placement.in_process
+        return self.options.transport if between_processes and segments.available() else "sockets"
 
     def slices(self, size: int) -> list[int]:
         """Return the sizes of the slices of a vector of `size` on the ps tasks."""
@@ -300,12 +300,12 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
 
 def checked(scheme: Scheme, train: Any, cluster: Cluster, options: RunOptions) -> Scheme:
     """Return the scheme with the codec of the options; raises `UserError` if these tasks cannot run it."""
-    here, uses_ps, wanted = cluster.task, scheme.sync.uses_ps, options.recovery.min_workers
-    scheme = fitted(scheme, cluster.workers, cluster.ps if here is None or uses_ps else 1, options.codec)
-    if here is not None and bool(here.addresses.ps) != uses_ps:
+    task, uses_ps, wanted = cluster.task, scheme.sync.uses_ps, options.recovery.min_workers
+    scheme = fitted(scheme, cluster.workers, cluster.ps if task is None or uses_ps else 1, options.codec)
+    if task is not None and bool(task.addresses.ps) != uses_ps:
         need = "needs a ps: give --ps_hosts" if uses_ps else "has no ps: leave --ps_hosts out"
-        origin = f"{here.origin} " if here.origin else ""
-        raise UserError(f"{scheme.name} {need}. {origin}Received: {here.addresses.as_dict()}")
+        origin = f"{task.origin} " if task.origin else ""
+        raise UserError(f"{scheme.name} {need}. {origin}Received: {task.addresses.as_dict()}")
     if wanted is not None and wanted > cluster.workers:
         raise UserError(
             f"min_workers must be at most the number of workers, {cluster.workers}. Received: min_workers={wanted}"
@@ -468,8 +468,8 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
     return {
         "algorithm": job.scheme.name,
         "hyperparameters": {
-            own.name: value if isinstance(value := getattr(job.scheme, own.name), plain) else in_words(value)
-            for own in fields(job.scheme)
+            field.name: value if isinstance(value := getattr(job.scheme, field.name), plain) else in_words(value)
+            for field in fields(job.scheme)
         },
         "backend": cluster.backend,
         "workers": cluster.workers,
@@ -479,7 +479,7 @@ def describe(job: Job, dataset: str, model: str) -> dict[str, Any]:
         **({} if cluster.simulated is None else {"platform": cluster.simulated.described()}),
         "dataset": dataset,
         "model": model,
-        **({"keras_settings": own} if (own := unusual(job.recipe.settings)) else {}),
+        **({"keras_settings": settings} if (settings := unusual(job.recipe.settings)) else {}),
         "devices_per_worker": job.devices_per_worker,
         **options.settings,
         **({"transport": job.transport} if not cluster.placement.in_process else {}),

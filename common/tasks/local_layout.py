@@ -23,10 +23,10 @@ class Layout:
     def of(cls, inputs: Mapping[str, Any]) -> Layout:
         """Return the layout of the local state that is fed at these placeholders, in buckets."""
         parts = {}
-        for name, own in inputs.items():
-            shapes = [tuple(place.shape.as_list()) for place in own]
+        for name, places in inputs.items():
+            shapes = [tuple(place.shape.as_list()) for place in places]
             whole = (*shapes[0][:-1], sum(shape[-1] for shape in shapes)) if shapes[0] else ()
-            parts[name] = np.dtype(own[0].dtype.as_numpy_dtype), whole
+            parts[name] = np.dtype(places[0].dtype.as_numpy_dtype), whole
         return cls(parts)
 
     @property
@@ -68,9 +68,9 @@ def from_bytes(copy: bytes) -> dict[str, np.ndarray]:
 
 def whole_vectors(parts: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Join the buckets of a local state to whole vectors."""
-    return whole({f"{name}/{i}": part for name, own in parts.items() for i, part in enumerate(own)})
+    return whole({f"{name}/{i}": part for name, buckets in parts.items() for i, part in enumerate(buckets)})
 
 
 def in_buckets(state: Mapping[str, np.ndarray], places: Mapping[str, Sequence[Any]]) -> dict[str, list[np.ndarray]]:
     """Split a local state into the buckets that are fed at these placeholders."""
-    return {name: feed_of(own, state[name]) for name, own in places.items()}
+    return {name: feed_of(buckets, state[name]) for name, buckets in places.items()}

@@ -54,9 +54,9 @@ class Keeping:
         workers, sync = job.cluster.workers, job.scheme.sync
         self.layout = Layout.of(places)
         # Without a ps and gossip the parameters of all workers equal the center on worker 0: these need no copy.
-        own = self.layout if job.ps or sync.gossips else self.layout.besides("params")
+        kept_layout = self.layout if job.ps or sync.gossips else self.layout.besides("params")
         # The state of a script's optimizer goes with it; its size is not known yet.
-        self.bytes = workers * (own.bytes + (job.script is not None and job.recipe.keeps_state))
+        self.bytes = workers * (kept_layout.bytes + (job.script is not None and job.recipe.keeps_state))
         self.workers, self.sync, self.gossips = workers, sync, sync.gossips
         self.scheme = job.scheme
         # In pairs, others change the parameters of a worker also while it stands still; so do messages between servers.

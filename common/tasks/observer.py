@@ -273,7 +273,7 @@ class Observer:
         # Earlier events of a run that is resumed are of another start, whose time ended before this one's.
         resumes = checkpoint.found(job.run_dir) or (not self.one_clock and reader.read(len))
         self.since = time.monotonic() if resumes else -math.inf
-        self.seen = Tally(job.cluster.workers)
+        self.tally = Tally(job.cluster.workers)
         self.metrics: dict[str, Any] = {}
         self.reported: dict[str, Any] = {}  # the last reported metrics of a center during the run
         self.multiples = calls.graph.multiples  # the versions of which the ps takes snapshots, or None
@@ -327,7 +327,7 @@ class Observer:
 
     def _show_snapshots(self, newest: int, last: bool = False) -> bool:
         """Evaluate and report, in order, the new snapshots, until a callback stops the run; True if there were any."""
-        self.looked, self.seen = newest, self.reader.drain()
+        self.looked, self.tally = newest, self.reader.drain()
         evaluated = self.evaluated | {newest: time.monotonic()}
         points = [point for point in self.snapshots(evaluated) if point.version > max(self.evaluated, default=-1)]
         for point in self._in_time(points, time.monotonic()) if last else points:
@@ -345,14 +345,14 @@ class Observer:
         Without test data only the version is read. `keep` gets what was read before it is evaluated.
         """
         snapshot = self.calls.snapshot() if last or self.measures else {"at": self.calls.version()}
-        when, self.seen = time.monotonic(), self.reader.drain()
+        when, self.tally = time.monotonic(), self.reader.drain()
         if keep is not None:
             keep(snapshot)
         if not last and int(snapshot["at"]) == self.reported.get("version"):
             return snapshot  # no update since the last report: each version is reported once
         self.figures.learn(self.calls)
         tally, made = self._made(int(snapshot["at"]), when)
-        point = self._point(snapshot, self.seen if last else tally, made)
+        point = self._point(snapshot, self.tally if last else tally, made)
         if last and self.shows_every:
             self._show_snapshots(point.version, last=True)
         elif last:
@@ -368,7 +368,7 @@ class Observer:
         """
         tally, last = self.reader.read(lambda log: log.before(NEWEST if self.gossips else version))
         made = self._time_of(last, now if version else self.began)
-        return self.seen if self.gossips else tally, min(now, made)
+        return self.tally if self.gossips else tally, min(now, made)
 
     def _time_of(self, microseconds: int, otherwise: float) -> float:
         """Return the time of an event here; `otherwise` if it is not known, or of another start."""

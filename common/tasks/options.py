@@ -98,8 +98,8 @@ class Recovery(CheckedCall):
         check_fields(self)
         for name in self._names:
             if name not in FURTHER:
-                known = ", ".join(known.removeprefix("SIG") for known in FURTHER)
-                raise UserError(f"stop_signals takes {known}. Received: stop_signals={self.stop_signals!r}")
+                further = ", ".join(name.removeprefix("SIG") for name in FURTHER)
+                raise UserError(f"stop_signals takes {further}. Received: stop_signals={self.stop_signals!r}")
 
     @property
     def _names(self) -> list[str]:
@@ -273,31 +273,31 @@ def takes_options(function: Function) -> Function:
     return function
 
 
-def options_of(given: Mapping[str, Any], known: Iterable[str], makers: Iterable[Callable[..., Any]]) -> RunOptions:
+def options_of(given: Mapping[str, Any], names: Iterable[str], makers: Iterable[Callable[..., Any]]) -> RunOptions:
     """Return the options of a call; None stands for the default.
 
     Args:
         given: keyword arguments of the call.
-        known: names of all keywords that the call accepts.
+        names: names of all keywords that the call accepts.
         makers: constructors of the other arguments; an unknown keyword may belong to one of them.
 
     Raises:
         UserError: a keyword is unknown; the message says where it belongs, or names the nearest ones.
     """
     for name in given:
-        if name not in known:
-            raise UserError(f"there is no option {name!r} of train{_instead(name, list(known), list(makers))}")
+        if name not in names:
+            raise UserError(f"there is no option {name!r} of train{_instead(name, list(names), list(makers))}")
     return RunOptions(**{name: value for name, value in given.items() if value is not None})
 
 
-def _instead(name: str, known: Sequence[str], makers: Sequence[Callable[..., Any]]) -> str:
+def _instead(name: str, names: Sequence[str], makers: Sequence[Callable[..., Any]]) -> str:
     """Return what to write instead of an unknown keyword: the end of a sentence, or another one."""
     if name in KERAS:
         return f": {KERAS[name]}"
     owned = {maker: close_to(name, inspect.signature(maker).parameters) for maker in makers}
     owner = next((maker for maker in makers if name in owned[maker]), None)
-    if owner is None and not close_to(name, known):
+    if owner is None and not close_to(name, names):
         owner = next((maker for maker in makers if owned[maker]), None)
     if owner is not None:
         return f": write {owner.__qualname__}({owned[owner][0]}=...)"
-    return f". {nearest(name, known, 'See help(distsgd.train)')}"
+    return f". {nearest(name, names, 'See help(distsgd.train)')}"

@@ -64,8 +64,8 @@ class Plan:
         """Take over the losses that the ps has kept, if the rounds follow from them: then they change all rounds."""
         if adapts(self.scheme):
             now = calls.losses()
-            known = 1 + int(now["version"]) // self._block if now["version"] else 0
-            self.losses[:] = now["losses"][:known].tolist()
+            count = 1 + int(now["version"]) // self._block if now["version"] else 0
+            self.losses[:] = now["losses"][:count].tolist()
 
     def rounds(self, worker: int) -> Rounds:
         """Return the rounds of a worker: the local steps of each, and its kind."""
@@ -98,7 +98,7 @@ class Plan:
     def all_rounds(self) -> list[Rounds]:
         """The rounds of each worker, [W]; workers with equal rounds share one object."""
         first, *others = (self.rounds(worker) for worker in range(self.workers))
-        return [first, *(first if own == first else own for own in others)]
+        return [first, *(first if other == first else other for other in others)]
 
     @property
     def round_steps(self) -> float | Callable[[Any], Any]:
@@ -109,9 +109,9 @@ class Plan:
         rounds = self.all_rounds
         if self.scheme.period_rule is not None:
             return steps_after(rounds[0])
-        if all(own is rounds[0] for own in rounds):
+        if all(r is rounds[0] for r in rounds):
             return self.scheme.period
-        return sum(own.steps() for own in rounds) / max(1, sum(map(self._messages, rounds)))
+        return sum(r.steps() for r in rounds) / max(1, sum(map(self._messages, rounds)))
 
     def _messages(self, rounds: Rounds) -> int:
         """Return how many of these rounds end with a message."""
@@ -120,13 +120,13 @@ class Plan:
     def check(self) -> None:
         """Raise `UserError` if workers cannot do the rounds of the scheme."""
         name, sync, rounds = self.scheme.name, self.scheme.sync, self.all_rounds
-        longest, numbers = max(own.longest for own in rounds), [len(own) for own in rounds]
+        longest, numbers = max(r.longest for r in rounds), [len(r) for r in rounds]
         if adapts(self.scheme) and (self.is_endless or self.options.schedule):
             raise UserError(
                 "adacomm finds the rounds of a run with a number of steps: leave the schedule out, and in a script "
                 f"take another rule. Received: communication_period={self.scheme.period_rule}"
             )
-        for kind in {kind for own in rounds for kind in own.kinds()}:
+        for kind in {kind for r in rounds for kind in r.kinds()}:
             self.scheme.kind_of(kind)
         # The graph of a round depends on whether it has one step, or steps before those that follow its message.
         if sync.exchanges and longest > self.scheme.period and (self.scheme.period == 1 or self.scheme.overlap):
@@ -134,7 +134,7 @@ class Plan:
                 f"{name}: rounds of one step, or with an overlap, are not longer than the period of the scheme: "
                 f"override period. Received: a round of {longest} steps, period={self.scheme.period}"
             )
-        apart = {id(own): own for own in rounds}.values()  # of few workers, as most share theirs
+        apart = {id(r): r for r in rounds}.values()  # of few workers, as most share theirs
         if len(apart) > 1 and self.scheme.sends_in_turn and sync.set_size(self.workers) is not None:
             for meeting in itertools.islice(zip(*apart, strict=False), MEETINGS):
                 check_together(self.scheme, (kind for _, kind in meeting))

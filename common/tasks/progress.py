@@ -95,8 +95,8 @@ class Progress:
         self.steps += sum(map(len, batches))
         finite, left_out = np.isfinite(losses), np.array([len(rows) for rows in batches]) - steps
         # A scheme that leaves out hostile messages does so with those of a worker whose loss is not finite.
-        known = self.plan.scheme.sync.most_left_out(self.plan.workers) == 0
-        if self.on_nan == "stop" and (left_out.any() or (known and not finite.all())):
+        tolerates_none = self.plan.scheme.sync.most_left_out(self.plan.workers) == 0
+        if self.on_nan == "stop" and (left_out.any() or (tolerates_none and not finite.all())):
             raise self._diverged(losses, left_out)
         if number := int(left_out.sum()):
             self.report(event="refused", worker=self.index, number=number)

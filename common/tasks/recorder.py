@@ -60,7 +60,7 @@ class RecordReader:
                 self.drain()
 
     @property
-    def late(self) -> bool:
+    def is_overdue(self) -> bool:
         """True if no read has succeeded for long."""
         return time.monotonic() - self._drained > LATE_SECONDS
 

@@ -25,23 +25,23 @@ from ..worker.flat_model import FlatModel
 MOST_BYTES = 1 << 26  # of data in a run directory
 
 
-def result_of(seen: Tally, spent: TimeTotals, missing: list[str], metrics: Mapping[str, Any]) -> dict[str, Any]:
+def result_of(tally: Tally, spent: TimeTotals, missing: list[str], metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of a run, for its event.
 
     Args:
-        seen: totals of its events.
+        tally: totals of its events.
         spent: the times of its rounds.
         missing: the reasons for which files could not be written.
         metrics: metrics at its end.
     """
     return {
         "updates": metrics["version"],
-        "share_of_updates": seen.shares,
+        "share_of_updates": tally.shares,
         "round": spent.shares.as_dict() if spent.shares else None,
         "training": spent.seconds,
         "first_rounds": {str(worker): begun for worker, (begun, _) in spent.spans.items()},
-        "dropped": seen.dropped,
-        "staleness_histogram": {str(t): n for t, n in sorted(seen.staleness.items())},
+        "dropped": tally.dropped,
+        "staleness_histogram": {str(t): n for t, n in sorted(tally.staleness.items())},
         "unwritten": missing,
         **metrics,
     }

@@ -37,7 +37,7 @@ class Handoff:
         stands: True if a signal has interrupted the run, and this join makes no further step.
     """
 
-    own: Any = None  # the state of an optimizer of the script, for checkpoints; see `launch.own_state`
+    script_state: Any = None  # the state of an optimizer of the script, for checkpoints; see `launch.own_state`
 
     def __init__(self, size: int):
         self._changed = threading.Condition()
@@ -138,9 +138,9 @@ class Handoff:
 class ScriptProgress(Progress):
     """The rounds of a worker, and the figures that its script reports."""
 
-    def __init__(self, *known: Any):
+    def __init__(self, *arguments: Any):
         self.figures: dict[str, list[float]] = defaultdict(list)  # since the last report
-        super().__init__(*known)
+        super().__init__(*arguments)
 
     def report_figures(self) -> None:
         """Report the steps, and the mean of each figure since the last report."""
@@ -163,9 +163,9 @@ class ScriptLoop(WorkerLoop):
     progress_of = ScriptProgress
     progress: ScriptProgress
 
-    def __init__(self, *known: Any, handoff: Handoff):
-        super().__init__(*known)
-        self.calls.own = handoff.own
+    def __init__(self, *arguments: Any, handoff: Handoff):
+        super().__init__(*arguments)
+        self.calls.script_state = handoff.script_state
         self.handoff, self.local.at_last = handoff, handoff.stand
 
     def begin(self) -> threading.Thread:

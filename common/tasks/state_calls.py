@@ -63,8 +63,8 @@ class StateCalls(Calls, StopRequests, StateRequests):
             if not alive:
                 self.run(Operation(clear), seconds=self.wait_seconds)
         parts = {
-            name: _copied(here, arrays[name]) if name.startswith(COPIES) else feed_of(here, arrays[name])
-            for name, here in self.places.items()
+            name: _copied(slices, arrays[name]) if name.startswith(COPIES) else feed_of(slices, arrays[name])
+            for name, slices in self.places.items()
         }
         self._restore(parts, np.array([restoration, events]))
         rounds, kept = zip(*((copies or {}).get(k, (NONE, b"")) for k in range(self.graph.workers)), strict=True)

@@ -219,7 +219,7 @@ def check_fits(last: checkpoint.Checkpoint, saver: Saver, calls: StateCalls) -> 
         raise UserError(
             f"the checkpoint in {saver.run_dir} is of a run with other hyperparameters (variables: {differ})"
         )
-    places = {name: own[:1] if name.startswith(COPIES) else own for name, own in calls.places.items()}
+    places = {name: parts[:1] if name.startswith(COPIES) else parts for name, parts in calls.places.items()}
     for name, (kind, shape) in Layout.of(places).parts.items():
         array = last.arrays[name]
         if (array.dtype, array.shape) != (kind, shape):

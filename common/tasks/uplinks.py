@@ -27,7 +27,7 @@ class Uplinks:
         self.seconds = calls.wait_seconds
         self.failure: BaseException | None = None
         self._over = threading.Event()
-        tasks = [partial(self._repeat, own.serve) for own in self.regions]
+        tasks = [partial(self._repeat, region.serve) for region in self.regions]
         if regions:
             tasks.append(partial(self._repeat, self._tell))
         self._threads = [threading.Thread(target=task, daemon=True) for task in tasks]
@@ -49,22 +49,22 @@ class Uplinks:
             WaitTimeout: a message between servers takes too long.
         """
         self.end()
-        for own in self.regions:
-            own.tell()
+        for region in self.regions:
+            region.tell()
         for thread in self._threads:
             wait_until(lambda t=thread: not t.is_alive(), self.seconds, lambda: "a message between servers of regions")
         self.check()
-        for own in self.regions:  # once more: a message of workers may have come after its last call
-            own.tell()
-            own.serve()
+        for region in self.regions:  # once more: a message of workers may have come after its last call
+            region.tell()
+            region.serve()
 
     def end(self) -> None:
         """Let the threads end after their present call."""
         self._over.set()
 
     def _tell(self) -> None:
-        for own in self.regions:
-            own.tell()
+        for region in self.regions:
+            region.tell()
         self._over.wait(TELL_SECONDS)
 
     def _repeat(self, task: Callable[[], object]) -> None:

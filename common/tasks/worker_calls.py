@@ -50,12 +50,12 @@ class WorkerCalls(Calls, WorkerRequests, StreamRequests, LossRequests):
         asked: the request that the last call has read; see `server.asked`.
         is_last: True if the run ends after that request.
         slack: factor on the limit of a call of rounds.
-        own: the state of an optimizer of a script, which goes with the local state; see `launch.own_state`.
+        script_state: the state of an optimizer of a script, which goes with the local state; see `launch.own_state`.
     """
 
     slack = 1
 
-    own: Any = None
+    script_state: Any = None
 
     def __init__(self, session: Any, graph: TaskGraph, index: int, wait_seconds: float, connect: Connect | None = None):
         self.index, self.sync = index, graph.sync
@@ -133,17 +133,17 @@ class WorkerCalls(Calls, WorkerRequests, StreamRequests, LossRequests):
 
     def write_copy(self, rounds: int, keeps: bool = True) -> None:
         """Write a copy of the local state after `rounds` to the first ps or worker 0, empty unless `keeps`."""
-        of_script = self.own.arrays() if keeps and self.own is not None else {}
+        of_script = self.script_state.arrays() if keeps and self.script_state is not None else {}
         self._write_copy(rounds, as_bytes({**whole_vectors(self._local()), **of_script}) if keeps else b"")
 
     def restore_copy(self, layout: Layout) -> None:
         """Restore the local state from its copy, unless the chief has deleted the copies since this worker joined."""
         _, copy = self.copy_of(self.index)
         if copy:
-            known = from_bytes(copy)
-            self._set_local(in_buckets(layout.typed(known), self.local_places))
-            if self.own is not None:
-                self.own.restored(known)
+            state = from_bytes(copy)
+            self._set_local(in_buckets(layout.typed(state), self.local_places))
+            if self.script_state is not None:
+                self.script_state.restored(state)
 
     @property
     def local_places(self) -> dict[str, list[Any]]:

@@ -214,13 +214,13 @@ class WorkerLoop:
 
     def _await(self, is_over: Callable[[], bool], position: Callable[[], Any], missing: Callable[[], str]) -> None:
         """Block until `is_over()`; each change of `position()` restarts the time limit."""
-        seen = None
+        last_position = None
 
         def may_continue() -> bool:
-            return is_over() or position() != seen
+            return is_over() or position() != last_position
 
         while not is_over():
-            seen = position()
+            last_position = position()
             wait_until(may_continue, round(self.calls.patience), missing)
 
     def _finish(self) -> None:
