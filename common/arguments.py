@@ -105,11 +105,11 @@ def _is_finite(value: Any) -> bool:
     return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
-def one_of(known: Sequence[str], **values: str) -> None:
+def one_of(allowed: Sequence[str], **values: str) -> None:
     """Raise `UserError` for the first named value that is not known."""
     for name, value in values.items():
-        if value not in known:
-            raise UserError(f"{name} must be one of {', '.join(known)}. Received: {name}={value}")
+        if value not in allowed:
+            raise UserError(f"{name} must be one of {', '.join(allowed)}. Received: {name}={value}")
 
 
 def check_known(kind: str, *names: str, known: Iterable[str]) -> None:
@@ -119,17 +119,17 @@ def check_known(kind: str, *names: str, known: Iterable[str]) -> None:
             raise UserError(f"unknown {kind} {name!r}. {nearest(name, known)}")
 
 
-def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+def nearest(name: str, names: Iterable[str], otherwise: str = "") -> str:
     """Return 'Did you mean a, b?' with the known names near to `name`; if none is near, `otherwise`, or all names."""
-    if close := close_to(name, known):
+    if close := close_to(name, names):
         return f"Did you mean {', '.join(close)}?"
-    return otherwise or f"Known: {', '.join(sorted(known))}."
+    return otherwise or f"Known: {', '.join(sorted(names))}."
 
 
 LONGEST_NAME = 100  # longer ones are no misspelt names, and to compare them takes long
 
 
-def close_to(name: str, known: Iterable[str]) -> list[str]:
+def close_to(name: str, names: Iterable[str]) -> list[str]:
     """Return up to three known names that `name` may mean, the nearest first, without regard to dashes and case.
 
     A name is near if whole words are too many or missing, as in `num_workers` for `workers` or `period` for
@@ -137,7 +137,7 @@ def close_to(name: str, known: Iterable[str]) -> list[str]:
     """
     if len(name) > LONGEST_NAME:
         return []
-    word, words = _plain(name), {text: _plain(text) for text in known}
+    word, words = _plain(name), {text: _plain(text) for text in names}
     if synonyms := [text for text, letters in words.items() if letters == SYNONYMS.get(word)]:
         return synonyms
     edits = {text: _edits(word, letters) for text, letters in words.items()}
@@ -147,9 +147,9 @@ def close_to(name: str, known: Iterable[str]) -> list[str]:
     return (inside or close or [text for text, letters in words.items() if _is_part(word, letters)])[:3]
 
 
-def spelt(name: str, known: Iterable[str]) -> str | None:
+def spelt(name: str, names: Iterable[str]) -> str | None:
     """Return the known name that has the same letters, `sync_sgd` for `SyncSGD()`; None if there is none."""
-    return next((text for text in known if _letters(text) == _letters(name)), None)
+    return next((text for text in names if _letters(text) == _letters(name)), None)
 
 
 def _letters(name: str) -> str:
@@ -199,23 +199,23 @@ def check_call(function: Callable[..., Any], values: Sequence[Any], named: Mappi
 def _why_refused(function: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any], error: str) -> str:
     """Return the message for a call whose arguments do not fit, with the reason that Python gives."""
     what, parameters = function.__qualname__.removesuffix(".__init__"), inspect.signature(function).parameters
-    known = {name: parameter for name, parameter in parameters.items() if name not in ("cls", "self")}
-    if not known:
+    accepted = {name: parameter for name, parameter in parameters.items() if name not in ("cls", "self")}
+    if not accepted:
         return f"{what} takes no arguments"
     for name in named:
-        if name not in known:
-            return f"{what} has no argument {name!r}. {nearest(name, known)}"
+        if name not in accepted:
+            return f"{what} has no argument {name!r}. {nearest(name, accepted)}"
     if "missing" in error:
         needed = [
             name
-            for name, parameter in known.items()
+            for name, parameter in accepted.items()
             if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
         ]
-        by_position = len(values) - (len(parameters) - len(known))
+        by_position = len(values) - (len(parameters) - len(accepted))
         given = [*[f"{by_position} by position"] * bool(by_position), *named]
         return f"{what} needs {', '.join(needed)}. Received: {', '.join(given) or 'no arguments'}"
     by_name = next(
-        (name for name, parameter in known.items() if parameter.kind is parameter.KEYWORD_ONLY), next(iter(known))
+        (name for name, parameter in accepted.items() if parameter.kind is parameter.KEYWORD_ONLY), next(iter(accepted))
     )
     return f"{what} takes other arguments ({error}): give them by name, as in {what}({by_name}=...)"
 

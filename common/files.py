@@ -58,8 +58,8 @@ def cannot_write(path: Path | None, error: OSError, content: str = "") -> Cannot
 
 def free_in(folder: Path, more: int = 0) -> str:
     """Return the free space of the disk of a folder, and some bytes more, in words."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
-    return f"{(shutil.disk_usage(there).free + more) / 1e6:.1f} MB are free in {there}"
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+    return f"{(shutil.disk_usage(existing).free + more) / 1e6:.1f} MB are free in {existing}"
 
 
 def temporary_folder() -> Path:
@@ -123,14 +123,14 @@ def standard_error_to(path: Path) -> Iterator[None]:
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with writing(path):
-        there = os.open(path, flags) if str(path) == os.devnull else no_link(path, flags)
+        descriptor = os.open(path, flags) if str(path) == os.devnull else no_link(path, flags)
     if sys.stderr is not None:
         sys.stderr.flush()
     try:
         before = os.dup(STDERR)
     except OSError:
         before = None  # it is closed
-    os.dup2(there, STDERR)
+    os.dup2(descriptor, STDERR)
     try:
         yield
     finally:
@@ -139,7 +139,7 @@ def standard_error_to(path: Path) -> Iterator[None]:
         else:
             os.dup2(before, STDERR)
             os.close(before)
-        os.close(there)
+        os.close(descriptor)
 
 
 def in_one_line(error: BaseException) -> BaseException:

@@ -113,9 +113,9 @@ class Content(dict[str, Any]):
         )
 
 
-def checked(path: Path, content: Mapping[str, Any], known: Mapping[str, Kind]) -> Content:
+def checked(path: Path, content: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Content:
     """Return the values in a file; raise `UserError` for one that is not of its kind. Values may be missing."""
-    for name, (what, fits) in known.items():
+    for name, (what, fits) in kinds.items():
         if name in content and not fits(content[name]):
             raise UserError(f"{path} is damaged: {name} must be {what}. Received: {short(content[name])}")
     return Content(path, content)
@@ -152,9 +152,9 @@ def read_config(run_dir: Path, name: str = "config.json") -> dict[str, Any]:
         why = "it has no config.json" if run_dir.exists() else "there is no such folder; the command runs lists runs"
         raise UserError(f"not a run directory: {why}. Received: {run_dir}")
     config = checked(path, read_json(path), CONFIG)
-    own = config.get("hyperparameters", {})  # of an older record
-    if config.get("algorithm") == "local_sgd" and (steps := own.pop("synchronous_steps", 0)):
-        own["communication_period"] = f"post-local:{steps},{own.get('communication_period', 10)}"
+    values = config.get("hyperparameters", {})  # of an older record
+    if config.get("algorithm") == "local_sgd" and (steps := values.pop("synchronous_steps", 0)):
+        values["communication_period"] = f"post-local:{steps},{values.get('communication_period', 10)}"
     return config
 
 

@@ -11,16 +11,16 @@ from typing import Any
 from .errors import UserError
 
 
-def parse(kind: str, text: str, known: Mapping[str, Callable[..., Any]]) -> tuple[str, dict[str, Any]]:
+def parse(kind: str, text: str, functions: Mapping[str, Callable[..., Any]]) -> tuple[str, dict[str, Any]]:
     """Split `name:key=value,...` and check it against the options of `known[name]`: numbers, texts or a-b-c lists."""
     name, _, rest = text.partition(":")
-    if name not in known:
+    if name not in functions:
         from .arguments import check_known  # not at the top: a replay without TensorFlow needs few lines
 
-        check_known(kind, name, known=known)
+        check_known(kind, name, known=functions)
     allowed = {
         option: parameter.default
-        for option, parameter in inspect.signature(known[name]).parameters.items()
+        for option, parameter in inspect.signature(functions[name]).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
     }
     options: dict[str, Any] = {}

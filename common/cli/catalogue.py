@@ -53,10 +53,10 @@ def card(name: str) -> Card:
         with contextlib.suppress(LookupError):
             return _card_from_source(name)
     scheme = SCHEMES[name]
-    own = vars(scheme)
+    members = vars(scheme)
     from ..contract.scheme import idea_of  # not at the top: NumPy takes longer than most commands
 
-    return Card(timing(scheme), idea_of(scheme), scheme.paper, own.get("aliases", ()), own.get("equals", ""))
+    return Card(timing(scheme), idea_of(scheme), scheme.paper, members.get("aliases", ()), members.get("equals", ""))
 
 
 @functools.cache
@@ -92,9 +92,9 @@ def catalogue(arguments: list[str]) -> int:
         return 0
     table = columns("algorithm", "", "idea", "paper")
     for name in found:
-        known = card(name)
+        entry = card(name)
         table.add_row(
-            name, known.timing, f"{known.idea} (= {known.equals})" if known.equals else known.idea, known.paper
+            name, entry.timing, f"{entry.idea} (= {entry.equals})" if entry.equals else entry.idea, entry.paper
         )
     page = Console(highlight=False)
     page.print(table)
@@ -106,8 +106,8 @@ def catalogue(arguments: list[str]) -> int:
 
 def _has(name: str, word: str) -> bool:
     """Return True if the card of an algorithm has a word, or one that begins so: not asynchronous, for synchronous."""
-    known = card(name)
-    text = " ".join([name, known.timing, known.idea, known.paper, *known.aliases, known.equals]).replace("_", " ")
+    entry = card(name)
+    text = " ".join([name, entry.timing, entry.idea, entry.paper, *entry.aliases, entry.equals]).replace("_", " ")
     return re.search(rf"\b{re.escape(word.replace('_', ' '))}", text, re.IGNORECASE) is not None
 
 

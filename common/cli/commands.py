@@ -68,9 +68,9 @@ def evaluate(arguments: list[str]) -> int:
     if run_dir.is_file():
         raise UserError(f"{run_dir} is a file: give the run directory")
     if options.wait_seconds is None and not run_dir.is_dir():
-        there = [path.name for path in run_dir.parent.iterdir()] if run_dir.parent.is_dir() else []
+        siblings = [path.name for path in run_dir.parent.iterdir()] if run_dir.parent.is_dir() else []
         otherwise = "To wait until a run makes it, give --wait-seconds 600"
-        raise UserError(f"there is no run directory {run_dir}. {nearest(run_dir.name, there, otherwise)}")
+        raise UserError(f"there is no run directory {run_dir}. {nearest(run_dir.name, siblings, otherwise)}")
     check_files(options.model, options.data)
     import_tensorflow()
 

@@ -100,9 +100,9 @@ def complete(commands: Sequence[str], **options: Any) -> None:
         parser = parser_of(name)
         _complete_values(parser)
     else:
-        known = [*commands, *known_names()] if len(words) == 1 or words[1] == "help" else []
-        if known or words[1] in OF_ALGORITHMS:
-            parser.add_argument("command", type=plain(str), choices=[*known] or [*SCHEMES])
+        choices = [*commands, *known_names()] if len(words) == 1 or words[1] == "help" else []
+        if choices or words[1] in OF_ALGORITHMS:
+            parser.add_argument("command", type=plain(str), choices=[*choices] or [*SCHEMES])
         elif words[1] in OF_RUNS:
             os.environ[ACTIVE] = str(int(os.environ[ACTIVE]) - len(words) + 2)  # several folders may come
             parser.add_argument("run_dir", nargs="*").completer = _runs  # pyright: ignore[reportAttributeAccessIssue]

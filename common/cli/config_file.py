@@ -55,10 +55,10 @@ def with_settings(
         and not any(word.endswith("simulation") for word in rest)
     ):
         values = {name: value for name, value in values.items() if name not in flags.names(Platform)}
-    known = [*flags.names(scheme_type), *flags.names(options)]
+    names = [*flags.names(scheme_type), *flags.names(options)]
     for name in values:
-        if name not in known:
-            raise UserError(f"{path}: {scheme_type.name} has no option {name!r}. {nearest(name, known, 'See --help')}")
+        if name not in names:
+            raise UserError(f"{path}: {scheme_type.name} has no option {name!r}. {nearest(name, names, 'See --help')}")
     return [*(word for kind in (scheme_type, options) for word in flags.words_of(values, kind)), *rest]
 
 
@@ -124,7 +124,7 @@ def _refuse_own(path: Path, values: dict[str, Any], given: Mapping[str, str]) ->
         value = values.get(name)
         if isinstance(value, str) and (value == OWN_DATA or flags.in_file(value)) and name not in given:
             flag = "model" if name == "model" else "data"
-            known = value if flags.in_file(value) else f"my_{flag}.py:{'build' if flag == 'model' else 'load'}"
+            place = value if flags.in_file(value) else f"my_{flag}.py:{'build' if flag == 'model' else 'load'}"
             raise UserError(
-                f"the run of {path} has {value}, and a file cannot make this program execute code: add --{flag} {known}"
+                f"the run of {path} has {value}, and a file cannot make this program execute code: add --{flag} {place}"
             )

@@ -162,8 +162,8 @@ def slurm(options: Deploy) -> str:
     ps = servers_of(options, words)
     text = (TEMPLATES / "slurm.sh").read_text()
     servers = f"--ps {ps} " if ps or script else ""
-    own = servers + '--cluster slurm --run-dir "runs/slurm-$SLURM_JOB_ID"'
-    command = f"{shlex.join(words)} {own}{f' {shlex.quote(str(script))}' if script else ''}"
+    cluster_flags = servers + '--cluster slurm --run-dir "runs/slurm-$SLURM_JOB_ID"'
+    command = f"{shlex.join(words)} {cluster_flags}{f' {shlex.quote(str(script))}' if script else ''}"
     text = _changed(
         text,
         {
@@ -198,8 +198,8 @@ def packages_of(options: Deploy, folder: str) -> list[str]:
     """Return the arguments of pip for the packages of the script: the given ones, or requirements.txt in its folder."""
     if options.packages:
         return [name.strip() for name in options.packages.split(",") if name.strip()]
-    there = options.script is not None and (options.script.parent / REQUIREMENTS).is_file()
-    return ["-r", f"{folder}/{REQUIREMENTS}"] if there else []
+    has_requirements = options.script is not None and (options.script.parent / REQUIREMENTS).is_file()
+    return ["-r", f"{folder}/{REQUIREMENTS}"] if has_requirements else []
 
 
 def _folder(options: Deploy) -> str:

@@ -48,8 +48,8 @@ def sizes(job: Job, model: Any) -> dict[str, Any]:
     scheme, plan, workers = job.scheme, job.plan, job.cluster.workers
     rounds, vector = plan.all_rounds, FLOAT_BYTES * flat.size
     up, down = job.traffic(flat).moved(rounds[0].kinds())
-    own = (scheme.worker_variables, job.codec.local_variables)  # the second: errors of messages
-    worker = 3 * vector + sum(_bytes_of(variables, flat.size) for variables in own)
+    makers = (scheme.worker_variables, job.codec.local_variables)  # the second: errors of messages
+    worker = 3 * vector + sum(_bytes_of(variables, flat.size) for variables in makers)
     server = vector + _bytes_of(lambda center: _of_server(two_levels(scheme), center, workers), flat.size)
     return {
         "algorithm": scheme.name,
@@ -145,9 +145,9 @@ def step_seconds(job: Job, flat: FlatModel) -> tuple[float, float]:
 
 def _of_server(scheme: Scheme, center: Any, workers: int) -> dict[str, Any]:
     """Return the variables that a ps keeps for a scheme, besides the center, by name."""
-    own, rows, numbers, pulled = kept(scheme.global_variables, center)
+    single, rows, numbers, pulled = kept(scheme.global_variables, center)
     each = {**rows, **numbers, **dict.fromkeys(pulled[:1], center)}
-    return {**own, **{name: tf.stack([value] * workers) for name, value in each.items()}}
+    return {**single, **{name: tf.stack([value] * workers) for name, value in each.items()}}
 
 
 def _bytes_of(variables: Callable[[Any], Mapping[str, Any]], size: int) -> int:

@@ -196,49 +196,49 @@ def find_cluster(options: Options, uses_ps: bool = True) -> Cluster:
     if platform != USUAL_MACHINES and options.backend != "simulation":
         other = next(name for name, value in vars(platform).items() if value != getattr(USUAL_MACHINES, name))
         raise UserError(f"{flags.flag_of(other)} describes simulated machines: give --backend simulation too")
-    how: dict[str, Any] = {"wait_seconds": options.wait_seconds, "devices_per_worker": options.devices_per_worker}
-    if (cluster := find_task(options, uses_ps, how)) is not None:
+    common: dict[str, Any] = {"wait_seconds": options.wait_seconds, "devices_per_worker": options.devices_per_worker}
+    if (cluster := find_task(options, uses_ps, common)) is not None:
         return cluster
     given = platform if options.backend == "simulation" else None
     return Cluster.local(
-        options.workers, ps=options.ps, backend=options.backend, isolation=options.isolation, platform=given, **how
+        options.workers, ps=options.ps, backend=options.backend, isolation=options.isolation, platform=given, **common
     )
 
 
-def find_task(options: Any, uses_ps: bool, how: dict[str, Any]) -> Cluster | None:
+def find_task(options: Any, uses_ps: bool, arguments: dict[str, Any]) -> Cluster | None:
     """Return the cluster of several machines that flags and environment describe; None for a run on this machine.
 
     Args:
         options: options with the `machines`, and with those of runs on this machine.
         uses_ps: the run has a parameter server.
-        how: further arguments of the cluster.
+        arguments: further arguments of the cluster.
     """
     machines = options.machines
     by_flags = bool(machines.ps_hosts or machines.worker_hosts or machines.job_name or machines.task_index)
     if by_flags and machines.cluster != "auto":
         raise UserError(f"--cluster {machines.cluster} and --ps_hosts, --worker_hosts, --job_name exclude each other")
     if by_flags:
-        cluster = _cluster_of_flags(machines, how)
+        cluster = _cluster_of_flags(machines, arguments)
     elif machines.cluster == "slurm":
-        cluster = Cluster.from_slurm(ps=options.ps if uses_ps else 0, **how)
+        cluster = Cluster.from_slurm(ps=options.ps if uses_ps else 0, **arguments)
     elif machines.cluster == "torchrun":
-        cluster = Cluster.from_torchrun(ps=options.ps if uses_ps else 0, **how)
+        cluster = Cluster.from_torchrun(ps=options.ps if uses_ps else 0, **arguments)
     elif machines.cluster == "tf_config" or (machines.cluster == "auto" and discovery.has_tf_config()):
-        cluster = Cluster.from_tf_config(separate_evaluator=machines.separate_evaluator, **how)
+        cluster = Cluster.from_tf_config(separate_evaluator=machines.separate_evaluator, **arguments)
     elif machines.separate_evaluator:
         raise UserError("--separate-evaluator is for several machines: give --ps_hosts, --worker_hosts and --job_name")
     else:
         return None
     usual = vars(type(options)())
     for name in ("workers", "ps", "backend", "isolation"):
-        there = getattr(cluster, name)
-        given = getattr(options, name, there)
-        if given not in (there, usual.get(name)):
-            raise UserError(f"--{name} is for runs on this machine; this cluster has {there}. Received: {given}")
+        actual = getattr(cluster, name)
+        given = getattr(options, name, actual)
+        if given not in (actual, usual.get(name)):
+            raise UserError(f"--{name} is for runs on this machine; this cluster has {actual}. Received: {given}")
     return cluster
 
 
-def _cluster_of_flags(machines: TaskFlags, how: dict[str, Any]) -> Cluster:
+def _cluster_of_flags(machines: TaskFlags, arguments: dict[str, Any]) -> Cluster:
     """Return the cluster and task that --ps_hosts, --worker_hosts, --job_name and --task_index describe."""
     if not machines.job_name:
         raise UserError("which task is this? Give --job_name and --task_index, or --print-commands to see all")
@@ -248,7 +248,7 @@ def _cluster_of_flags(machines: TaskFlags, how: dict[str, Any]) -> Cluster:
         job_name=cast(JobName, machines.job_name),
         task_index=machines.task_index,
         separate_evaluator=machines.separate_evaluator,
-        **how,
+        **arguments,
     )
 
 
@@ -267,9 +267,9 @@ def commands(program: Sequence[str], options: Any, arguments: Sequence[str], scr
     cluster = find_task(options, True, {})
     if cluster is None or cluster.task is None:
         raise UserError("--print-commands needs the addresses: --ps_hosts=host:port,... --worker_hosts=host:port,...")
-    own, kept, words = flags.names(TaskFlags), [], iter(arguments)
+    task_flags, kept, words = flags.names(TaskFlags), [], iter(arguments)
     for word in words:
-        if flags.field_of(word) in own:
+        if flags.field_of(word) in task_flags:
             if flags.takes_value(TaskFlags, word):
                 next(words, None)
         else:

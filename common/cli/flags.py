@@ -153,13 +153,13 @@ def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def field_of(word: str, known: Collection[str] = ()) -> str:
+def field_of(word: str, field_names: Collection[str] = ()) -> str:
     """Return the name of the field of a flag, `run_dir` for `--run-dir=x`; an empty text for any other word.
 
-    Another system's flag, such as `--lr`, has the field that it means among the `known` ones.
+    Another system's flag, such as `--lr`, has the field that it means among `field_names`.
     """
     name = word[2:].partition("=")[0].replace("-", "_") if word.startswith("--") else ""
-    return SAME[name] if name not in known and SAME.get(name) in known else name
+    return SAME[name] if name not in field_names and SAME.get(name) in field_names else name
 
 
 def listed(text: str) -> list[str]:
@@ -340,12 +340,12 @@ class Parser(argparse.ArgumentParser):
     folded: Collection[str] = ()
 
     def __init__(self, prog: str, description: str, add_help: bool = True, **options: Any):
-        here = PROGRAM.removeprefix("bash ")
+        program = PROGRAM.removeprefix("bash ")
         if "usage" in options:
-            options["usage"] = options["usage"].replace("run.sh", here)
-        prog = prog.replace("run.sh", here)
-        how: dict[str, Any] = {"formatter_class": _Help, "allow_abbrev": False, "add_help": False}
-        super().__init__(prog, description=description, **how, **options)
+            options["usage"] = options["usage"].replace("run.sh", program)
+        prog = prog.replace("run.sh", program)
+        settings: dict[str, Any] = {"formatter_class": _Help, "allow_abbrev": False, "add_help": False}
+        super().__init__(prog, description=description, **settings, **options)
         self.command = prog.partition(" ")[2] or prog
         if add_help:
             self.add_help_to(self)

@@ -42,11 +42,11 @@ def import_file(path: Path, schemes: dict[str, type[Scheme]]) -> None:
 
 def words_of_imports(*used: object) -> list[str]:
     """Return the words of a command that import the files of these schemes and codecs, `--import my_scheme.py`."""
-    names = dict.fromkeys(type(own).__module__ for own in used if type(own).__module__.startswith(PREFIX))
+    names = dict.fromkeys(type(item).__module__ for item in used if type(item).__module__.startswith(PREFIX))
     return [word for name in names for word in ("--import", str(sys.modules[name].__file__))]
 
 
-def import_schemes(path: Path, known: Mapping[str, type[Scheme]]) -> dict[str, type[Scheme]]:
+def import_schemes(path: Path, catalogue: Mapping[str, type[Scheme]]) -> dict[str, type[Scheme]]:
     """Import the schemes that a file defines, by name; they are pickled by value for other processes.
 
     Raises:
@@ -57,7 +57,7 @@ def import_schemes(path: Path, known: Mapping[str, type[Scheme]]) -> dict[str, t
     found = _classes(module, Scheme)
     _name_the_only([scheme for scheme in found if not _is_named(scheme)], path)
     for scheme in found:
-        _check(scheme, path, {**known, **schemes})
+        _check(scheme, path, {**catalogue, **schemes})
         schemes[scheme.name] = scheme
     if not schemes and not _classes(module, Compressor) and not hasattr(module, "TRANSCRIPTIONS"):
         raise UserError(
@@ -141,8 +141,8 @@ def execute(path: Path, flag: str) -> ModuleType:
     path, name = path.resolve(), _module_name(path)
     if not path.is_file():
         raise UserError(f"{flag}: there is no file {path}")
-    if (known := sys.modules.get(name)) is not None and known.__file__ == str(path):
-        return known
+    if (imported := sys.modules.get(name)) is not None and imported.__file__ == str(path):
+        return imported
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UserError(f"{flag} takes a Python file, with a name that ends in .py. Received: {path}")
@@ -181,24 +181,24 @@ def where(path: Path, error: BaseException) -> str:
     return f"{path}, line {number} ({(text or '').strip()}): " if number else f"{path}: "
 
 
-def _check(scheme: type[Scheme], path: Path, known: Mapping[str, type[Scheme]]) -> None:
+def _check(scheme: type[Scheme], path: Path, catalogue: Mapping[str, type[Scheme]]) -> None:
     """Check that a scheme has a unique name and defaults for all hyperparameters; set its paper if missing."""
-    here = f"class {scheme.__name__} in {path}"
+    subject = f"class {scheme.__name__} in {path}"
     if not _is_named(scheme):
-        raise UserError(f'{here} has no name: give it one, as in name = "{path.stem}"')
-    if scheme.name in known:
-        raise UserError(f"{here} has the name {scheme.name!r}, which another algorithm has already: choose another")
+        raise UserError(f'{subject} has no name: give it one, as in name = "{path.stem}"')
+    if scheme.name in catalogue:
+        raise UserError(f"{subject} has the name {scheme.name!r}, which another algorithm has already: choose another")
     _check_fields(scheme, path, "hyperparameters")
     scheme.paper = vars(scheme).get("paper") or path.name
 
 
 def _check_fields(kind: Any, path: Path, what: str) -> None:
     """Check that an imported class is a dataclass, if it has fields, and that each of them has a default."""
-    here = f"class {kind.__name__} in {path}"
+    subject = f"class {kind.__name__} in {path}"
     if "__dataclass_fields__" not in vars(kind) and inspect.get_annotations(kind):
         raise UserError(
-            f"{here} needs @dataclass(frozen=True, kw_only=True) above it: without it, its fields are no {what}"
+            f"{subject} needs @dataclass(frozen=True, kw_only=True) above it: without it, its fields are no {what}"
         )
     for field in dataclasses.fields(kind):
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise UserError(f"{here}: {what.removesuffix('s')} {field.name} needs a default")
+            raise UserError(f"{subject}: {what.removesuffix('s')} {field.name} needs a default")

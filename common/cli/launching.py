@@ -91,16 +91,16 @@ def main(arguments: list[str]) -> int:
     require_tensorflow()
     gradients = options.record == "gradients"
     script = Script(Path(path).resolve(), tuple(words), records_gradients=gradients)
-    how: dict[str, Any] = {"wait_seconds": options.wait_seconds, "devices_per_worker": 1}
-    cluster = find_task(options, options.ps > 0, how)
+    cluster_options: dict[str, Any] = {"wait_seconds": options.wait_seconds, "devices_per_worker": 1}
+    cluster = find_task(options, options.ps > 0, cluster_options)
     if cluster is None:
-        cluster = Cluster.local(options.workers, ps=options.ps, isolation=options.isolation, **how)
-    own = {
+        cluster = Cluster.local(options.workers, ps=options.ps, isolation=options.isolation, **cluster_options)
+    run_options = {
         name: getattr(options, name)
         for name in ("seed", "run_dir", "codec", "transport", "kernels", "tf32", "recovery")
     }
-    own["record"] = "full" if gradients else options.record
-    job = script_job(script, cluster, RunOptions(batch_size=1, **own))
+    run_options["record"] = "full" if gradients else options.record
+    job = script_job(script, cluster, RunOptions(batch_size=1, **run_options))
     config = describe_script(job, script)
     begin(config, job.run_dir, options.output)
     with added(options.recovery.signals):

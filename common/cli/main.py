@@ -198,8 +198,8 @@ def _dispatch(arguments: list[str]) -> int:
     otherwise = "See --help"
     if flag := spelt(word, flags.names(function("flag_groups:Options"))):
         otherwise = f"It is an option, as in: downpour {flags.flag_of(flag)} ..."
-    known = [*known_names(), *COMMANDS]
-    raise UserError(f"unknown algorithm or command {word!r}. {nearest(word, known, otherwise)}")
+    names = [*known_names(), *COMMANDS]
+    raise UserError(f"unknown algorithm or command {word!r}. {nearest(word, names, otherwise)}")
 
 
 def known_as(word: str) -> str:

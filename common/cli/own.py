@@ -86,11 +86,11 @@ def problem_of_run(
     """
     if "shapes" in config:
         raise UserError(f"evaluate does not measure runs of launch, whose scripts have the loss. Received: {run_dir}")
-    for flag, known, given in (("--model", config["model"], model), ("--data", config["dataset"], data)):
-        if given is None and in_file(known):
+    for flag, recorded, given in (("--model", config["model"], model), ("--data", config["dataset"], data)):
+        if given is None and in_file(recorded):
             raise UserError(
-                f"the run in {run_dir} is of {known}, and a file cannot make this program execute code: add {flag} "
-                f"{known}"
+                f"the run in {run_dir} is of {recorded}, and a file cannot make this program execute code: add {flag} "
+                f"{recorded}"
             )
     steps, workers, size = (config[name] for name in ("steps_per_worker", "workers", "batch_size"))
     names: dict[str, Any] = {"model": model or config["model"], "data": data}
@@ -166,8 +166,8 @@ def check_files(model: str | None, data: str | None) -> None:
         except (OSError, ValueError, SyntaxError):
             continue  # `execute` names the line
         if "import *" not in words and not re.search(rf"\b{re.escape(name)}\b", words):
-            own = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-            raise _no_function(flag, text, own)
+            functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+            raise _no_function(flag, text, functions)
 
 
 def _place(flag: str, text: str) -> tuple[Path, str]:
@@ -180,9 +180,9 @@ def _place(flag: str, text: str) -> tuple[Path, str]:
     return Path(file).resolve(), name
 
 
-def _no_function(flag: str, text: str, own: list[str]) -> UserError:
+def _no_function(flag: str, text: str, functions: list[str]) -> UserError:
     file, _, name = text.rpartition(":")
-    return UserError(f"{flag}: {file} has no function {name!r}. {nearest(name, own, 'Define it')}")
+    return UserError(f"{flag}: {file} has no function {name!r}. {nearest(name, functions, 'Define it')}")
 
 
 def _called(flag: str, text: str, seed: int) -> Any:

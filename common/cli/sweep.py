@@ -172,7 +172,7 @@ def _trials(texts: Sequence[str], words: Sequence[str]) -> tuple[list[Trial], Sw
         options_of_text = flags.words(scheme_of(text)) if ":" in text else []
         typed = [*before, *_without(kinds, kind, words)]
         settings += _settings(text if len(texts) > 1 else "", kind, typed, options_of_text)
-    sweeping, options = settings[0].how, settings[0].options
+    sweeping, options = settings[0].sweep_options, settings[0].options
     found = [
         (one, seed) for one in settings for seed in range(one.options.run.seed, one.options.run.seed + sweeping.seeds)
     ]
@@ -198,7 +198,7 @@ class SweptSetting(NamedTuple):
     """A combination of values: as typed, and as the dataclasses that they make."""
 
     values: dict[str, str]
-    how: SweepOptions
+    sweep_options: SweepOptions
     scheme: Scheme
     options: Options
 
@@ -218,31 +218,33 @@ def _without(kinds: Sequence[type[Scheme]], kind: type[Scheme], words: Sequence[
     return kept
 
 
-def _settings(text: str, kind: type[Scheme], words: Sequence[str], own: Sequence[str]) -> list[SweptSetting]:
+def _settings(text: str, kind: type[Scheme], words: Sequence[str], overrides: Sequence[str]) -> list[SweptSetting]:
     """Return the combinations of values of an algorithm.
 
     Args:
         text: the algorithm as typed; "" if it is the only one of the sweep.
         kind: the algorithm.
         words: the flags of the sweep.
-        own: flags of this algorithm alone, which override these.
+        overrides: flags of this algorithm alone, which override these.
     """
     axes, rest = split(kind, words)
-    axes = {name: values for name, values in axes.items() if name not in set(map(flags.field_of, own))}
+    axes = {name: values for name, values in axes.items() if name not in set(map(flags.field_of, overrides))}
     first = [f"{flags.flag_of(name)}={values[0]}" for name, values in axes.items()]
-    rest = expanded(kind, options_of(kind), [*rest, *own, *first])  # a file of settings is read once
+    rest = expanded(kind, options_of(kind), [*rest, *overrides, *first])  # a file of settings is read once
 
     def read(words: Sequence[str]) -> list[Any]:
         return read_flags(f"run.sh sweep {kind.name}", kind, words, {"sweep": SweepOptions})
 
-    how, *_ = read(rest)
-    if "seed" in axes and how.seeds > 1:
-        raise UserError(f"--seeds and several values of --seed exclude each other. Received: --seeds {how.seeds}")
+    sweep_options, *_ = read(rest)
+    if "seed" in axes and sweep_options.seeds > 1:
+        raise UserError(
+            f"--seeds and several values of --seed exclude each other. Received: --seeds {sweep_options.seeds}"
+        )
     found = []
     for values in itertools.product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
         _, scheme, options = read([*rest, *(f"{flags.flag_of(name)}={value}" for name, value in chosen.items())])
-        found.append(SweptSetting({**({"algorithm": text} if text else {}), **chosen}, how, scheme, options))
+        found.append(SweptSetting({**({"algorithm": text} if text else {}), **chosen}, sweep_options, scheme, options))
     return found
 
 

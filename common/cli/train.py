@@ -145,8 +145,8 @@ def show(record: RunRecord, result: dict[str, Any], error: DistsgdError | Interr
             print(f"warning: {warning}", file=sys.stderr)  # noqa: T201
     try:
         if (error is None or isinstance(error, Interrupted)) and not output.quiet:
-            here = record.task is None or record.task.evaluates
-            Console().print(summary(result) if here else f"{record.task}: {result['outcome']}")
+            has_result = record.task is None or record.task.evaluates
+            Console().print(summary(result) if has_result else f"{record.task}: {result['outcome']}")
         if result["outcome"] == Interrupted.outcome and checkpoint.found(record.run_dir):
             print(f"to continue: the same command with --resume {record.run_dir}", file=sys.stderr)  # noqa: T201
         if output.json:

@@ -46,7 +46,7 @@ def check_order(make: Callable[[], Any], seed: int, in_process: bool) -> None:
         in_process: True if the workers share the generators that the user's modules have; others have copies of them.
     """
     generators = [] if in_process else _generators(make)
-    before = [copy.deepcopy(_state(own)) for own in generators]
+    before = [copy.deepcopy(_state(generator)) for generator in generators]
     calls = []
     with _unseeded() as made:
         for worker in range(2):
@@ -57,7 +57,7 @@ def check_order(make: Callable[[], Any], seed: int, in_process: bool) -> None:
         raise UserError(f"each worker would read the data of the function in an order of its own: {IN_ORDER}")
     if not made and not is_drawn_later(calls[0]) and _decided(calls[0]) == _decided(calls[1]):
         return
-    rows, called = [], [copy.deepcopy(_state(own)) for own in generators]
+    rows, called = [], [copy.deepcopy(_state(generator)) for generator in generators]
     for worker, dataset in enumerate(calls):
         _set_states(generators, called)
         with _in_process(worker):
@@ -91,7 +91,7 @@ def is_unordered(dataset: Any) -> bool:
 
 def _decided(dataset: Any) -> list[int]:
     """Return checksums of the constants that a call in a graph has made: arrays, and the seeds of shuffles."""
-    functions = [own.function.graph for part in parts_of(dataset) for own in part._functions()]
+    functions = [wrapper.function.graph for part in parts_of(dataset) for wrapper in part._functions()]
     made = [op for graph in (dataset._variant_tensor.graph, *functions) for op in graph.get_operations()]
     arrays = [np.asarray(tf.get_static_value(op.outputs[0])) for op in made if op.type == "Const"]
     return [zlib.crc32(repr(a.tolist()).encode() if a.dtype.hasobject else a.tobytes()) for a in arrays]
@@ -182,7 +182,7 @@ def _generators(make: Any) -> list[Any]:
     found = [make.__globals__.get(name) for name in _names(code)]
     found += [cell.cell_contents for cell in make.__closure__ or ()]
     kinds = np.random.Generator, np.random.RandomState, random.Random
-    return [own for own in found if isinstance(own, kinds)]
+    return [value for value in found if isinstance(value, kinds)]
 
 
 def _names(code: CodeType) -> set[str]:

@@ -57,13 +57,13 @@ def read(
     rows: list[list[np.ndarray]] = []
     parts, single, size, wanted, examples, memory = (), False, 0, None, 0, 0
     for element in _elements(data, name):
-        own = parts_of(element, f"a batch of {name}")
+        arrays = parts_of(element, f"a batch of {name}")
         if not rows:
-            parts, single = own, _is_example(own[0], model)
-            size = batch_size or (USUAL_BATCH if single else _count(own, name))
+            parts, single = arrays, _is_example(arrays[0], model)
+            size = batch_size or (USUAL_BATCH if single else _count(arrays, name))
             wanted = steps * size if steps and length in (None, math.inf) else None
         # Copies, because a generator may write each batch into the same arrays.
-        leaves_of_batch = [np.array(leaf[None] if single else leaf) for leaf in keras.tree.flatten(own)]
+        leaves_of_batch = [np.array(leaf[None] if single else leaf) for leaf in keras.tree.flatten(arrays)]
         rows.append(leaves_of_batch)
         examples += len(leaves_of_batch[0])
         memory += sum(leaf.nbytes for leaf in leaves_of_batch)
@@ -169,7 +169,7 @@ def _is_example(x: Any, model: Any) -> bool:
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    return len(shape) == len(wanted) and all(size in (own, None) for own, size in zip(shape, wanted, strict=True))
+    return len(shape) == len(wanted) and all(size in (actual, None) for actual, size in zip(shape, wanted, strict=True))
 
 
 def _check_amount(name: str, batches: int, memory: int, length: float | None) -> None:

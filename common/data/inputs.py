@@ -249,8 +249,8 @@ def _check_cache_files(dataset: Any, make: DataFunction, workers: int) -> None:
 
 def _cache_files(dataset: Any) -> set[str]:
     """Return the names of the files in which a data set, and those that it is made of, cache their elements."""
-    own = dataset._filename.numpy().decode() if type(dataset).__name__ == "CacheDataset" else ""
-    return {own} - {""} | {name for part in dataset._inputs() for name in _cache_files(part)}
+    file_name = dataset._filename.numpy().decode() if type(dataset).__name__ == "CacheDataset" else ""
+    return {file_name} - {""} | {name for part in dataset._inputs() for name in _cache_files(part)}
 
 
 def _dataset(make: DataFunction, workers: int | None = None, worker: int = 0) -> Any:

@@ -63,19 +63,19 @@ def _placed(digits: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, n
     shift = rng.integers(0, SHIFT, len(digits))
     points = strokes.shape[1]
     at = np.linspace(0, 1, PADDED) * (points + padding - 1)[:, None]  # position of each point before stretching
-    here = at < points
+    is_stroke = at < points
     values = _between(strokes[digits], np.minimum(at, points - 1))  # strokes end at zero, too
     columns = (np.arange(PADDED) - shift[:, None]) % PADDED
     rows = np.arange(len(digits))[:, None]
-    return (values * scale[:, None])[rows, columns], here[rows, columns]
+    return (values * scale[:, None])[rows, columns], is_stroke[rows, columns]
 
 
-def _noisy(x: np.ndarray, here: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _noisy(x: np.ndarray, is_stroke: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Replace the zeros outside of the stroke by smoothed noise, and add white noise everywhere."""
     from scipy.ndimage import gaussian_filter1d
 
     wander = gaussian_filter1d(WANDER * rng.standard_normal(x.shape), SMOOTHING, axis=1)
-    return np.where(here, x, wander) + NOISE * rng.standard_normal(x.shape)
+    return np.where(is_stroke, x, wander) + NOISE * rng.standard_normal(x.shape)
 
 
 def _sheared(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -174,19 +174,23 @@ class ModelRecipe:
             raise UserError(_why_not_rebuilt(model, error)) from None
         bfloat16 = any(layer.compute_dtype == "bfloat16" for layer in model._flatten_layers())
         settings = STANDARD if any(model is named for named in NAMED) else of_program()
-        how: dict[str, Any] = {"bfloat16": bfloat16, "without_xla": _why_without_xla(model), "settings": settings}
-        return cls(build, custom=bool(objects or registered), products=PASSES * _products(model), **how)
+        properties: dict[str, Any] = {
+            "bfloat16": bfloat16,
+            "without_xla": _why_without_xla(model),
+            "settings": settings,
+        }
+        return cls(build, custom=bool(objects or registered), products=PASSES * _products(model), **properties)
 
     @classmethod
     def named(cls, text: str, shape: tuple[int, ...], classes: int, seed: int) -> ModelRecipe:
         """Return the recipe of a model by name, for inputs of `shape`."""
         name, options = parse("model", text, MODELS)
-        known = {**(MODELS[name].__kwdefaults__ or {}), **options}
+        arguments = {**(MODELS[name].__kwdefaults__ or {}), **options}
         if name in CHECKS:
-            CHECKS[name](shape, **known)
+            CHECKS[name](shape, **arguments)
 
         build = functools.partial(_built, name, shape, classes, options, seed)
-        return cls(build, name == "logistic", products=PASSES * PRODUCTS[name](shape, classes, **known))
+        return cls(build, name == "logistic", products=PASSES * PRODUCTS[name](shape, classes, **arguments))
 
 
 def _built(name: str, shape: tuple[int, ...], classes: int, options: Mapping[str, Any], seed: int) -> Any:
@@ -263,7 +267,7 @@ def _registered(config: Any) -> dict[str, Any]:
     """Return the objects that the program has registered with Keras under the names in a configuration."""
     names = {leaf for leaf in keras.tree.flatten(config) if isinstance(leaf, str)}
     found = {name: keras.saving.get_registered_object(name) for name in names}
-    return {name: own for name, own in found.items() if own is not None}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 LAMBDA = "<lambda>"
@@ -284,8 +288,8 @@ def _named(objects: dict[str, Any]) -> Iterator[None]:
 
 def _why_not_rebuilt(model: Any, error: Exception) -> str:
     """Return the error that tells the user how to make the model rebuildable from its configuration."""
-    own = {type(layer) for layer in model._flatten_layers() if not type(layer).__module__.startswith("keras.")}
-    silent = sorted(kind.__name__ for kind in own if kind.get_config.__module__.startswith("keras."))
+    layer_types = {type(layer) for layer in model._flatten_layers() if not type(layer).__module__.startswith("keras.")}
+    silent = sorted(kind.__name__ for kind in layer_types if kind.get_config.__module__.startswith("keras."))
     advice = f"give class {' and '.join(silent)} a get_config" if silent else "is its configuration complete?"
     return f"the model cannot be rebuilt in another process: {advice} ({plain(error)})"
 

@@ -111,11 +111,11 @@ def sparse(
 RECIPES: Mapping[str, Callable[..., Dataset]] = {"digits": digits, "synthetic": synthetic, "sparse": sparse}
 
 
-def make(text: str, known: Mapping[str, Callable[..., Dataset]] = RECIPES) -> Dataset:
+def make(text: str, recipes: Mapping[str, Callable[..., Dataset]] = RECIPES) -> Dataset:
     """Load or generate a data set by name and options: `digits`, `synthetic:examples=2000,features=50`."""
-    name, options = parse("data set", text, known)
+    name, options = parse("data set", text, recipes)
     try:
-        return known[name](**options)
+        return recipes[name](**options)
     except UserError:
         raise
     except (MemoryError, OverflowError, ValueError) as error:  # NumPy raises all of these for large sizes

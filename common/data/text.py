@@ -61,8 +61,8 @@ def library(root: Path | None = None) -> list[Path]:
     found: list[str] = []
     for folder, inner, names in os.walk(root):
         inner[:] = [name for name in inner if name not in SKIPPED and not name.startswith(("config-", "."))]
-        own = [name for name in names if name.endswith(".py") and not name.startswith("_sysconfigdata")]
-        found += [(Path(folder) / name).relative_to(root).as_posix() for name in own]
+        sources = [name for name in names if name.endswith(".py") and not name.startswith("_sysconfigdata")]
+        found += [(Path(folder) / name).relative_to(root).as_posix() for name in sources]
     return [root / name for name in sorted(found, key=lambda name: hashlib.sha256(name.encode()).digest())]
 
 

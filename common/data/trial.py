@@ -79,15 +79,15 @@ def _compare(copy: Any, model: Any, batch: Sequence[Any]) -> Divisors:
     scope, read = _watching(copy)
     divisors = Divisors()
     with scope:
-        theirs = float(np.asarray(loss_of(copy, tensors, training=False, divisors=divisors)))
+        rebuilt = float(np.asarray(loss_of(copy, tensors, training=False, divisors=divisors)))
         divisors.has_others |= bool(scope.losses)  # of layers
     _refuse_foreign(copy, read)
     with keras.StatelessScope(_values(model), collect_losses=True):
-        own = float(np.asarray(loss_of(model, tensors, training=False)))
-    if not np.isclose(theirs, own, rtol=1e-2, atol=1e-4, equal_nan=True):
+        original = float(np.asarray(loss_of(model, tensors, training=False)))
+    if not np.isclose(rebuilt, original, rtol=1e-2, atol=1e-4, equal_nan=True):
         raise UserError(
-            f"the model, rebuilt from its configuration and weights, has another loss ({theirs:g}, and the model "
-            f"{own:g}): let get_config return all that its classes need, and keep state in variables (add_weight)"
+            f"the model, rebuilt from its configuration and weights, has another loss ({rebuilt:g}, and the model "
+            f"{original:g}): let get_config return all that its classes need, and keep state in variables (add_weight)"
         )
     return divisors
 
@@ -255,8 +255,8 @@ def _watching(model: Any) -> tuple[Any, dict[int, Any]]:
 
 def _foreign(model: Any, read: Mapping[int, Any]) -> list[Any]:
     """Return those of the read variables that are none of the model's."""
-    known = {id(v) for v in (*model.variables, *model.metrics_variables)}
-    return [v for key, v in read.items() if key not in known]
+    variable_ids = {id(v) for v in (*model.variables, *model.metrics_variables)}
+    return [v for key, v in read.items() if key not in variable_ids]
 
 
 def _paths(variables: Sequence[Any]) -> str:
@@ -282,11 +282,13 @@ def _refuse_foreign(copy: Any, read: Mapping[int, Any]) -> None:
 def _readers(model: Any, is_meant: Callable[[Any], bool]) -> str:
     """Return the functions of a model that refer to such a value, as ` (lambda in line 3 of my_model.py)`."""
     found = []
-    for own in filter(inspect.isfunction, custom_objects(model).values()):
-        used = inspect.getclosurevars(own)
+    for function in filter(inspect.isfunction, custom_objects(model).values()):
+        used = inspect.getclosurevars(function)
         if any(map(is_meant, (*used.nonlocals.values(), *used.globals.values()))):
-            code = own.__code__
-            found.append(f"{own.__name__.strip('<>')} in line {code.co_firstlineno} of {Path(code.co_filename).name}")
+            code = function.__code__
+            found.append(
+                f"{function.__name__.strip('<>')} in line {code.co_firstlineno} of {Path(code.co_filename).name}"
+            )
     return f" ({', '.join(found)})" if found else ""
 
 

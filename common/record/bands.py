@@ -31,14 +31,14 @@ def mean_and_band(curves: Sequence[Curve], band: Band) -> tuple[Any, Any, Any, A
     """
     import numpy as np
 
-    known = [_finite(curve) for curve in curves]
-    known = [curve for curve in known if len(curve.places)] or [Curve([0.0], [np.nan])]
-    first, last = max(curve.places[0] for curve in known), min(curve.places[-1] for curve in known)
-    places = np.unique(np.concatenate([curve.places for curve in known]))
+    finite = [_finite(curve) for curve in curves]
+    finite = [curve for curve in finite if len(curve.places)] or [Curve([0.0], [np.nan])]
+    first, last = max(curve.places[0] for curve in finite), min(curve.places[-1] for curve in finite)
+    places = np.unique(np.concatenate([curve.places for curve in finite]))
     places = places[(places >= first) & (places <= last)] if first <= last else np.array([first])
     if len(places) > MOST_PLACES:
         places = places[np.linspace(0, len(places) - 1, MOST_PLACES).astype(int)]
-    values = np.stack([np.interp(places, curve.places, curve.values) for curve in known])  # [curve, place]
+    values = np.stack([np.interp(places, curve.places, curve.values) for curve in finite])  # [curve, place]
     mean = values.mean(0)
     if band == "range":
         return places, mean, values.min(0), values.max(0)
@@ -56,5 +56,5 @@ def _finite(curve: Curve) -> Curve:
 
 def spread(values: Sequence[float]) -> Figure:
     """Return mean and sample standard deviation of numbers."""
-    known = [value for value in values if math.isfinite(value)]
-    return Figure(fmean(known) if known else math.nan, stdev(known) if len(known) > 1 else None)
+    finite = [value for value in values if math.isfinite(value)]
+    return Figure(fmean(finite) if finite else math.nan, stdev(finite) if len(finite) > 1 else None)

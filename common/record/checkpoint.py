@@ -121,8 +121,8 @@ def write(run_dir: Path, checkpoint: Checkpoint) -> Path:
 def _checksum(about: Mapping[str, Any], arrays: Any) -> str:
     """Return the checksum of a checkpoint: of `about`, and of the open file of its arrays."""
     arrays.seek(0)
-    known = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-    return hashlib.file_digest(arrays, lambda: known).hexdigest()
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    return hashlib.file_digest(arrays, lambda: digest).hexdigest()
 
 
 def discard(part: Path) -> None:

@@ -240,7 +240,7 @@ class Display:
         """Print the devices of the workers when all are known, if there are other ones than CPUs."""
         before = dict(self.devices)
         self.devices[event["worker"]] = event["devices"]
-        if len(before) < len(self.devices) == self.reporting and any(own != ["CPU"] for own in self.devices.values()):
+        if len(before) < len(self.devices) == self.reporting and any(d != ["CPU"] for d in self.devices.values()):
             self.say(on_devices(self.devices))
 
     def say(self, text: str) -> None:
@@ -338,9 +338,9 @@ class Display:
 def on_devices(devices: dict[int, list[str]]) -> str:
     """Return the devices of workers in words: `workers 0, 2 on GPU 0 (NVIDIA H100); worker 1 on GPU 1 (...)`."""
     workers: dict[str, list[str]] = defaultdict(list)
-    for worker, own in sorted(devices.items()):
-        workers[" and ".join(own)].append(str(worker))
-    return "; ".join(f"worker{'s' * (len(k) > 1)} {', '.join(k)} on {own}" for own, k in workers.items())
+    for worker, names in sorted(devices.items()):
+        workers[" and ".join(names)].append(str(worker))
+    return "; ".join(f"worker{'s' * (len(k) > 1)} {', '.join(k)} on {names}" for names, k in workers.items())
 
 
 def _side_by_side(texts: list[Text]) -> Columns:

@@ -60,7 +60,7 @@ class Subscriber:
     def put(self, event: Event) -> None:
         """Queue an event for the thread; returns at once."""
         now = time.monotonic()
-        late = 0.0
+        delay = 0.0
         with self._changed:
             if self._closed or self.failure is not None:
                 return
@@ -72,11 +72,11 @@ class Subscriber:
             # would be replaced by the next report before its turn, again and again.
             self._waiting[key] = since, event
             if self.on_late is not None:
-                late = now - next(iter(self._waiting.values()))[0]
+                delay = now - next(iter(self._waiting.values()))[0]
             self._changed.notify_all()
-        if self.on_late is not None and late > LATE_SECONDS:
+        if self.on_late is not None and delay > LATE_SECONDS:
             on_late, self.on_late = self.on_late, None
-            on_late(late)
+            on_late(delay)
 
     def backlog(self) -> int:
         """Return the number of events that are not handled yet."""

@@ -37,8 +37,8 @@ class Faults:
         elif kind in ("restored", "resumed"):
             if kind == "resumed":
                 self.resumed[event["restoration"]] = not self.under_way
-            seen = max(0, self.version - event["version"])
-            self.restored[event["restoration"]] = {"version": event["version"], "lost_updates": seen}
+            lost = max(0, self.version - event["version"])
+            self.restored[event["restoration"]] = {"version": event["version"], "lost_updates": lost}
             self.version = event["version"]
         elif kind == "undone":
             self.undone[event["restoration"]] = event["updates"]
@@ -74,13 +74,13 @@ class Faults:
         """Return each restoration with the largest count of lost updates that a task has reported."""
         found, before = [], 0
         for number, entry in self.restored.items():
-            seen = 0 if number == self.resumption else entry["lost_updates"]  # updates that were seen came after it
+            lost = 0 if number == self.resumption else entry["lost_updates"]  # updates that were seen came after it
             # A worker that was down between two restorations reports the loss of the first at the second.
-            mine = [event for event in self.lost if before <= event["before"] < number]
-            rounds = [event["rounds"] for event in mine]
+            events = [event for event in self.lost if before <= event["before"] < number]
+            rounds = [event["rounds"] for event in events]
             # Synchronous workers share their updates: the losses of several are not added.
-            acknowledged = max(rounds, default=0) if any(event["together"] for event in mine) else sum(rounds)
-            cost = max(seen, self.undone.get(number, 0), acknowledged)
+            acknowledged = max(rounds, default=0) if any(event["together"] for event in events) else sum(rounds)
+            cost = max(lost, self.undone.get(number, 0), acknowledged)
             if cost or number != self.resumption:  # a run that resumes at its last version has lost nothing
                 found.append(entry | {"lost_updates": cost})
             before = number

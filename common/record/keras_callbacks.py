@@ -124,10 +124,10 @@ class KerasCallbacks(Callback):
 
 def _not_called(callback: Any) -> list[str]:
     """Return the methods of batches and tests that a callback defines; none for Keras' classes that save at epochs."""
-    own = keras.callbacks
-    if (isinstance(callback, own.ModelCheckpoint) and callback.save_freq == "epoch") or (
-        isinstance(callback, own.TensorBoard) and callback.update_freq == "epoch"
+    standard = keras.callbacks
+    if (isinstance(callback, standard.ModelCheckpoint) and callback.save_freq == "epoch") or (
+        isinstance(callback, standard.TensorBoard) and callback.update_freq == "epoch"
     ):
         return []
-    hooks = [name for name in dir(own.Callback) if name.startswith("on_") and name not in CALLED]
+    hooks = [name for name in dir(standard.Callback) if name.startswith("on_") and name not in CALLED]
     return [name for name in hooks if not getattr(getattr(callback, name), "_is_default", False)]

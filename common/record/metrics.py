@@ -60,13 +60,13 @@ class Series:
     def __init__(self):
         self.kept: list[Numbered] = []
         self.last: list[Numbered] = []  # the last row, unless it is in `kept`
-        self.every, self.seen = 1, 0
+        self.every, self.count = 1, 0
         self.newest: tuple[float, int] = (0.0, 0)  # the latest place of a row, see `_place`
 
     def add(self, row: Numbered) -> bool:
         """Add a row; returns True if it is kept."""
-        keep = self.seen % self.every == 0
-        self.seen += 1
+        keep = self.count % self.every == 0
+        self.count += 1
         self.last = [] if keep else [row]
         if keep:
             self.kept.append(row)
@@ -75,7 +75,7 @@ class Series:
     def cut(self, name: str, most: int) -> None:
         """Drop the rows whose count of this name is above `most`; the next row is kept."""
         self.kept, self.last = ([one for one in rows if one[1].get(name, 0) <= most] for rows in (self.kept, self.last))
-        self.seen = len(self.kept) * self.every
+        self.count = len(self.kept) * self.every
 
     def thin(self) -> bool:
         """Drop every other row if the series has reached its limit; returns True if it had."""

@@ -305,8 +305,8 @@ def _draw_errors(axes: Any, runs: Sequence[Drawn], x: str, band: Band) -> None:
 def _draw_consensus(axes: Any, runs: Sequence[Drawn], x: str, band: Band) -> None:
     """Draw the mean squared distance of workers that gossip from their mean."""
     for run, style in zip(runs, _styles(runs), strict=True):
-        known = [(one, [row for row in one.centers if row.get("consensus")]) for one in run.all]
-        curves = [_curve(one, rows, x, [row["consensus"] for row in rows]) for one, rows in known if rows]
+        measured = [(one, [row for row in one.centers if row.get("consensus")]) for one in run.all]
+        curves = [_curve(one, rows, x, [row["consensus"] for row in rows]) for one, rows in measured if rows]
         if curves:
             _plot(axes, curves, band, run.label or "workers", style, ".3g")
     axes.set(ylabel="consensus distance of the workers")

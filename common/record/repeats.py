@@ -61,8 +61,8 @@ def mean_of(results: Iterable[Result], name: str, form: str = ",.4f") -> Figure 
 def figures_of(result: Result) -> dict[str, Any]:
     """Return the figures of a result, with the bytes in both directions in MB, and what a script has logged."""
     sent = [value for name in ("bytes_pushed", "bytes_pulled") if (value := result.get(name)) is not None]
-    known = {"megabytes": sum(sent) / 1e6} if sent else {}
-    return {**result, **known, **(result.get("figures") or {})}
+    traffic = {"megabytes": sum(sent) / 1e6} if sent else {}
+    return {**result, **traffic, **(result.get("figures") or {})}
 
 
 def sheet(names: Sequence[str], rows: Sequence[tuple[Sequence[str], Sequence[Result]]], caption: str = "") -> Sheet:
@@ -73,26 +73,26 @@ def sheet(names: Sequence[str], rows: Sequence[tuple[Sequence[str], Sequence[Res
         rows: for each setting, its cells, and the results of its runs.
         caption: the heading of the table.
     """
-    known, ran = {name for name, *_ in COLUMNS.values()}, [result for _, results in rows for result in results]
+    standard, ran = {name for name, *_ in COLUMNS.values()}, [result for _, results in rows for result in results]
     measured = {name.replace("_", " "): name for result in ran for name in result if name.startswith("test_")}
     logged = {name: name for result in ran for name in result.get("figures") or {}}
-    more = {title: name for title, name in (measured | logged).items() if title not in COLUMNS and name not in known}
+    more = {title: name for title, name in (measured | logged).items() if title not in COLUMNS and name not in standard}
     wanted = {**COLUMNS, **{title: (name, ",.4f", None) for title, name in more.items()}}
     cells: list[dict[str, Cell]] = []
-    for own, results in rows:
+    for setting, results in rows:
         ends = sorted({result.get("outcome", "unfinished") for result in results} - {COMPLETED})
         figures = {title: mean_of(results, name, form) for title, (name, form, _) in wanted.items()}
         cells.append(
-            {**dict(zip(names, own, strict=True)), "seeds": number_of(results), **figures, "": ", ".join(ends)}
+            {**dict(zip(names, setting, strict=True)), "seeds": number_of(results), **figures, "": ", ".join(ends)}
         )
     all_ended = [len(completed(results)) == len(results) for _, results in rows]
     found = {title: [row[title] for row in cells] for title in [*names, "seeds"]}
     for title, (_, _, largest) in wanted.items():
-        mine = [row[title] for row in cells]
+        column = [row[title] for row in cells]
         if largest is not None:
-            mine = with_best(cells, title, largest=largest, among=all_ended)
-        if any(cell is not None for cell in mine):
-            found[title] = mine
+            column = with_best(cells, title, largest=largest, among=all_ended)
+        if any(cell is not None for cell in column):
+            found[title] = column
     if any(row[""] for row in cells):
         found["failed"] = [row[""] for row in cells]
     titles = list(found)

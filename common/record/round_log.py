@@ -168,12 +168,12 @@ class TimeTotals:
         rows = rows[rows[:, [BEGUN, ARRIVED]].max(1) >= self.since]  # a worker elsewhere may have a slow clock
         now = rows[rows[:, BEGUN] >= self.since]
         now = now[np.lexsort((now[:, NUMBER], now[:, WORKER]))]
-        for mine in np.split(now, np.flatnonzero(np.diff(now[:, WORKER])) + 1) if len(now) else ():
-            self._add_span(int(mine[0, WORKER]), mine)
+        for of_worker in np.split(now, np.flatnonzero(np.diff(now[:, WORKER])) + 1) if len(now) else ():
+            self._add_span(int(of_worker[0, WORKER]), of_worker)
         rows = rows[rows[:, NUMBER] > 0]
-        known = rows[(rows[:, [BEGUN, READY, COMPUTED, REPLIED]] != UNKNOWN).all(1)]
-        met = known[(known[:, [ARRIVED, RELEASED]] != UNKNOWN).all(1)]
-        for sums, some in zip(self.rounds, (known, met), strict=True):
+        complete = rows[(rows[:, [BEGUN, READY, COMPUTED, REPLIED]] != UNKNOWN).all(1)]
+        met = complete[(complete[:, [ARRIVED, RELEASED]] != UNKNOWN).all(1)]
+        for sums, some in zip(self.rounds, (complete, met), strict=True):
             sums += [len(some), *spent(some).sum(0) / 1e6]
 
     def _add_span(self, worker: int, mine: np.ndarray) -> None:
@@ -183,8 +183,8 @@ class TimeTotals:
         self.spans[worker] = min(begun, int(first)), max(replied, int(last))
         row = np.concatenate([mine, self._later.get(worker, NO_ROUNDS)])
         self._later[worker] = mine[:1]
-        known = (row[:-1, REPLIED] != UNKNOWN) & (row[1:, NUMBER] == row[:-1, NUMBER] + 1) & (row[:-1, NUMBER] > 0)
-        gaps = np.maximum(row[1:, BEGUN] - row[:-1, REPLIED], 0)[known]
+        follows = (row[:-1, REPLIED] != UNKNOWN) & (row[1:, NUMBER] == row[:-1, NUMBER] + 1) & (row[:-1, NUMBER] > 0)
+        gaps = np.maximum(row[1:, BEGUN] - row[:-1, REPLIED], 0)[follows]
         self.gaps += [len(gaps), gaps.sum() / 1e6]
 
     @property
@@ -203,8 +203,8 @@ class TimeTotals:
     @property
     def shares(self) -> Shares | None:
         """Shares of the rounds whose wait is known; else of the others, without `waiting`. None without any round."""
-        known, met = self.rounds
-        number, *seconds = met if met[0] else known
+        complete, met = self.rounds
+        number, *seconds = met if met[0] else complete
         if not number:
             return None
         compute, exchange, waiting = (float(sum_ / number) for sum_ in seconds)

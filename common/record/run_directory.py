@@ -377,7 +377,7 @@ class RunRecord:
             "recovery": self.faults.summary(),
             "network": self.network,
             "kernels": self.kernels,
-            "devices": {f"worker-{worker}": own for worker, own in sorted(self.devices.items())},
+            "devices": {f"worker-{worker}": devices for worker, devices in sorted(self.devices.items())},
             "arithmetic": config.get("arithmetic"),
             "record": config["record"],
             "run_dir": str(self.run_dir),

@@ -108,14 +108,14 @@ def chosen(runs: Sequence[SavedRun], conditions: Sequence[str]) -> list[SavedRun
     Raises:
         UserError: a condition is not of that form, or names something that no run has.
     """
-    known = {name for run in runs for name, value in run.values.items() if not isinstance(value, dict | list)}
+    names = {name for run in runs for name, value in run.values.items() if not isinstance(value, dict | list)}
     for condition in conditions:
         name, equals, wanted = condition.partition("=")
         name = name.replace("-", "_")
         if not equals:
             raise UserError(f"a filter is NAME=VALUE, such as algorithm=downpour. Received: {condition!r}")
-        if runs and name not in known:
-            raise UserError(f"no run has a value named {name!r}. {nearest(name, sorted(known))}")
+        if runs and name not in names:
+            raise UserError(f"no run has a value named {name!r}. {nearest(name, sorted(names))}")
         runs = [run for run in runs if name in run.values and _is(run.values[name], wanted)]
     return list(runs)
 

@@ -190,10 +190,10 @@ def with_best(rows: Sequence[Mapping[str, Cell]], name: str, *, largest: bool, a
         among: for each row, whether it may be the best.
     """
     cells = [row.get(name) for row in rows]
-    known = [c.mean for c, may in zip(cells, among, strict=True) if may and isinstance(c, Figure)]
-    if len(cells) < 2 or not known:
+    means = [c.mean for c, may in zip(cells, among, strict=True) if may and isinstance(c, Figure)]
+    if len(cells) < 2 or not means:
         return cells
-    best = max(known) if largest else min(known)
+    best = max(means) if largest else min(means)
     return [
         Figure(c.mean, c.deviation, may and c.mean == best, c.form) if isinstance(c, Figure) else c
         for c, may in zip(cells, among, strict=True)

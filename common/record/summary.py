@@ -59,8 +59,8 @@ def summary_rows(result: dict[str, Any]) -> dict[str, str]:
         "plot": f"{result['run_dir']}/plot.png",
     }
     if result["examples"] is None:  # of a script, whose data and batches are its own
-        own = {f"{name} (logged)": shown(value) for name, value in (result.get("figures") or {}).items()}
-        rows = {"steps": f"{result['steps']:,}", **own} | {k: row for k, row in rows.items() if k not in OF_DATA}
+        logged = {f"{name} (logged)": shown(value) for name, value in (result.get("figures") or {}).items()}
+        rows = {"steps": f"{result['steps']:,}", **logged} | {k: row for k, row in rows.items() if k not in OF_DATA}
     return {name: value for name, value in rows.items() if value is not None}
 
 

@@ -126,8 +126,8 @@ def _sends(rule: Callable[..., Any]) -> bool:
 
 def _arguments(rule: Callable[..., Any], run: RecordedRun, given: Mapping[str, Argument]) -> dict[str, Any]:
     """Return the keyword arguments of a rule for a run: given ones, usual ones, and hyperparameters by their names."""
-    named = {own.name: own for own in signature(rule).parameters.values() if own.kind is own.KEYWORD_ONLY}
-    found = {name: name for name, own in named.items() if own.default is own.empty}
+    named = {p.name: p for p in signature(rule).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    found = {name: name for name, p in named.items() if p.default is p.empty}
     found |= {name: USUAL[name] for name in named if name in USUAL} | dict(given)
     return {
         name: getattr(run.hyperparameters, value) if isinstance(value, str) else value(run, run.hyperparameters)
@@ -276,9 +276,9 @@ def _sync_sgd(run: RecordedRun, backup_workers: int = 0) -> Centers:
 _DELAYED = _in_rounds(overlapped_rules.delayed_all_reduce, lambda s: True)
 
 
-def _ringmaster(run: RecordedRun, scheme: Hyperparameters, **own: Any) -> Centers:
-    own |= {"eta": scheme.learning_rate, "threshold": scheme.delay_threshold}
-    centers, used = asynchronous_rules.ringmaster(run.start, run.gradient, run.contacts, run.workers, **own)
+def _ringmaster(run: RecordedRun, scheme: Hyperparameters, **arguments: Any) -> Centers:
+    arguments |= {"eta": scheme.learning_rate, "threshold": scheme.delay_threshold}
+    centers, used = asynchronous_rules.ringmaster(run.start, run.gradient, run.contacts, run.workers, **arguments)
     must(used == run.trace["accepted"][~run.joins].astype(bool).tolist(), "which messages were used")
     return list(itertools.compress(centers, used))  # one after each update
 

@@ -10,8 +10,8 @@ from .recorded import Hyperparameters, RecordedRun, must
 
 def of_workers(run: RecordedRun) -> RecordedRun:
     """Return the run without these messages."""
-    own = run.trace["event"] < BETWEEN_SERVERS
-    return replace(run, trace={name: column[own] for name, column in run.trace.items()})
+    from_workers = run.trace["event"] < BETWEEN_SERVERS
+    return replace(run, trace={name: column[from_workers] for name, column in run.trace.items()})
 
 
 def between_servers(run: RecordedRun, scheme: Hyperparameters) -> dict[int, list[tuple[str, int]]] | None:

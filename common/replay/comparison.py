@@ -124,7 +124,7 @@ class References:
         """Execute the equations with other noise, too, and take the execution whose center ends furthest away."""
         with rounded_factors(MANTISSA[self.run.factors]):
             found = [self.disturbed, *(self._execute_disturbed(number) for number in range(1, MORE + 1))]
-        self.disturbed = max(filter(None, found), key=lambda own: distance(own.center, self.exact.center))
+        self.disturbed = max(filter(None, found), key=lambda execution: distance(execution.center, self.exact.center))
 
     @property
     def limit(self) -> float:
@@ -148,8 +148,8 @@ class References:
             return 0, ""
         versions, apart = list(run.losses), self._apart(losses)
         near = np.maximum.accumulate(np.maximum(CERTAIN, FLOAT32 * self._apart(self.single.losses)))
-        far = np.maximum.accumulate(np.maximum(JUMP, FLOAT32 * self._apart(self.disturbed.losses)))
-        if len(beyond := np.flatnonzero(apart > np.maximum(near, far))):
+        limit = np.maximum.accumulate(np.maximum(JUMP, FLOAT32 * self._apart(self.disturbed.losses)))
+        if len(beyond := np.flatnonzero(apart > np.maximum(near, limit))):
             return 0, f"the test loss at update {versions[beyond[0]]} is {apart[beyond[0]]:.1e} from theirs"
         rate = WRONG * run.hyperparameters.learning_rate
         wrong = replace(run, hyperparameters=Hyperparameters(run.hyperparameters, learning_rate=rate)).execute()

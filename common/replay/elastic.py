@@ -37,8 +37,8 @@ def lengths_of_rounds(config: Mapping[str, Any]) -> tuple[int, int]:
 
 def of_clients(config: Mapping[str, Any], gradient: Gradient, clients: int) -> Gradient:
     """Return the gradient of clients that take turns in the rounds of a run with this config.json, see `by_turns`."""
-    own = config["hyperparameters"]
-    if own.get("work") or isinstance(own.get("communication_period"), str):
+    hyperparameters = config["hyperparameters"]
+    if hyperparameters.get("work") or isinstance(hyperparameters.get("communication_period"), str):
         raise UserError("the reference knows clients that take turns for rounds of equal length alone")
     return by_turns(gradient, clients, config["workers"], config["seed"], *lengths_of_rounds(config))
 

@@ -39,7 +39,7 @@ def departure_of(
     """
     faults = result["recovery"]
     resumed = faults.get("resumed_from")  # a run that did not end is restored to where it is resumed from
-    restored = [resumed is None or own.get("version") != resumed for own in faults.get("restored", ())]
+    restored = [resumed is None or entry.get("version") != resumed for entry in faults.get("restored", ())]
     lost = any(restored) or faults.get("refused") or (resumed is not None and _may_leave(scheme, workers, trace))
     if not scheme.sync.uses_ps or not scheme.sync.exchanges or isinstance(scheme.sync, Unlocked) or lost:
         return None
@@ -95,7 +95,7 @@ class OrderOfEvents:
         for i, (_, worker, _, _, event) in reversed([*enumerate(self.rows)]):
             if event < BETWEEN_SERVERS:
                 self.left[worker].append(i)
-        self.seen = dict.fromkeys(range(workers), -1)  # the last row of each worker that the others wait for
+        self.last = dict.fromkeys(range(workers), -1)  # the last row of each worker that the others wait for
 
     def departure(self) -> str | None:
         """Return the first row that the rule does not allow, and why; "" if there is none, None if that is unknown."""
@@ -129,7 +129,7 @@ class OrderOfEvents:
         if isinstance(waiting, SetOfMessages) and self.rule.sync.grace and waiting.enough:
             self.rule.end_grace()
         for worker, number in enumerate(rounds):
-            if worker in self.seen and worker not in self.rule.waiting.arrived and self.rule.recorded[worker] >= number:
+            if worker in self.last and worker not in self.rule.waiting.arrived and self.rule.recorded[worker] >= number:
                 self.rule.leave(worker)
 
     def reads_next(self, worker: int) -> int:
@@ -150,7 +150,7 @@ class OrderOfEvents:
             return ""
         if worker in rule.waiting.arrived or worker in rule.held_back:
             return f"worker {worker} had to wait"
-        is_first = rule.sync.warm_start > 0 and self.seen.get(worker) == -1  # it reads once it has noticed the start
+        is_first = rule.sync.warm_start > 0 and self.last.get(worker) == -1  # it reads once it has noticed the start
         if (self.reads_later or is_first) and rule.pulled[worker] <= pulled <= version:
             rule.pulled[worker] = pulled
         if rule.pulled[worker] != pulled:
@@ -169,9 +169,9 @@ class OrderOfEvents:
 
     def _enter(self, worker: int, i: int) -> None:
         """Let the others wait for a worker that has row i, if it had left."""
-        if worker not in self.seen:
+        if worker not in self.last:
             self.rule.enter(worker)
-        self.seen[worker] = i
+        self.last[worker] = i
 
     def _advance(self, i: int, version: int, worker: int) -> None:
         """Let workers leave that have no more rows or were lost, and end a time of grace, if row i needs it."""
@@ -184,11 +184,11 @@ class OrderOfEvents:
             if isinstance(waiting, SetOfMessages) and scheme.sync.grace and waiting.enough and waiting.arrived:
                 rule.end_grace()
                 continue
-            gone = (k for k in self.seen if k not in waiting.arrived and self._is_gone(k))
-            leaver = min(gone, key=self.seen.__getitem__, default=None)
+            gone = (k for k in self.last if k not in waiting.arrived and self._is_gone(k))
+            leaver = min(gone, key=self.last.__getitem__, default=None)
             if leaver is None:
                 return
-            after = self.seen.pop(leaver) + 1
+            after = self.last.pop(leaver) + 1
             for k in rule.leave(leaver):
                 if scheme.sync.lead is not None:  # at some time after the last row of the worker that left
                     rule.pulled[k] = self.rows[after][0]

@@ -181,7 +181,7 @@ def read_run(
     transcriptions: Mapping[str, Transcription],
     hyperparameters: Mapping[str, Any] | None = None,
     load: Callable[[str], Dataset] = make,
-    known: Mapping[str, Any] = {},
+    problem: Mapping[str, Any] = {},
 ) -> RecordedRun:
     """Read the recorded run of a folder.
 
@@ -190,7 +190,7 @@ def read_run(
         transcriptions: the known equations, by the name of the algorithm.
         hyperparameters: those of the run, if they are more than config.json has.
         load: function of the name of a data set.
-        known: gradient, steps and shapes, if they do not follow from config.json.
+        problem: gradient, steps and shapes, if they do not follow from config.json.
 
     Raises:
         UserError: the run cannot be replayed; the message gives the reason.
@@ -211,8 +211,8 @@ def read_run(
     if result["updates"] is None:
         raise UserError(f"the run in {run_dir} ended without a result: result.json has no updates")
     trace, center = record_format.read_trace(run_dir, config), record_format.read_center(run_dir, "center.npz")
-    known = {"seed": config["seed"], **(known or _computed(run_dir, config, equations.jumps, load))}
-    if (size := sum(map(math.prod, known["shapes"]))) != len(center):
+    problem = {"seed": config["seed"], **(problem or _computed(run_dir, config, equations.jumps, load))}
+    if (size := sum(map(math.prod, problem["shapes"]))) != len(center):
         raise UserError(f"center.npz holds {len(center)} parameters, the model {config['model']} has {size}")
     start = record_format.read_center(run_dir, INITIAL).astype(np.float64)
     if len(start) != len(center):
@@ -230,9 +230,9 @@ def read_run(
         ps=max(1, config["ps"]),
         servers_apart=config.get("servers_apart", False),
         hostile=config.get("hostile"),
-        decays=_decays(known["shapes"], config.get("without_decay", ())),
+        decays=_decays(problem["shapes"], config.get("without_decay", ())),
         factors=format_of_factors(config.get("arithmetic", {})),
-        **known,
+        **problem,
     )
 
 

@@ -78,18 +78,18 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
             raise UserError(
                 f"{name} has no reference in NumPy: --import a file with its equations. Its order alone: {order}"
             )
-    own = _scheme(run_dir, config, schemes[name]) if name in schemes else None
-    given = _hyperparameters(*own) if own else None
+    scheme_and_texts = _scheme(run_dir, config, schemes[name]) if name in schemes else None
+    given = _hyperparameters(*scheme_and_texts) if scheme_and_texts else None
     if config["record"] == "gradients":
-        if own and rounds_differ(own[0], config["workers"], ENDLESS):
+        if scheme_and_texts and rounds_differ(scheme_and_texts[0], config["workers"], ENDLESS):
             raise UserError(
                 f"replay needs equal rounds of all workers of a script. {name} gives its workers rounds of different "
                 "lengths"
             )
-        known, are_moves = recorded_gradients(run_dir, config)
+        problem, are_moves = recorded_gradients(run_dir, config)
         if given is not None and are_moves:
             given["inner_optimizer"] = "own"
-        return read_run(run_dir, equations, given, known=known)
+        return read_run(run_dir, equations, given, problem=problem)
     if "shapes" in config:
         raise UserError(f"replay needs the gradients of the script of {run_dir}: run launch with --record gradients")
 
@@ -106,7 +106,7 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
     except UserError as error:
         raise _unnamed(run_dir, error) from None
     jumps = name in equations and equations[name].jumps
-    return read_run(run_dir, equations, given, load, known=of_problem(run_dir, config, jumps, load))
+    return read_run(run_dir, equations, given, load, problem=of_problem(run_dir, config, jumps, load))
 
 
 def _unnamed(run_dir: Path, error: UserError) -> UserError:
@@ -118,7 +118,7 @@ def _unnamed(run_dir: Path, error: UserError) -> UserError:
 
 def _hyperparameters(scheme: Scheme, texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the hyperparameters of a run, with the defaults of the algorithm, and schedules in words."""
-    return {own.name: getattr(scheme, own.name) for own in fields(scheme)} | dict(texts)
+    return {field.name: getattr(scheme, field.name) for field in fields(scheme)} | dict(texts)
 
 
 def _scheme(run_dir: Path, config: Mapping[str, Any], kind: type[Scheme]) -> tuple[Scheme, dict[str, str]]:
@@ -126,9 +126,9 @@ def _scheme(run_dir: Path, config: Mapping[str, Any], kind: type[Scheme]) -> tup
     name, given = kind.name, with_tuples(without_script(config["hyperparameters"]))
     if "topology" in given and (run_dir / GRAPH).exists():  # the file that the run had may have changed
         given["topology"] = f"{FILE}{run_dir / GRAPH}"
-    known = {own.name for own in fields(kind)}
-    if unknown := sorted(set(given) - known):
-        raise UserError(f"{name} has no hyperparameter {unknown[0]!r}. {nearest(unknown[0], list(known))}")
+    names = {field.name for field in fields(kind)}
+    if unknown := sorted(set(given) - names):
+        raise UserError(f"{name} has no hyperparameter {unknown[0]!r}. {nearest(unknown[0], list(names))}")
     texts = {key: value for key, value in given.items() if key.endswith("rate") and isinstance(value, str)}
     try:
         scheme = kind(**{key: value for key, value in given.items() if key not in texts})  # a schedule, in words

@@ -107,11 +107,11 @@ def lanes_of(
     """
     rows, notes = _joined(trace, rounds, updates)
     times = rows[:, -len(TIMES) :]
-    known = times != UNKNOWN
-    if not known.any():
+    is_known = times != UNKNOWN
+    if not is_known.any():
         raise UserError(f"nothing happened in the run in {name}: its trace is empty")
-    times[known] -= times[known].min()
-    first = np.where(known, times, LATEST).min(axis=1)
+    times[is_known] -= times[is_known].min()
+    first = np.where(is_known, times, LATEST).min(axis=1)
     columns: dict[str, np.ndarray] = dict(zip(COLUMNS, rows[np.lexsort((first, rows[:, 0]))].T, strict=True))
     return Tracks(name, algorithm, about, workers, ps, columns, float(times.max() / 1e6), notes)
 
@@ -169,12 +169,12 @@ def _joined(
     for i, name in enumerate(ROUND):
         more[:, COLUMNS.index(name)] = rounds[:, i]
     row_of = {key: row for row, key in enumerate(map(tuple, events[:, :2].tolist())) if key[1] != UNKNOWN}
-    known = np.array([row_of.get(key, UNKNOWN) for key in map(tuple, rounds[:, :2].tolist())], np.int64)
-    on_record = known != UNKNOWN
+    event_rows = np.array([row_of.get(key, UNKNOWN) for key in map(tuple, rounds[:, :2].tolist())], np.int64)
+    on_record = event_rows != UNKNOWN
     for name in TIMES:
         i = COLUMNS.index(name)
         stamped = on_record & (more[:, i] != UNKNOWN)
-        events[known[stamped], i] = more[stamped, i]
+        events[event_rows[stamped], i] = more[stamped, i]
     notes = []
     if not len(rounds):
         notes.append(

@@ -102,17 +102,17 @@ def _bars(axes: Any, worker: np.ndarray, start: np.ndarray, end: np.ndarray, hei
     """Draw a bar for each round of which both ends are known."""
     from matplotlib.collections import PolyCollection
 
-    known = end > start
-    if not known.any():
+    drawn = end > start
+    if not drawn.any():
         return
-    left, right, middle = start[known], end[known], worker[known]
+    left, right, middle = start[drawn], end[drawn], worker[drawn]
     low, high = middle - height / 2, middle + height / 2
     corners = np.stack([[left, low], [right, low], [right, high], [left, high]]).transpose(2, 0, 1)
-    chosen = colours if isinstance(colours, str) else colours[known]
+    chosen = colours if isinstance(colours, str) else colours[drawn]
     axes.add_collection(PolyCollection(list(corners), facecolors=chosen, linewidths=0), autolim=True)
 
 
 def last_of_scale(runs: Sequence[Tracks]) -> int:
     """Return the staleness of the last colour, which larger ones share: one for all runs, at least 1."""
-    known = np.concatenate([run.columns["staleness"][run.columns["staleness"] >= 0] for run in runs])
-    return max(1, int(np.ceil(np.percentile(known, SHARE)))) if len(known) else 1
+    staleness = np.concatenate([run.columns["staleness"][run.columns["staleness"] >= 0] for run in runs])
+    return max(1, int(np.ceil(np.percentile(staleness, SHARE)))) if len(staleness) else 1

@@ -129,13 +129,13 @@ def _parts(row: RoundRow) -> list[tuple[str, int, int]]:
     A time of another clock may lie before the previous time or after the reply, and what happens while the worker
     computes lies before `computed`; such a time is moved to that time.
     """
-    known: list[tuple[int, int]] = []
+    stamps: list[tuple[int, int]] = []
     computed = row.ready if row.computed == UNKNOWN else row.computed
     for i, time in enumerate((row.begun, computed, row.arrived, row.released, row.replied)):
         if time != UNKNOWN:
             time = time if row.replied == UNKNOWN else min(time, row.replied)
-            known.append((i, max(time, known[-1][1]) if known else time))
-    return [(" + ".join(PARTS[i:j]), start, end) for (i, start), (j, end) in pairwise(known) if end > start]
+            stamps.append((i, max(time, stamps[-1][1]) if stamps else time))
+    return [(" + ".join(PARTS[i:j]), start, end) for (i, start), (j, end) in pairwise(stamps) if end > start]
 
 
 def _args(row: RoundRow) -> Json:

@@ -398,10 +398,10 @@ def ssp(
     all updates of its worker, and those of the first c − s clocks of all workers, c being the clocks of its worker.
     """
     thetas, clocks, lawful = [start.copy()], [0] * workers, True
-    seen = [[0] * workers]  # clocks of all, after each update
+    clocks_after = [[0] * workers]  # clocks of all, after each update
     for k, read in events:
-        lawful &= seen[read][k] == clocks[k] and min(seen[read]) >= clocks[k] - slack
+        lawful &= clocks_after[read][k] == clocks[k] and min(clocks_after[read]) >= clocks[k] - slack
         thetas.append(thetas[-1] - eta / workers * gradient(thetas[read], k, clocks[k]))
         clocks[k] += 1
-        seen.append(list(clocks))
+        clocks_after.append(list(clocks))
     return thetas[1:], lawful

@@ -54,12 +54,12 @@ def int8(vector: np.ndarray, block: int = 256) -> np.ndarray:
 
 def nearest_level(vector: np.ndarray, levels: Sequence[float], block: int) -> np.ndarray:
     """Round each block to the nearest s times a level, to the lower of two; s is max |v| / max level."""
-    known = np.array(levels, vector.dtype)
+    grid = np.array(levels, vector.dtype)
     near = np.empty_like(vector)
     for first in range(0, len(vector), block):
         part = vector[first : first + block]
-        s = np.max(np.abs(part)) / known[-1]
-        near[first : first + block] = s * known[np.abs(part[:, None] / (s or 1) - known).argmin(1)]
+        s = np.max(np.abs(part)) / grid[-1]
+        near[first : first + block] = s * grid[np.abs(part[:, None] / (s or 1) - grid).argmin(1)]
     return near
 
 

@@ -19,9 +19,9 @@ def sent_change(
 ) -> np.ndarray:
     """Execute v ← β v + (1 − β) g_k(θ);  c = C(v − h);  h ← h + c; `state` has v and h of worker k. Returns c."""
     state["v"] = beta * state.get("v", 0 * theta) + (1 - beta) * gradient(theta, k, t)
-    known = state.get("h", 0 * theta)
-    sent = compress(state["v"] - known)
-    state["h"] = known + sent
+    h = state.get("h", 0 * theta)
+    sent = compress(state["v"] - h)
+    state["h"] = h + sent
     return sent
 
 
@@ -88,10 +88,10 @@ def diana(
     steps: int,
 ) -> list[np.ndarray]:
     """Execute q_k = Q(g_k − h_k);  h_k ← h_k + α q_k;  θ ← θ − η (h + mean q_k);  h ← h + α mean q_k."""
-    theta, h, own, path = start.copy(), 0 * start, [0 * start for _ in range(workers)], []
+    theta, h, hs, path = start.copy(), 0 * start, [0 * start for _ in range(workers)], []
     for t in range(steps):
-        sent = [compress(gradient(theta, k, t) - own[k], k, t) for k in range(workers)]
-        own = [known + alpha * q for known, q in zip(own, sent, strict=True)]
+        sent = [compress(gradient(theta, k, t) - hs[k], k, t) for k in range(workers)]
+        hs = [h_k + alpha * q for h_k, q in zip(hs, sent, strict=True)]
         mean = np.mean(sent, axis=0)
         theta, h = theta - eta * (h + mean), h + alpha * mean
         path.append(theta.copy())
@@ -174,11 +174,11 @@ def sparta(
 ) -> list[np.ndarray]:
     """Execute inner steps of each worker from its own x_k;  θ_j ← mean x_kj,  x_kj ← θ_j, for j drawn in the round."""
     theta, path, states = start.copy(), [], no_states(workers)
-    own = [start.copy() for _ in range(workers)]
+    xs = [start.copy() for _ in range(workers)]
     for number, (t, length) in enumerate(lengths(period, steps)):
-        own = [inner_window(x, states[k], gradient, k, t, length, eta, inner) for k, x in enumerate(own)]
-        mean, chosen = np.mean(own, axis=0), drawn(number)
-        theta, *own = (np.where(chosen, mean, x) for x in (theta, *own))
+        xs = [inner_window(x, states[k], gradient, k, t, length, eta, inner) for k, x in enumerate(xs)]
+        mean, chosen = np.mean(xs, axis=0), drawn(number)
+        theta, *xs = (np.where(chosen, mean, x) for x in (theta, *xs))
         path.append(theta)
     return path
 
@@ -327,11 +327,11 @@ def zero_one_adam(
         count = min(length, steps - t, *([end - t] if length < longest else []))
         sent, gradients = [], []
         for k in range(workers):
-            x, own, u = theta, m, 0 * start
+            x, m_k, u = theta, m, 0 * start
             for h in range(t, t + count):
                 gradients.append(gradient(x, k, h))
-                own = beta_1 * own + (1 - beta_1) * gradients[-1]
-                x, u = x - eta * scaled(own), u + eta * own
+                m_k = beta_1 * m_k + (1 - beta_1) * gradients[-1]
+                x, u = x - eta * scaled(m_k), u + eta * m_k
             sent.append(u)
         if t == next_change and t < freeze:
             next_change += 2 ** (changes // kappa)
@@ -389,9 +389,9 @@ def powersgd(
     errors = [{i: np.zeros(sides, x.dtype) for i, sides in matrices.items()} for _ in range(workers)]
     for t in range(steps):
         gradients = [np.split(gradient(x, k, t), cuts) for k in range(workers)]
-        moves = [np.mean(of_each, axis=0) for of_each in zip(*gradients, strict=True)]
+        moves = [np.mean(parts, axis=0) for parts in zip(*gradients, strict=True)]
         for i, sides in matrices.items():
-            sums = [own[i].reshape(sides) + errors[k][i] for k, own in enumerate(gradients)]
+            sums = [g_k[i].reshape(sides) + errors[k][i] for k, g_k in enumerate(gradients)]
             p = orthonormal(product(np.mean(sums, axis=0), qs[i]))
             qs[i] = product(np.mean(sums, axis=0).T, p)
             sent = product(p, qs[i].T)
@@ -450,14 +450,14 @@ def dion(
     for t in range(steps):
         parts = [np.split(gradient(np.concatenate(x), k, t), cuts) for k in range(workers)]
         for i, state in enumerate(states):
-            gradients = [own[i] for own in parts]
+            gradients = [g_k[i] for g_k in parts]
             if "q" not in state:
                 x[i] = adamw_step(x[i], np.mean(gradients, axis=0), eta, state, **{**adam, "decays": decayed[i]})
                 continue
             b = [m + g.reshape(m.shape) for m, g in zip(state["m"], gradients, strict=True)]
             p = orthonormal(product(np.mean(b, axis=0), state["q"]))
             r = product(np.mean(b, axis=0).T, p)
-            state["m"] = [own - (1 - mu) * product(p, r.T) for own in b]
+            state["m"] = [b_k - (1 - mu) * product(p, r.T) for b_k in b]
             state["q"] = r / np.maximum(np.sqrt(np.sum(r * r, axis=0)), 1e-30)
             n, m = b[0].shape
             moved = math.sqrt(m / n) * product(p, state["q"].T).ravel()

@@ -156,8 +156,8 @@ def fedexp(
     for t, length in lengths(period, steps):
         x = after_steps(theta, no_states(workers), gradient, t, length, eta, sgd_step)
         moves = [theta - x_k for x_k in x]
-        move = np.mean([send(own, k) for k, own in enumerate(moves)], axis=0)
-        square = np.mean([own @ own for own in moves])
+        move = np.mean([send(delta_k, k) for k, delta_k in enumerate(moves)], axis=0)
+        square = np.mean([delta_k @ delta_k for delta_k in moves])
         theta = theta - np.maximum(1, square / (2 * (move @ move + epsilon))) * move
         path.append(theta.copy())
     return path
@@ -193,11 +193,11 @@ def fedasync(
             near = proximal(gradient, pulled[k], rho)
             x = send(inner_window(pulled[k], {}, near, k, t[k], length, eta, sgd_step), k)
             t[k] += length
-            late = len(path) - versions[k]
+            tau = len(path) - versions[k]
             s = {
                 "constant": 1.0,
-                "polynomial": (late + 1.0) ** -exponent,
-                "hinge": 1.0 if late <= patience else 1 / (slope * (late - patience) + 1),
+                "polynomial": (tau + 1.0) ** -exponent,
+                "hinge": 1.0 if tau <= patience else 1 / (slope * (tau - patience) + 1),
             }[weight]
             theta = (1 - alpha * s) * theta + alpha * s * x
             path.append(theta.copy())

@@ -143,7 +143,7 @@ def choco_sgd(
         x[members.anew(t)] = path[-1] if path else start
         if members.changes(t):
             hat = s = np.zeros_like(x)
-        x = x - eta * np.array([gradient(own, k, t) for k, own in enumerate(x)])
+        x = x - eta * np.array([gradient(x_k, k, t) for k, x_k in enumerate(x)])
         if order == "authors":
             x = x + gamma * (s - hat)
         q = np.array([compress(part, k, t) for k, part in enumerate(x - hat)])
@@ -175,7 +175,7 @@ def d_psgd(
     for t in range(steps):
         x[members.anew(t)] = path[-1] if path else start
         m[members.anew(t)] = 0
-        m = momentum * m + np.array([gradient(own, k, t) for k, own in enumerate(x)])
+        m = momentum * m + np.array([gradient(x_k, k, t) for k, x_k in enumerate(x)])
         x = heard(members.mixing(weights(t), t, start.dtype), x, send) - eta * m
         path.append(members.mean(x, t + 1))
     return path
@@ -195,12 +195,12 @@ def ad_psgd(
     `contacts` has the worker k of each event, `peer` returns the neighbour j of a worker in a step, or k itself.
     """
     x, path, steps = np.tile(start, (workers, 1)), [], [0] * workers
-    seen = x.copy()
+    x_hat = x.copy()
     for k in contacts:
-        g, j = gradient(seen[k], k, steps[k]), peer(k, steps[k])
+        g, j = gradient(x_hat[k], k, steps[k]), peer(k, steps[k])
         x[k] = x[j] = (x[k] + x[j]) / 2
         x[k] -= eta * g
-        seen[k] = x[k]
+        x_hat[k] = x[k]
         steps[k] += 1
         path.append(x.mean(axis=0))
     return path
@@ -226,7 +226,7 @@ def dsgd_tracking(
         x[members.anew(t)] = path[-1] if path else start
         if members.changes(t):
             y = before = np.zeros_like(x)
-        now = np.array([gradient(own, k, t) for k, own in enumerate(x)])
+        now = np.array([gradient(x_k, k, t) for k, x_k in enumerate(x)])
         y, before = y + now - before, now
         mixing = members.mixing(weights(t), t, start.dtype)
         x, y = mixing @ (x - eta * y), mixing @ y
@@ -286,7 +286,7 @@ def exact_diffusion(
         x[members.anew(t)] = path[-1] if path else start
         if members.changes(t):
             psi = x
-        after = x - eta * np.array([gradient(own, k, t) for k, own in enumerate(x)])
+        after = x - eta * np.array([gradient(x_k, k, t) for k, x_k in enumerate(x)])
         phi, psi = after + x - psi, after
         mixed = heard(members.mixing(weights(t), t, start.dtype), phi, send)
         x = mixed if form == "d2" else (phi + mixed) / 2
@@ -317,7 +317,7 @@ def qg_dsgdm(
     for t in range(steps):
         x[members.anew(t)] = path[-1] if path else start
         hat[members.anew(t)] = 0
-        g = np.array([gradient(own, k, t) for k, own in enumerate(x)])
+        g = np.array([gradient(x_k, k, t) for k, x_k in enumerate(x)])
         m = beta * hat + g
         if form == "nesterov":
             m = g + beta * m
@@ -399,7 +399,7 @@ def _after_steps(
     """Return the parameters of each worker after `length` inner steps from its own start, [W, P]."""
     return np.array(
         [
-            inner_window(own, state, gradient, k, t, length, eta, inner)
-            for k, (own, state) in enumerate(zip(starts, states, strict=True))
+            inner_window(start, state, gradient, k, t, length, eta, inner)
+            for k, (start, state) in enumerate(zip(starts, states, strict=True))
         ]
     )

@@ -112,11 +112,11 @@ def muon_step(
     adam = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon, "weight_decay": weight_decay}
     parts, of_parts = [], np.split(np.broadcast_to(decays, x.shape), cuts)
     for i, (w, u, d, shape) in enumerate(zip(np.split(x, cuts), np.split(g, cuts), of_parts, shapes, strict=True)):
-        own = state.setdefault(i, {})
+        slot = state.setdefault(i, {})
         if len(shape) != 2:
-            parts.append(adamw_step(w, u, eta, own, decays=d, **adam))
+            parts.append(adamw_step(w, u, eta, slot, decays=d, **adam))
             continue
-        own["v"] = v = momentum * own.get("v", 0 * u) + u
+        slot["v"] = v = momentum * slot.get("v", 0 * u) + u
         direction = orthogonal((u + momentum * v).reshape(shape)).ravel()
         parts.append(w - eta * weight_decay * (d * w) - 0.2 * eta * math.sqrt(max(shape)) * direction)
     return np.concatenate(parts)

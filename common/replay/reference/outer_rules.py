@@ -149,7 +149,7 @@ def heloco(
         length = length_at(period, t[k], steps)
         delta = pulled[k] - send(inner_window(pulled[k], states[k], gradient, k, t[k], length, eta, inner), k)
         tensors = zip(np.split(delta, cuts), np.split(m, cuts), strict=True)
-        g = np.concatenate([correction.of(part, own) for part, own in tensors])
+        g = np.concatenate([correction.of(part, momentum) for part, momentum in tensors])
         m = mu * m + (1 - mu) * g
         theta = theta - epsilon * (g + mu * m)
         t[k] += length

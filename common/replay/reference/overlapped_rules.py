@@ -179,7 +179,7 @@ def delayed_all_reduce(
     """
     x, mean, path = start, np.zeros_like(start), []
     for t in range(0, steps, period):
-        late, mean = mean, np.mean([gradient(x, k, t) for k in range(workers)], axis=0)
-        x = x - eta * late
+        previous, mean = mean, np.mean([gradient(x, k, t) for k in range(workers)], axis=0)
+        x = x - eta * previous
         path.append(x)
     return path

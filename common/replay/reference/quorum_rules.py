@@ -112,12 +112,12 @@ def decoupled_diloco(
         v, w = [], []
         for k, number, read in inbox:
             length = max(1, round(work[k % len(work)] * min(period, steps - number * period)))
-            late = min(tau, length)
+            overlap = min(tau, length)
             x = thetas[read] + moved[k]
-            x = inner_window(x, states[k], gradient, k, done[k], length - late, eta, inner)
+            x = inner_window(x, states[k], gradient, k, done[k], length - overlap, eta, inner)
             v.append(thetas[-1] - send(x, k))
             w.append(length)
-            moved[k] = inner_window(x, states[k], gradient, k, done[k] + length - late, late, eta, inner) - x
+            moved[k] = inner_window(x, states[k], gradient, k, done[k] + length - overlap, overlap, eta, inner) - x
             done[k] += length
         moves, weights = np.array(v), np.array(w, start.dtype)
         tensors = np.split(moves, np.cumsum(sizes)[:-1], axis=1)

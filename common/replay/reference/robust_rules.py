@@ -119,12 +119,12 @@ def krum(
     def nearest(found: np.ndarray, hostile: int) -> np.ndarray:
         number, near = len(found), max(1, len(found) - hostile - 2)
         finite = [bool(np.isfinite(row).all()) for row in found]
-        far = np.full((number, number), np.inf, found.dtype)
+        distances = np.full((number, number), np.inf, found.dtype)
         for j in range(number):
             for k in range(j):  # each distance once, so that both ends have the same
                 if finite[j] and finite[k]:
-                    far[j, k] = far[k, j] = np.sum((found[k] - found[j]) ** 2)
-        scores = np.where(finite, np.sort(far, axis=1)[:, :near].sum(axis=1), far.dtype.type(np.inf))
+                    distances[j, k] = distances[k, j] = np.sum((found[k] - found[j]) ** 2)
+        scores = np.where(finite, np.sort(distances, axis=1)[:, :near].sum(axis=1), distances.dtype.type(np.inf))
         best = np.argsort(scores, kind="stable")[: min(chosen, sum(finite))]
         return np.mean(found[best], axis=0)
 
