@@ -43,11 +43,11 @@ def _reasons(train: Any, cluster: Cluster, options: RunOptions) -> Iterator[str]
         yield "data must be arrays: the data of a function are not known before the run. Received: a data function"
     if options.schedule:
         yield "the order comes from the machines that are described: leave schedule out, or use backend='threads'"
-    for own in fields(Recovery):
-        if (value := getattr(options.recovery, own.name)) != own.default:
-            why = "a message that is not finite ends the run" if own.name == "on_nan" else "no task can be lost"
-            given = f"{own.name}={value or repr(value)}"  # an empty text is shown, too
-            yield f"{why}, and the seed repeats all of it: leave {own.name} out. Received: {given}"
+    for field in fields(Recovery):
+        if (value := getattr(options.recovery, field.name)) != field.default:
+            why = "a message that is not finite ends the run" if field.name == "on_nan" else "no task can be lost"
+            given = f"{field.name}={value or repr(value)}"  # an empty text is shown, too
+            yield f"{why}, and the seed repeats all of it: leave {field.name} out. Received: {given}"
     if options.run_dir is not None and _holds_checkpoints(Path(options.run_dir)):
         yield f"a run cannot be resumed: choose another run directory. Received: {options.run_dir}"
     if options.jit == "on":

@@ -286,8 +286,8 @@ def recommendation(rows: Mapping[str, Prediction]) -> str:
     best = several[fastest].run.gradients
     alone = rows["serial"].run.gradients if "serial" in rows else 0.0
     if best < WORTH * alone:
-        said = f"Take one worker: serial makes {_digits(alone)} gradients/s, and {fastest} no more than {_digits(best)}"
-        return said + ("." if best < alone else f": less than {WORTH:g} times as many.")
+        text = f"Take one worker: serial makes {_digits(alone)} gradients/s, and {fastest} no more than {_digits(best)}"
+        return text + ("." if best < alone else f": less than {WORTH:g} times as many.")
     order = [*(name for name in NEAREST if name in several), fastest]
     name = next(name for name in order if several[name].run.gradients >= max(ENOUGH * best, WORTH * alone))
     chosen = several[name]

@@ -228,8 +228,8 @@ def _each(exchanges: Mapping[str, Exchange], describe: Callable[[Exchange], str]
     for text, exchange in exchanges.items():
         alike.setdefault(describe(exchange), []).append(text)
     if len(alike) == 1:
-        return [f"{said[0].upper()}{said[1:]}." for said in alike]
-    return [f"{', '.join(names)}: {said}." for said, names in alike.items()]
+        return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in alike]
+    return [f"{', '.join(names)}: {sentence}." for sentence, names in alike.items()]
 
 
 def _picture(question: LinkQuestion, exchanges: Mapping[str, Exchange]) -> Any:

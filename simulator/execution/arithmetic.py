@@ -246,10 +246,10 @@ class Arithmetic:
         if adopts:
             values.append(self._when(before))
         if self.scheme.sync.exchanges:
-            how = {"takes": bool(self.program.takes[rows[0]]), "adopts": adopts, "number": self._number(workers)}
+            options = {"takes": bool(self.program.takes[rows[0]]), "adopts": adopts, "number": self._number(workers)}
             kind, earlier = self.rounds.kinds[[rows[0], before[0]]].tolist()
-            how |= {"kind": kind, "earlier": earlier if adopts else 0}
-            sums, finite = executor.call(executor.compute, *values, **how)
+            options |= {"kind": kind, "earlier": earlier if adopts else 0}
+            sums, finite = executor.call(executor.compute, *values, **options)
         else:
             sums, finite = executor.call(executor.train_alone, values[1], drawn)
         self.computed[rows], self.finite[rows] = True, finite
@@ -262,8 +262,8 @@ class Arithmetic:
 
     def _when(self, rows: np.ndarray) -> np.ndarray:
         """Return the local steps before and in each round, and its number, [n, 3]; zeros where the row is -1."""
-        known = np.stack([self.clocks[rows], self.lengths[rows], self.rounds.numbers[rows]], 1)
-        return np.where((rows >= 0)[:, None], known, 0).astype(np.float32)
+        counts = np.stack([self.clocks[rows], self.lengths[rows], self.rounds.numbers[rows]], 1)
+        return np.where((rows >= 0)[:, None], counts, 0).astype(np.float32)
 
     # Messages.
 
@@ -292,8 +292,8 @@ class Arithmetic:
         for kind in np.unique(kinds).tolist():
             alike = workers[kinds == kind]
             for some in np.split(alike, range(self.width, len(alike), self.width)):
-                how = {"number": self._number(some), "kind": kind}
-                self.executor.call(merging.on_reply, some, self._when(self.last[some]), **how)
+                options = {"number": self._number(some), "kind": kind}
+                self.executor.call(merging.on_reply, some, self._when(self.last[some]), **options)
         if self.scheme.sync.gossips:
             self.executor.call(merging.collect, self._when(self.last[workers[:1]]))
 

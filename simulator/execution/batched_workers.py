@@ -100,7 +100,7 @@ class BatchedWorkers:
         self.scheme, self.replica, self.model = scheme, replica, replica.model
         self.kinds = [*scheme.kinds]
         self.num_workers, self.sizes = workers, sizes
-        self.known = of_workers(self.model.shapes, self.model.without_decay, self.model.size, workers, seed)
+        self.common = of_workers(self.model.shapes, self.model.without_decay, self.model.size, workers, seed)
         center, state = initial
 
         def seeds(initial_seed: Any) -> Any:
@@ -122,7 +122,7 @@ class BatchedWorkers:
 
     # One worker, as shadow variables.
 
-    def view(self, variables: Values, index: Any, when: Any, kind: int, done: bool = False, **known: Any) -> Any:
+    def view(self, variables: Values, index: Any, when: Any, kind: int, done: bool = False, **more: Any) -> Any:
         """Build the scheme's view of a worker.
 
         Args:
@@ -131,13 +131,13 @@ class BatchedWorkers:
             when: local steps that it has done, steps of its round, and number of the round, [3].
             kind: number of the kind of the round, in the order of `Scheme.kinds`.
             done: True from the message on: then the steps of the round are done.
-            known: further attributes of the view.
+            more: further attributes of the view.
         """
         step, steps, number = when[0], when[1], when[2]
         if done:
             step += steps
-        own = {"params": variables["params"], **variables["slots"]}
-        return worker_view(self.known, index, own, **of_round(self.kinds[kind], steps, number, step), **known)
+        visible = {"params": variables["params"], **variables["slots"]}
+        return worker_view(self.common, index, visible, **of_round(self.kinds[kind], steps, number, step), **more)
 
     def scheme_at(self, clock: Any) -> Scheme:
         """Return the scheme with its learning rates after that many local steps."""
@@ -229,10 +229,10 @@ class BatchedWorkers:
         of_gradients = [name for name in names if name != "loss"]
 
         def act(variables: Values, index: Any, now: Any, loss: Any, *gradient: Any) -> Any:
-            known = {"loss": loss / now[1]} if "loss" in names else {}
+            more = {"loss": loss / now[1]} if "loss" in names else {}
             begun, now = now[0], now - tf.stack([tf.minimum(float(self.scheme.overlap), now[1]), 0.0, 0.0])
-            known |= {"mean": declared_means(self.scheme.name, sizes, known_means(means))}
-            view = self.view(variables, index, now, kind, done=True, **known, **dict.fromkeys(of_gradients, *gradient))
+            more |= {"mean": declared_means(self.scheme.name, sizes, known_means(means))}
+            view = self.view(variables, index, now, kind, done=True, **more, **dict.fromkeys(of_gradients, *gradient))
             scheme = self.scheme_at(begun)
             try:
                 return as_message(scheme.name, scheme.scalars, scheme.message(view))
@@ -253,8 +253,8 @@ class BatchedWorkers:
     def adopted(self, values: Values, workers: Any, when: Any, kind: int, reply: Any) -> Values:
         """Return the values of workers, [B], after they adopt the same reply [P], or each its own, [B, P]."""
 
-        def act(variables: Values, index: Any, now: Any, *own: Any) -> None:
-            self.on_reply(variables, index, now, kind, *own or (reply,))
+        def act(variables: Values, index: Any, now: Any, *own_reply: Any) -> None:
+            self.on_reply(variables, index, now, kind, *own_reply or (reply,))
 
         return self.on_each(act, values, workers, when, *([reply] if reply.shape.rank == 2 else []))[0]
 
@@ -285,8 +285,8 @@ class BatchedWorkers:
         changed: list[bool] = []
 
         def one(given: Any) -> Any:
-            own, others = given
-            variables = tf.nest.map_structure(ShadowVariable.of, own)
+            of_worker, others = given
+            variables = tf.nest.map_structure(ShadowVariable.of, of_worker)
             result = act(variables, *others)
             result = others[0] if result is None else result  # a vectorized computation needs one
             flat = tf.nest.flatten(variables)
@@ -316,9 +316,9 @@ class BatchedWorkers:
         variables["params"].assign(center)
         for name, value in self.scheme.worker_variables(center).items():
             variables["slots"][name].assign(value)
-        for own, part in zip(variables["codec"], cut_into(0 * center, self.sizes), strict=True):
+        for local, part in zip(variables["codec"], cut_into(0 * center, self.sizes), strict=True):
             for name, value in self.scheme.codecs()[0].local_variables(part).items():
-                own[name].assign(value)
+                local[name].assign(value)
         if self.model.state_size:
             variables["state"].assign(Row(self.shared, worker).read_value())
         self.store_one(worker, variables)
@@ -327,8 +327,8 @@ class BatchedWorkers:
         """Copy the states of these workers to `shared`, where the evaluator reads them."""
         if not self.model.state_size:
             return
-        shared, own = Row(self.shared, workers), Row(self.tables["state"], workers)
+        shared, states = Row(self.shared, workers), Row(self.tables["state"], workers)
         if self.scheme.sync.most_left_out(self.shared.shape[0]):  # as `DenseWorker.round`
-            finite = tf.reduce_all(tf.math.is_finite(own.read_value()), -1, keepdims=True)
-            own.assign(tf.where(finite, own.read_value(), shared.read_value()))
-        shared.assign(own.read_value())
+            finite = tf.reduce_all(tf.math.is_finite(states.read_value()), -1, keepdims=True)
+            states.assign(tf.where(finite, states.read_value(), shared.read_value()))
+        shared.assign(states.read_value())

@@ -132,7 +132,7 @@ class Merging:
         """Return a message after encoding and decoding by the codec."""
         variables, (codec, _) = self.workers.variables_of(worker), self.scheme.codecs(self.kinds[kind])
         sizes = self.workers.sizes
-        local = [SimpleNamespace(**own) for own in variables["codec"]]
+        local = [SimpleNamespace(**variables_of_slice) for variables_of_slice in variables["codec"]]
         sent = tf.nest.map_structure(lambda outbox: Row(outbox, place).read_value(), self.outbox)
         wires = codec.send(sent.vector, sizes, local, self.workers.view(variables, worker, now, kind, done=True))
         self.workers.store_one(worker, variables)
@@ -151,8 +151,8 @@ class Merging:
     def _averaged(self, worker: Any, now: Any) -> Any:
         """Let a worker and its peer, or a worker alone, take the mean of their present parameters; return it."""
         params, peer = self.workers.tables["params"], self.scheme.sync.peer(self.center.num_workers, worker, now[2])
-        own, other = Row(params, worker).read_value(), Row(params, peer)
-        mean = tf.where(tf.equal(peer, tf.cast(worker, tf.int32)), own, (own + other.read_value()) / 2)
+        vector, other = Row(params, worker).read_value(), Row(params, peer)
+        mean = tf.where(tf.equal(peer, tf.cast(worker, tf.int32)), vector, (vector + other.read_value()) / 2)
         other.assign(mean)
         self.center.count_updates(1)
         return mean
@@ -265,9 +265,9 @@ class Executor:
             (self.part,), (center,) = self.center.slices, self.center.initial
             state = tf.compat.v1.placeholder(tf.float32, [model.state_size], name="initial_state")
             gradient = tf.function(model.gradient, reduce_retracing=True, autograph=False)
-            own, sizes = [""] * job.devices_per_worker, job.slices(model.size)
+            devices, sizes = [""] * job.devices_per_worker, job.slices(model.size)
             loss = options.l2, options.clip_norm, job.attack, job.labels
-            replica = Replica(model, gradient, "replica", (0, workers), own, Given(), job.train, *loss)
+            replica = Replica(model, gradient, "replica", (0, workers), devices, Given(), job.train, *loss)
             self.data = Shard(leaves(job.train), "simulation")
             self.workers = BatchedWorkers(scheme, replica, workers, (center, state), job.options.seed, sizes)
             self.merging = Merging(scheme, self.center, self.workers, kinds, places)
@@ -278,13 +278,13 @@ class Executor:
         values = [model.pack(), model.pack_state(), *model.frozen_values(), *leaves(job.train)]
         self.session.run(initialize, dict(zip(fed, values, strict=True)))
 
-    def call(self, build: Callable[..., Any], *values: np.ndarray, **how: Any) -> Any:
+    def call(self, build: Callable[..., Any], *values: np.ndarray, **options: Any) -> Any:
         """Run the graph of one of the methods below on these values; the first call builds it."""
-        key = build, len(values), *how.values()
+        key = build, len(values), *options.values()
         if key not in self.built:
             with building(self.graph):
                 inputs = [_placeholder(value) for value in values]
-                fetches = in_program_order(partial(build, **how), *inputs)
+                fetches = in_program_order(partial(build, **options), *inputs)
             self.built[key] = self.session.make_callable(fetches, inputs)
         return self.built[key](*values)
 
@@ -335,8 +335,8 @@ class Executor:
         if adopts:
             adopting = [before, earlier, self.merging.reply.read_value()]
             values = values if single else batched.adopted(values, workers, *adopting)
-        how = [None, *adopting] if single else [before_message]
-        values, losses, gradients = batched.steps(values, workers, when, kind, self._batches(rows), *how)
+        step_arguments = [None, *adopting] if single else [before_message]
+        values, losses, gradients = batched.steps(values, workers, when, kind, self._batches(rows), *step_arguments)
         finite = tf.fill(tf.shape(workers), True)
         if takes:
             values, messages = batched.messages(values, workers, when, kind, losses, gradients)

@@ -112,9 +112,9 @@ class SimulatedRun:
             if not len(self.log):
                 self._first_update(events)
             losses = arithmetic.losses[len(self.log) : until]
-            known = losses[~np.isnan(losses)]
+            measured = losses[~np.isnan(losses)]
             self.log.append(events[len(self.log) : until])
-            self._evaluate(arithmetic.snapshot(), seconds, {"loss": float(known.mean())} if len(known) else {})
+            self._evaluate(arithmetic.snapshot(), seconds, {"loss": float(measured.mean())} if len(measured) else {})
             if reason := self._reason_to_stop():
                 break
         if reason is not None:
@@ -156,10 +156,10 @@ class SimulatedRun:
 
     def _evaluate(self, snapshot: Mapping[str, Any], seconds: float, more: Mapping[str, float]) -> None:
         """Evaluate the center, and report."""
-        seen = self.log.tally
-        steps = self.figures.steps(seen.rounds)
+        tally = self.log.tally
+        steps = self.figures.steps(tally.rounds)
         version = int(snapshot["at"])
-        self.metrics = {"version": version, **self.figures.of(seen, version), "steps": steps, **more}
+        self.metrics = {"version": version, **self.figures.of(tally, version), "steps": steps, **more}
         self.metrics |= distance_of(snapshot) | self.evaluation(snapshot)
         event = {"event": "center", "virtual": seconds, **self.metrics}
         shown = self.job.run_dir if self.job.shows_centers else None
@@ -172,10 +172,10 @@ class SimulatedRun:
 
     def _finish(self, schedule: EventSchedule, snapshot: Mapping[str, Any], seconds: float) -> None:
         """Write the files of the run, and report the result."""
-        job, run_dir, seen = self.job, self.job.run_dir, self.log.tally
+        job, run_dir, tally = self.job, self.job.run_dir, self.log.tally
         check_finite(snapshot["center"], snapshot["at"])
         arrays = _vectors(snapshot)
-        rounds = schedule.rounds[schedule.rounds[:, NUMBER] < seen.rounds[schedule.rounds[:, 0]]]
+        rounds = schedule.rounds[schedule.rounds[:, NUMBER] < tally.rounds[schedule.rounds[:, 0]]]
         spent = TimeTotals(rounds)
         writes = [lambda: write_center(run_dir, arrays), lambda: write_model(run_dir, self.model, arrays)]
         if job.options.every_round:
@@ -187,7 +187,7 @@ class SimulatedRun:
                 {name: column[: len(self.log)] for name, column in schedule.trace.items()}
             ),
             arithmetic_seconds=seconds,
-            **result_of(seen, spent, unwritten(writes), self.metrics),
+            **result_of(tally, spent, unwritten(writes), self.metrics),
         )
 
 

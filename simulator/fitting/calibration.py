@@ -99,14 +99,14 @@ class RoundTimes:
         planned = list(rounds.first(int(rows[:, NUMBER].max(initial=-1)) + 1))
         rows = rows[rows[:, NUMBER] < len(planned)]
         before, after = np.roll(rows, 1, 0), np.roll(rows, -1, 0)
-        known = (rows >= 0).all(1) & (_since_start(rows, before) >= WARM_UP) & (rows[:, BEGUN] < _first_end(rows))
+        selected = (rows >= 0).all(1) & (_since_start(rows, before) >= WARM_UP) & (rows[:, BEGUN] < _first_end(rows))
         consecutive = _follows(rows, after) & (after[:, BEGUN] >= rows[:, REPLIED])
-        number = rows[known, NUMBER]
+        number = rows[selected, NUMBER]
         steps, events = np.array([n for n, _ in planned]), np.array([event for _, event in planned])
-        begun, ready, _, arrived, released, replied = (rows[known, BEGUN:] / 1e6).T
-        between = np.where(consecutive, after[:, BEGUN] - rows[:, REPLIED], 0)[known] / 1e6
+        begun, ready, _, arrived, released, replied = (rows[selected, BEGUN:] / 1e6).T
+        between = np.where(consecutive, after[:, BEGUN] - rows[:, REPLIED], 0)[selected] / 1e6
         return cls(
-            rows[known], steps[number], events[number], ready - begun, arrived - ready, replied - released, between
+            rows[selected], steps[number], events[number], ready - begun, arrived - ready, replied - released, between
         )
 
     def need(self, workers: int) -> None:

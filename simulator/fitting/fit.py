@@ -396,15 +396,15 @@ class Recording:
         by = simulated.times.crowd(self.sizes)[0] / self.times.crowd(self.sizes)[0]
         return min(max(math.sqrt(max(by, 0.0)), 1 / MOST_CORRECTED), MOST_CORRECTED)
 
-    def _queue(self, known: float) -> float | None:
-        """Return the delay per byte and other message in transit, beyond the `known` delay, in seconds.
+    def _queue(self, known_delay: float) -> float | None:
+        """Return the delay per byte and other message in transit, beyond `known_delay`, in seconds.
 
         None if the delay is not significant, or a small part of an exchange: then no message waited for others.
         """
         if not self.latencies or self.scheme.sync.is_collective or self.workers == 1 or not self.times.one_clock:
             return None
         slope, error = self.times.crowd(self.sizes)
-        more = slope - known
+        more = slope - known_delay
         longer = more * max(self.sizes) * self.latencies
         return more if more > SURE * error and longer > LEAST_SHARE * self.times.mean(self.exchange) else None
 
@@ -419,10 +419,10 @@ class Recording:
         if not self.scheme.sync.is_collective and times.one_clock:
             rows, seconds = self._transits()
             sizes = rows[:, 1]
-            known = 0.0 if service is None and np.linalg.matrix_rank(rows) < 3 else service
-            columns = rows if known is None else rows[:, :2]
+            fixed = 0.0 if service is None and np.linalg.matrix_rank(rows) < 3 else service
+            columns = rows if fixed is None else rows[:, :2]
             if np.linalg.matrix_rank(columns) == columns.shape[1] and np.ptp(sizes) > DIFFERENT * sizes.max():
-                latency, slope, *held = np.linalg.lstsq(columns, seconds - rows[:, 2] * (known or 0.0))[0].tolist()
+                latency, slope, *held = np.linalg.lstsq(columns, seconds - rows[:, 2] * (fixed or 0.0))[0].tolist()
                 if slope > 0 and latency >= 0:
                     return latency, 1 / slope, max(0.0, held[0]) if held else service
         return max(0.0, (times.mean(self.exchange) - (service or 0.0)) / self.latencies), math.inf, service
@@ -444,8 +444,8 @@ class Recording:
         """Simulate the same run on these machines; return it, and the seconds of a step on shared cores with waits."""
         machines, workers = found.machines(), self.workers
         rounds = rounds_of(self.scheme, [self.steps], self.seed).first(max(LEAST_ROUNDS, MESSAGES // workers))
-        how = {"message_bytes": self.sizes[0], "reply_bytes": self.sizes[1], "ps": self.ps}
-        schedule = EventLoop(self.scheme, machines, workers=workers, rounds=rounds, seed=0, **how).run()
+        options = {"message_bytes": self.sizes[0], "reply_bytes": self.sizes[1], "ps": self.ps}
+        schedule = EventLoop(self.scheme, machines, workers=workers, rounds=rounds, seed=0, **options).run()
         times = RoundTimes.of(schedule.rounds, rounds)
         plan = WorkerPlan(machines, rounds, workers, 0)
         alone = [plan.total(*row) for row in times.rows[:, [WORKER, NUMBER]].tolist()]

@@ -52,10 +52,10 @@ def _of_other_size(found: FittedMachines, parameters: int) -> list[str]:
         return []
     if math.isinf(found.card):
         before = found.run.parameters
-        how = (
+        text = (
             f"takes {parameters / before:.3g} times as long as the run's, as {parameters:,} parameters are to "
             f"{before:,}: all of its time counts as bytes"
         )
     else:
-        how = f"takes longer at the card of the ps alone: its {1e3 * found.latency:.3g} ms each way are as in the run"
-    return [f"other size       a message {how} (--uplink, --downlink, --latency say better)"]
+        text = f"takes longer at the card of the ps alone: its {1e3 * found.latency:.3g} ms each way are as in the run"
+    return [f"other size       a message {text} (--uplink, --downlink, --latency say better)"]

@@ -75,8 +75,8 @@ class Cancelling:
 
     def stop(self, worker: int, now: int) -> None:
         """Stop the computation of a worker if its message would be dropped, and send the newest center."""
-        late = not self.sync.accepts(self.server.sequencer.staleness(worker))
-        if self.server.over or self.until[worker] == IDLE or not late:
+        would_drop = not self.sync.accepts(self.server.sequencer.staleness(worker))
+        if self.server.over or self.until[worker] == IDLE or not would_drop:
             return
         if now < self.timings.begun[worker]:  # the center that is too old is on its way to the worker
             self.queue.at(self.timings.begun[worker], CANCEL, worker)

@@ -73,12 +73,12 @@ def plans_of(machines: Machines, rounds: Rounds | Sequence[Rounds], workers: int
     if isinstance(rounds, Rounds):
         return [WorkerPlan(machines, rounds, workers, seed)] * workers
     kinds: list[tuple[Rounds, list[int]]] = []
-    for worker, own in enumerate(rounds):
-        members = next((members for known, members in kinds if known is own or known == own), None)
+    for worker, r in enumerate(rounds):
+        members = next((members for first, members in kinds if first is r or first == r), None)
         if members is None:
-            kinds.append((own, members := []))
+            kinds.append((r, members := []))
         members.append(worker)
     plan_of: dict[int, WorkerPlan] = {}
-    for own, members in kinds:
-        plan_of |= dict.fromkeys(members, WorkerPlan(machines, own, workers, seed, members))
+    for r, members in kinds:
+        plan_of |= dict.fromkeys(members, WorkerPlan(machines, r, workers, seed, members))
     return [plan_of[worker] for worker in range(workers)]

@@ -188,13 +188,13 @@ def figures(schedule: EventSchedule, scheme: Scheme, traffic: Traffic, plans: Se
     """
     trace, times, workers = schedule.trace, schedule.trace["microseconds"], len(plans)
     last, first, begin = int(trace["version"][-1]) + 1, *_start_up(trace)
-    seen = times > begin
-    if not seen.any():
+    measured = times > begin
+    if not measured.any():
         raise UserError(f"{scheme.name} takes no microsecond on these machines: give a longer --step-ms")
     seconds = max(1, int(times[-1]) - begin) / 1e6
-    counted = seen & (trace["accepted"] == 1)
+    counted = measured & (trace["accepted"] == 1)
     lengths, kinds = _rounds_of(trace, plans)
-    sent, received = (float(moved / seconds / workers) for moved in _moved(trace, seen, scheme, traffic, kinds))
+    sent, received = (float(moved / seconds / workers) for moved in _moved(trace, measured, scheme, traffic, kinds))
     waiting, communication = _parts(schedule.rounds, begin)
     return Forecast(
         updates=(last - first) / seconds,
@@ -210,19 +210,19 @@ def figures(schedule: EventSchedule, scheme: Scheme, traffic: Traffic, plans: Se
 
 
 def _moved(
-    trace: Mapping[str, np.ndarray], seen: np.ndarray, scheme: Scheme, traffic: Traffic, kinds: np.ndarray
+    trace: Mapping[str, np.ndarray], measured: np.ndarray, scheme: Scheme, traffic: Traffic, kinds: np.ndarray
 ) -> tuple[float, float]:
-    """Return the bytes that all workers send and receive in the events of a trace that are `seen`, [n].
+    """Return the bytes that all workers send and receive in the events of a trace that are `measured`, [n].
 
     `kinds` are the kinds of the rounds that they end, [n].
     """
     workers = traffic.workers
-    exchanges = seen & (trace["event"] == EVENTS.index("exchange"))
+    exchanges = measured & (trace["event"] == EVENTS.index("exchange"))
     events: dict[str, int] = dict(
-        zip(EVENTS, np.bincount(trace["event"][seen], minlength=len(EVENTS)).tolist(), strict=True)
+        zip(EVENTS, np.bincount(trace["event"][measured], minlength=len(EVENTS)).tolist(), strict=True)
     )
     if scheme.sends_in_turn:  # then events do not tell the kinds of rounds
-        events = Counter(kinds[seen & ends_round(trace["event"])].tolist()) | {"join": events["join"]}
+        events = Counter(kinds[measured & ends_round(trace["event"])].tolist()) | {"join": events["join"]}
     if scheme.sync.in_pairs and workers > 1:
         # `Pairs.traffic` is the mean over workers with equal numbers of rounds; only some of them begin averages.
         begins = cast(Pairs, scheme.sync).peers(workers)[0] != np.arange(workers)

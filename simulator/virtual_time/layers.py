@@ -140,13 +140,13 @@ class Exchange:
 
     def _buckets(self, fragment: int, layers: int) -> Iterator[tuple[int, int]]:
         if self.pattern == "strided":
-            own = range(fragment, layers, self.fragments)
+            of_fragment = range(fragment, layers, self.fragments)
         else:
-            own = range(fragment * layers // self.fragments, (fragment + 1) * layers // self.fragments)
-        number = min(self.buckets or len(own), len(own))
+            of_fragment = range(fragment * layers // self.fragments, (fragment + 1) * layers // self.fragments)
+        number = min(self.buckets or len(of_fragment), len(of_fragment))
         for i in range(number):
-            first, end = i * len(own) // number, (i + 1) * len(own) // number
-            yield own[first], end - first
+            first, end = i * len(of_fragment) // number, (i + 1) * len(of_fragment) // number
+            yield of_fragment[first], end - first
 
     @property
     def slowest(self) -> float:

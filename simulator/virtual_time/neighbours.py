@@ -38,8 +38,8 @@ class GossipRound:
         self.hearing: list[list[tuple[int, int]]] = [[] for _ in range(self.left)]
         others, ones = np.nonzero((weights > 0) & ~np.eye(self.left, dtype=bool))
         edges = zip(ones.tolist(), others.tolist(), network.hops(ones, others, number), strict=True)
-        for one, other, late in edges:
-            self.hearing[one].append((other, late))
+        for one, other, latency in edges:
+            self.hearing[one].append((other, latency))
         self.missing = (1 + np.bincount(others, minlength=self.left)).tolist()
         self.ready, self.heard = [0] * self.left, [0] * self.left
 
@@ -83,27 +83,27 @@ class Neighbours:
             self.rounds[number] = GossipRound(self.rule.weights(self.server.workers, number), self.network, number)
         self.timings.arrived[worker] = now
         size = self.sizes.message()
-        for other, late in self.rounds[number].hearing[worker]:
-            act = partial(self._arrive, number, now, late)
+        for other, latency in self.rounds[number].hearing[worker]:
+            act = partial(self._arrive, number, now, latency)
             if self.links is None:
                 act(other, now)
             else:
                 self.queue.share(self.links, now, other, size, act, (worker, other))
         self._arrive(number, now, 0, worker, now)
 
-    def _arrive(self, number: int, ready: int, late: int, worker: int, now: int) -> None:
+    def _arrive(self, number: int, ready: int, latency: int, worker: int, now: int) -> None:
         """Add the latency to a message whose bytes have all been sent; end the round of a worker that has all it needs.
 
         Args:
             number: number of the round.
             ready: when the message has left its sender.
-            late: latency of the message.
+            latency: latency of the message.
             worker: the receiver.
             now: when its last byte was sent.
         """
         found = self.rounds[number]
         found.ready[worker] = max(found.ready[worker], ready)
-        found.heard[worker] = at = max(found.heard[worker], now + late)
+        found.heard[worker] = at = max(found.heard[worker], now + latency)
         found.missing[worker] -= 1
         if not found.missing[worker]:
             found.left -= 1
@@ -123,19 +123,19 @@ def between_peers(network: Network, sync: Synchronization) -> Network:
         return network
     peers = cast(Pairs, sync).peers(network.workers).tolist()
 
-    def there(worker: int, number: int) -> tuple[int, int] | None:
+    def way_up(worker: int, number: int) -> tuple[int, int] | None:
         peer = peers[number % len(peers)][worker]
         return None if peer == worker else (worker, peer)
 
-    def back(worker: int, number: int) -> tuple[int, int] | None:
-        ends = there(worker, number)
+    def way_back(worker: int, number: int) -> tuple[int, int] | None:
+        ends = way_up(worker, number)
         return ends and (ends[1], ends[0])
 
-    def late(way: Callable[[int, int], tuple[int, int] | None], worker: int, number: int) -> int:
+    def latency(way: Callable[[int, int], tuple[int, int] | None], worker: int, number: int) -> int:
         ends = way(worker, number)
         return network.hops([ends[0]], [ends[1]], number)[0] if ends else 0
 
     network.up = network.down = network.between_workers()
-    network.way_up, network.way_down = there, back
-    network.message_late, network.reply_late = partial(late, there), partial(late, back)
+    network.way_up, network.way_down = way_up, way_back
+    network.message_late, network.reply_late = partial(latency, way_up), partial(latency, way_back)
     return network

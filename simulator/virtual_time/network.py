@@ -98,8 +98,8 @@ class Network:
         into, regions = out + len(self.region_links), self.regions.tolist()
 
         def way(ends: tuple[int, int]) -> list[int]:
-            (one, other), (here, there) = ends, (regions[ends[0]], regions[ends[1]])
-            return [one, down + other, *((out + here, into + there) if here != there else ())]
+            (one, other), (sender, receiver) = ends, (regions[ends[0]], regions[ends[1]])
+            return [one, down + other, *((out + sender, into + receiver) if sender != receiver else ())]
 
         of_workers, of_regions = [*self.uplinks, *self.downlinks], [*self.region_links] * 2
         longest = 2 * sum(any(map(math.isfinite, rates)) for rates in (of_workers, of_regions))

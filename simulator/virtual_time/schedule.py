@@ -194,16 +194,16 @@ class EventLoop:
             self._release(self.sequencer.leave(worker), now, now)
             return
         self.timings.begun[worker] = now
-        late = plan.after_message(worker, number, self.scheme.overlap) if self.scheme.overlap else 0
-        self.queue.at(until := now + plan.total(worker, number) - late, COMPUTED, worker)
+        overlap = plan.after_message(worker, number, self.scheme.overlap) if self.scheme.overlap else 0
+        self.queue.at(until := now + plan.total(worker, number) - overlap, COMPUTED, worker)
         self.cancelling.begin(worker, now, until)
 
     def _computed(self, worker: int, now: int) -> None:
         """Continue the steps of a worker on the cores that all share."""
         assert self.cores is not None  # noqa: S101
         steps = self.plans[worker].steps[self.timings.logged[worker]]
-        late = min(self.scheme.overlap, steps)
-        steps = late if worker in self.computing else steps - late
+        overlapped = min(self.scheme.overlap, steps)
+        steps = overlapped if worker in self.computing else steps - overlapped
         self.queue.share(self.cores, now, worker, steps * self.machines.core, self._ready)
 
     def _ready(self, worker: int, now: int) -> None:
@@ -213,8 +213,8 @@ class EventLoop:
         self.timings.ready[worker] = self.timings.computed[worker] = now
         if self.scheme.overlap:
             self.computing[worker] = None
-            late = self.plans[worker].after_message(worker, self.timings.logged[worker], self.scheme.overlap)
-            self.queue.at(now + late, OVERLAPPED, worker)
+            overlap = self.plans[worker].after_message(worker, self.timings.logged[worker], self.scheme.overlap)
+            self.queue.at(now + overlap, OVERLAPPED, worker)
         self.exchange(worker, now)
 
     def _computed_all(self, worker: int, now: int) -> None:
@@ -234,9 +234,9 @@ class EventLoop:
 
     def _sent(self, worker: int, now: int) -> None:
         """Add the latency to a message whose bytes have all been sent."""
-        late = self.network.message_late(worker, self.sequencer.recorded[worker])
-        if late:
-            self.queue.at(now + late, ARRIVE, worker)
+        latency = self.network.message_late(worker, self.sequencer.recorded[worker])
+        if latency:
+            self.queue.at(now + latency, ARRIVE, worker)
         else:
             self.regional.arrive(worker, now)
 
