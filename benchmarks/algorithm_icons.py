@@ -180,9 +180,9 @@ def _between_workers(sketch: Sketch, paint: str) -> Iterator[str]:
             theirs, end = rows.get((other, number)), (sketch.x(row["replied"]), _lane(worker))
             if sketch.scheme.sync.kind == "pairs":
                 begin = sketch.x(row["ready"]), _lane(worker)
-                there = sketch.x(row["arrived"]), _lane(other)
-                yield _line(begin, there, end, paint=paint, width=sketch.weight)
-                yield f'<circle cx="{there[0]:g}" cy="{there[1]:g}" r="3" fill="white" stroke="{paint}"/>'
+                arrival = sketch.x(row["arrived"]), _lane(other)
+                yield _line(begin, arrival, end, paint=paint, width=sketch.weight)
+                yield f'<circle cx="{arrival[0]:g}" cy="{arrival[1]:g}" r="3" fill="white" stroke="{paint}"/>'
             elif theirs is not None and row["replied"] >= 0:
                 yield _line((sketch.x(theirs["ready"]), _lane(other)), end, paint=paint, width=sketch.weight)
 

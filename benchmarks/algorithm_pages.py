@@ -94,8 +94,8 @@ def other_names(kind: type[Scheme]) -> Iterator[str]:
     """Yield the line with the other names of an algorithm, which a search of the site finds, and with its equal."""
     names = [text.partition(" ") for text in vars(kind).get("aliases", ())]
     if names:
-        said = ", ".join(f"`{name}`" + f" (`{options}`)" * bool(options) for name, _, options in names)
-        yield f"Also called {said}."
+        commands = ", ".join(f"`{name}`" + f" (`{options}`)" * bool(options) for name, _, options in names)
+        yield f"Also called {commands}."
     if equal := vars(kind).get("equals", ""):
         command, comma, condition = equal.partition(",")
         yield f"It is `{command}`{comma}{condition}."

@@ -153,7 +153,7 @@ def checks(options: Options, folder: Path) -> Iterator[tuple[str, Callable[[], C
 def short(kind: type[Scheme]) -> Scheme:
     """Return the algorithm with its defaults, but with short rounds if it has a period."""
     lengths = {"communication_period": PERIOD, "probability": 1 / PERIOD}
-    return kind(**{own.name: lengths[own.name] for own in fields(kind) if own.name in lengths})
+    return kind(**{field.name: lengths[field.name] for field in fields(kind) if field.name in lengths})
 
 
 # On processes and threads.

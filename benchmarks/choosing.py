@@ -170,11 +170,11 @@ def _drawn(curves: Sequence[Curve], title: str, xlabel: str) -> Any:
 
     figure = Figure(figsize=(7, 2.9), layout="constrained")
     axes = figure.subplots()
-    seen: list[str] = []
+    drawn: list[str] = []
     for label, x, loss in curves:
         name = re.split(r"\W", label)[0]
-        axes.plot(x, loss, STYLES[seen.count(name)], color=colour(name), lw=1.5, ms=3, label=label)
-        seen.append(name)
+        axes.plot(x, loss, STYLES[drawn.count(name)], color=colour(name), lw=1.5, ms=3, label=label)
+        drawn.append(name)
     lengths = [x[-1] for _, x, _ in curves]
     wide = max(lengths) > WIDE * min(lengths) > 0
     axes.set(xlabel=xlabel, ylabel="test loss", yscale="log")

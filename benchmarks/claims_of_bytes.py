@@ -123,7 +123,10 @@ def _demo() -> list[Row]:
         Arm("AdamW, a message each step", "local_sgd", {"learning_rate": INNER}, adam),
         Arm("signsgd_mv", "signsgd_mv", {"learning_rate": geometric(0.002, 2**0.5, 9)}, {"momentum": 0.9}),
     ]
-    arms += [Arm(arm, "demo", {"learning_rate": geometric(0.004, 2**0.5, 9)}, own) for arm, own in SUBTRACTED.items()]
+    arms += [
+        Arm(arm, "demo", {"learning_rate": geometric(0.004, 2**0.5, 9)}, settings)
+        for arm, settings in SUBTRACTED.items()
+    ]
     seeds = range(3 * len(NINE))  # of nine the differences have a standard error of half the margin
     return study("demo", arms, {"240 steps": {"workers": WORKERS, "steps": STEPS}}, last_loss, showing_seeds=seeds)
 

@@ -115,10 +115,10 @@ def judge_unequal_buffer(found: Found) -> Verdict:
 
 def in_words(row: Row) -> str:
     """Return the mean of a row, or on how many seeds the loss was reached."""
-    there = sum(map(math.isfinite, row.scores))
-    if there == len(row.scores):
+    reached = sum(map(math.isfinite, row.scores))
+    if reached == len(row.scores):
         return f"{row.mean:.3g}"
-    return f"on {there} of {len(row.scores)} seeds" if there else "never"
+    return f"on {reached} of {len(row.scores)} seeds" if reached else "never"
 
 
 CLAIMS = [

@@ -40,7 +40,7 @@ def _language() -> list[Row]:
         }
         for period in PERIODS
     }
-    seldom = {place: how for place, how in places.items() if place != "1"}
+    seldom = {place: options for place, options in places.items() if place != "1"}
     return [
         row
         for arms, where in ((often, places), ([diloco], seldom))

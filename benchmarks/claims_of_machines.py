@@ -34,15 +34,18 @@ PLATFORMS: dict[str, dict[str, Any]] = {
 
 def arms() -> list[Arm]:
     """Return the arms on the platforms; each run is long enough for its algorithm to reach the loss."""
-    together, late = {"learning_rate": (0.8, 1.6, 3.2, 6.4)}, {"learning_rate": (0.05, 0.1, 0.2, 0.4)}
+    sync_rates, async_rates = {"learning_rate": (0.8, 1.6, 3.2, 6.4)}, {"learning_rate": (0.05, 0.1, 0.2, 0.4)}
     period, ahead = {"communication_period": 10}, {"learning_rate": (0.8, 1.6, 3.2, 6.4)}
     rounds, messages = {"steps": 400, "updates": 400}, {"steps": 2000, "updates": 3000}
     return [
-        Arm("sync_sgd", "sync_sgd", together, run=rounds),
-        *(Arm(f"sync_sgd, {b} backups", "sync_sgd", together, {"backup_workers": b}, rounds) for b in (1, 4, 8)),
-        Arm("async_sgd", "async_sgd", late, run=messages),
+        Arm("sync_sgd", "sync_sgd", sync_rates, run=rounds),
+        *(Arm(f"sync_sgd, {b} backups", "sync_sgd", sync_rates, {"backup_workers": b}, rounds) for b in (1, 4, 8)),
+        Arm("async_sgd", "async_sgd", async_rates, run=messages),
         *(Arm(f"ssp, slack {slack}", "ssp", ahead, {"slack": slack}, messages) for slack in (2, 16)),
-        *(Arm(f"ringmaster, R {limit}", "ringmaster", late, {"delay_threshold": limit}, messages) for limit in (8, 32)),
+        *(
+            Arm(f"ringmaster, R {limit}", "ringmaster", async_rates, {"delay_threshold": limit}, messages)
+            for limit in (8, 32)
+        ),
         Arm("dynsgd", "dynsgd", {"learning_rate": (0.4, 0.8, 1.6, 3.2)}, period, {"steps": 2000, "updates": 1000}),
         Arm("agn", "agn", {"learning_rate": (0.4, 0.8, 1.6, 3.2)}, period, {"steps": 2000, "updates": 1000}),
         Arm("local_sgd", "local_sgd", {"learning_rate": (0.4, 0.8, 1.6, 3.2)}, period, {"steps": 400}),
@@ -67,9 +70,9 @@ def judge_asynchronous(found: Found) -> Verdict:
 def judge_backups(found: Found) -> Verdict:
     """Judge that backup workers save time with stragglers, however many there are."""
     names = [arm for arm in found.arms if "backups" in arm]
-    late = "lognormal", "pareto"
-    parts = [clearly_less(found[name, place], found["sync_sgd", place]) for place in late for name in names]
-    words = [f"{_of_each(found, 'sync_sgd', names, place)} ({place})" for place in (*late, "even")]
+    stragglers = "lognormal", "pareto"
+    parts = [clearly_less(found[name, place], found["sync_sgd", place]) for place in stragglers for name in names]
+    words = [f"{_of_each(found, 'sync_sgd', names, place)} ({place})" for place in (*stragglers, "even")]
     numbers = ", ".join(name.split()[1] for name in names)
     return of_parts(
         parts, f"to a loss of {TARGET}, times as fast as `sync_sgd`, with {numbers} backups: {'; '.join(words)}"
@@ -79,9 +82,9 @@ def judge_backups(found: Found) -> Verdict:
 def judge_ssp(found: Found) -> Verdict:
     """Judge that a bounded lead is sooner than a barrier and than no bound, wherever workers are not even."""
     names = [arm for arm in found.arms if arm.startswith("ssp")]
-    late, ends = [place for place in found.places if place != "even"], ("sync_sgd", "async_sgd")
-    parts = [clearly_less(found[arm, place], found[end, place]) for place in late for arm in names for end in ends]
-    words = [f"{' and '.join(_of_each(found, end, names, place) for end in ends)} ({place})" for place in late]
+    uneven, ends = [place for place in found.places if place != "even"], ("sync_sgd", "async_sgd")
+    parts = [clearly_less(found[arm, place], found[end, place]) for place in uneven for arm in names for end in ends]
+    words = [f"{' and '.join(_of_each(found, end, names, place) for end in ends)} ({place})" for place in uneven]
     slacks = ", ".join(arm.split()[-1] for arm in names)
     return of_parts(
         parts,

@@ -25,11 +25,11 @@ def _per_update() -> list[Row]:
     rows = []
     for n in (1, 4, 16, 64):
         large = {"updates": UPDATES, "steps": UPDATES // n + 20, "batch": EXAMPLES * n}
-        late = {"learning_rate": (0.025, 0.05, *RATES)}
+        async_rates = {"learning_rate": (0.025, 0.05, *RATES)}
         arms = [
             Arm("sync_sgd", "sync_sgd", {"learning_rate": (*RATES, 3.2, 6.4)}),
-            Arm(LATE, "async_sgd", late, run=large),
-            Arm("async_sgd, small gradients", "async_sgd", late),
+            Arm(LATE, "async_sgd", async_rates, run=large),
+            Arm("async_sgd, small gradients", "async_sgd", async_rates),
         ]
         where = {str(n): {"workers": n, "steps": UPDATES, "batch": EXAMPLES}}
         rows += study(f"per-update, {n} workers", arms, where, final_loss)
@@ -38,14 +38,14 @@ def _per_update() -> list[Row]:
 
 def judge_per_update(found: Found) -> Verdict:
     """Judge that with several workers the loss after as many examples is less, at the best rate of each."""
-    sync, *late = found.arms
+    sync, *async_arms = found.arms
     many = found.places[1:]
-    pairs = [(found[sync, place], found[arm, place]) for arm in late for place in many]
+    pairs = [(found[sync, place], found[arm, place]) for arm in async_arms for place in many]
     words = [
-        f"{found[sync, p].mean:.3f} against {' and '.join(f'{found[arm, p].mean:.3f}' for arm in late)} with {p}"
+        f"{found[sync, p].mean:.3f} against {' and '.join(f'{found[arm, p].mean:.3f}' for arm in async_arms)} with {p}"
         for p in many
     ]
-    names = " and ".join(f"`{arm}`" for arm in late)
+    names = " and ".join(f"`{arm}`" for arm in async_arms)
     return compared(pairs, f"loss after as many examples, `{sync}` against {names}: {', '.join(words)} workers")
 
 

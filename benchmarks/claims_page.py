@@ -101,15 +101,15 @@ def slug(title: str) -> str:
     return github_slugify(re.sub(r": not seen here \(.*", "", title))
 
 
-def with_verdicts(text: str, known: Known) -> str:
+def with_verdicts(text: str, measured: Known) -> str:
     """Return the text of the first page with the table of all verdicts."""
     pattern = r"(<!-- claims: verdicts -->\n).*?(<!-- end -->)"
-    return re.sub(pattern, lambda place: f"{place[1]}{verdicts(known)}\n{place[2]}", text, flags=re.DOTALL)
+    return re.sub(pattern, lambda place: f"{place[1]}{verdicts(measured)}\n{place[2]}", text, flags=re.DOTALL)
 
 
-def verdicts(known: Known) -> str:
+def verdicts(measured: Known) -> str:
     """Return a table with a row for each group and for each of its claims."""
-    by_name = {claim.name: (claim, found) for claim, found in known.items()}
+    by_name = {claim.name: (claim, found) for claim, found in measured.items()}
     rows = ["| claim | paper | | verdict |", "|---|---|---|---|"]
     for group in GROUPS:
         rows.append(f"| **[{group.title}](claims/{group.file}.md)** | | | |")
@@ -119,9 +119,9 @@ def verdicts(known: Known) -> str:
     return "\n".join(rows)
 
 
-def page_of(group: Group, known: Known) -> str:
+def page_of(group: Group, measured: Known) -> str:
     """Return the page of a group: a section for each claim."""
-    by_name = {claim.name: (claim, found) for claim, found in known.items()}
+    by_name = {claim.name: (claim, found) for claim, found in measured.items()}
     parts = [
         f"# {group.title}",
         f"Claims of papers on {group.about}, beside our measurements.\n"

@@ -41,13 +41,13 @@ def against_places(
     at = [float(place) for place in found.places]
     for i, (arm, line) in enumerate(zip(found.arms, _lines(found.arms), strict=True)):
         rows = [row for place in found.places if (row := found.get(arm, place))]
-        own = [float(row.place) for row in rows]
+        places = [float(row.place) for row in rows]
         means = [row.mean if most is None else min(row.mean, most) for row in rows]
         shown = [math.nan if math.isinf(mean) else mean for mean in means]
         spread = [0 if math.isnan(row.spread) or (most and row.mean > most) else row.spread for row in rows]
         style = {"marker": MARKS[i % len(MARKS)], "ms": 5, "capsize": 2, **line}
-        axes.errorbar(own, shown, spread, lw=1.5, label=arm, **style)
-        for x, row in zip(own, rows, strict=True):
+        axes.errorbar(places, shown, spread, lw=1.5, label=arm, **style)
+        for x, row in zip(places, rows, strict=True):
             if most is not None and row.mean > most:
                 axes.annotate("↑", (x, most), (0, 3), textcoords="offset points", ha="center", color=style["color"])
     if level:
@@ -131,10 +131,12 @@ def _panels(found: Found, xlabel: str) -> Any:
     panels = figure.subplots(1, len(found.places), sharey=True)
     for axes, place in zip(panels, found.places, strict=True):
         rows = [found[arm, place] for arm in found.arms]
-        there = [i for i, row in enumerate(rows) if math.isfinite(row.mean)]
+        reached = [i for i, row in enumerate(rows) if math.isfinite(row.mean)]
         bare(axes)
-        axes.errorbar([rows[i].mean for i in there], there, xerr=[rows[i].spread for i in there], fmt="o", capsize=3)
-        missing = [i for i in range(len(rows)) if i not in there]
+        axes.errorbar(
+            [rows[i].mean for i in reached], reached, xerr=[rows[i].spread for i in reached], fmt="o", capsize=3
+        )
+        missing = [i for i in range(len(rows)) if i not in reached]
         axes.scatter([1.0] * len(missing), missing, marker="x", c="0.4", s=22, transform=axes.get_yaxis_transform())
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set_title(place, fontsize=9)
@@ -152,14 +154,14 @@ def dots(found: Found, xlabel: str) -> Any:
     panels = figure.subplots(1, len(found.places), sharex=True, sharey=True, squeeze=False)[0]
     for axes, place in zip(panels, found.places, strict=True):
         rows = [found[arm, place] for arm in found.arms]
-        there = [i for i, row in enumerate(rows) if math.isfinite(row.mean)]
-        means = [rows[i].mean for i in there]
+        reached = [i for i, row in enumerate(rows) if math.isfinite(row.mean)]
+        means = [rows[i].mean for i in reached]
         best = min(means)
         bare(axes)
-        axes.errorbar(means, there, xerr=[rows[i].spread for i in there], fmt="none", ecolor="0.6", lw=1)
+        axes.errorbar(means, reached, xerr=[rows[i].spread for i in reached], fmt="none", ecolor="0.6", lw=1)
         colours = [PALETTE[4] if mean == best else PALETTE[3] for mean in means]
-        axes.scatter(means, there, c=colours, s=22, zorder=3)
-        missing = [i for i in range(len(rows)) if i not in there]
+        axes.scatter(means, reached, c=colours, s=22, zorder=3)
+        missing = [i for i in range(len(rows)) if i not in reached]
         axes.scatter([1.0] * len(missing), missing, marker="x", c="0.4", s=22, transform=axes.get_yaxis_transform())
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

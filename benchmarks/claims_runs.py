@@ -173,7 +173,7 @@ def centers(
     """
     recorded = RecordedRun(
         algorithm=scheme.name,
-        hyperparameters=Hyperparameters({own.name: getattr(scheme, own.name) for own in fields(scheme)}),
+        hyperparameters=Hyperparameters({f.name: getattr(scheme, f.name) for f in fields(scheme)}),
         equations=EQUATIONS[scheme.name],
         workers=workers,
         steps=steps,

@@ -169,8 +169,8 @@ def until(loss: float, column: str) -> Score:
     """Count updates, gradients or seconds to a loss, interpolated between measurements on a straight line."""
 
     def score(outcome: Outcome) -> float:
-        there = crossing(outcome["loss"], loss)
-        return there.of(outcome[column]) if there else math.inf
+        point = crossing(outcome["loss"], loss)
+        return point.of(outcome[column]) if point else math.inf
 
     return score
 
@@ -185,8 +185,8 @@ class Search:
 
     def missing(self) -> list[dict[str, Any]]:
         """Return the settings that are still to be tried; nothing if nothing is tuned."""
-        known, settings = [settings for _, settings in self.ranks], self.arm.settings()
-        return [each for each in settings if each not in known] if len(settings) > 1 else []
+        tried, settings = [settings for _, settings in self.ranks], self.arm.settings()
+        return [each for each in settings if each not in tried] if len(settings) > 1 else []
 
     @property
     def best(self) -> dict[str, Any]:
@@ -263,5 +263,5 @@ def _run_of(kind: Any, arm: Arm, place: Mapping[str, Any], settings: Mapping[str
 def _rank(found: Sequence[Outcome], score: Score) -> tuple[int, float, float]:
     """Rank outcomes, less is better: seeds that missed the target, the mean score of the others, the last losses."""
     scores = [score(outcome) for outcome in found]
-    there = [value for value in scores if math.isfinite(value)]
-    return len(scores) - len(there), fmean(there) if there else 0, fmean(final_loss(outcome) for outcome in found)
+    reached = [value for value in scores if math.isfinite(value)]
+    return len(scores) - len(reached), fmean(reached) if reached else 0, fmean(final_loss(outcome) for outcome in found)

@@ -106,7 +106,7 @@ class Copies:
         self.size, self.state_size = number * model.size, 0
         self.shapes = model.shapes * number
         places = range(0, len(self.shapes), len(model.shapes))
-        self.without_decay = [first + own for first in places for own in model.without_decay]
+        self.without_decay = [first + position for first in places for position in model.without_decay]
         self.initial_seeds, self.frozen, self.counts = [], [], model.counts  # the batch is the same for all copies
         self._measure: Any = None
 
@@ -125,8 +125,8 @@ class Copies:
     def gradient(self, params: Any, state: Any, seeds: Any, frozen: Any, batch: Any) -> tuple[Any, ...]:
         """Return the mean loss, and in one vector the gradient of each copy, [K P]; 0 where a copy has diverged."""
 
-        def one(own: Any) -> Any:
-            loss, parts, *_, count = self.model.gradient(own, state, seeds, frozen, batch)
+        def one(vector: Any) -> Any:
+            loss, parts, *_, count = self.model.gradient(vector, state, seeds, frozen, batch)
             return loss, tf.concat(parts, 0), count
 
         if self.number == 1:
@@ -145,8 +145,8 @@ class Copies:
     def _measures(self, x: Any, y: Any) -> Callable[[Any], Any]:
         keras_model, shapes = self.model.model, self.model.shapes
 
-        def one(own: Any) -> Any:
-            logits, _ = keras_model.stateless_call(unpack(own, shapes), [], x, training=False)
+        def one(vector: Any) -> Any:
+            logits, _ = keras_model.stateless_call(unpack(vector, shapes), [], x, training=False)
             right = tf.equal(tf.argmax(logits, -1, y.dtype), y)
             return keras_model.loss(y, logits), tf.reduce_mean(tf.cast(right, tf.float32))
 

@@ -149,11 +149,11 @@ class Watch(Callback):
         while not self._over.wait(self.every):
             seconds = time.monotonic() - began
             memory = {name: private_bytes(pid) for name, pid in dict(self.pids).items()}
-            there = {name: number for name, number in memory.items() if number is not None}
-            held = {name: descriptors(pid) for name, pid in dict(self.pids).items() if name in there}
+            readable = {name: number for name, number in memory.items() if number is not None}
+            held = {name: descriptors(pid) for name, pid in dict(self.pids).items() if name in readable}
             shared = sum({name: size for _, segments in held.values() for name, size in segments.items()}.values())
             numbers = {name: number for name, (number, _) in held.items()}
-            self.samples.append(Sample(seconds, self.version, _size(self.run_dir), there, shared, numbers))
+            self.samples.append(Sample(seconds, self.version, _size(self.run_dir), readable, shared, numbers))
             if len(self.samples) % SAMPLES_PER_LINE == 0:
                 _say(_line(self.samples[-SAMPLES_PER_LINE], self.samples[-1]))
             if seconds >= self.seconds:

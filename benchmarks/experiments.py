@@ -46,12 +46,12 @@ class Experiment:
 
     def measure(self) -> list[dict[str, Any]]:
         """Return the outcomes of runs with all settings; a search for the best runs only the settings it needs."""
-        how: dict[str, Any] = {"workers": self.workers, "seed": self.seed, "gradients": self.gradients}
+        options: dict[str, Any] = {"workers": self.workers, "seed": self.seed, "gradients": self.gradients}
         until = None if self.part == "main" else self.target
-        curves = simulated(self.algorithm, self.settings, until=until, **how)
+        curves = simulated(self.algorithm, self.settings, until=until, **options)
         return [self._outcome(*one) for one in zip(self.settings, curves, strict=True)]
 
     def _outcome(self, settings: Mapping[str, Any], curve: LearningCurve) -> dict[str, Any]:
         reached, final = curve.to(self.target), curve.final if math.isfinite(curve.final) else None
-        known = {"settings": dict(settings), "reached": asdict(reached) if reached else None, "final": final}
-        return known | {"curve": curve.as_dict()} if self.part == "main" else known
+        outcome = {"settings": dict(settings), "reached": asdict(reached) if reached else None, "final": final}
+        return outcome | {"curve": curve.as_dict()} if self.part == "main" else outcome

@@ -135,8 +135,8 @@ def settings_of_trials(kind: type[Scheme], period: int, number: int) -> list[dic
 
 def search_space(kind: type[Scheme]) -> dict[str, tuple[Any, Any]]:
     """Return the least and the greatest value of each hyperparameter that is tuned."""
-    if (own := getattr(kind, "search_space", None)) is not None:
-        return dict(own)
+    if (declared := getattr(kind, "search_space", None)) is not None:
+        return dict(declared)
     grid = GRIDS.get(kind.name, {"learning_rate": RATES} if "learning_rate" in _fields(kind) else {})
     return {name: _wider(min(values), max(values)) for name, values in grid.items()}
 

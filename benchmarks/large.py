@@ -107,8 +107,8 @@ class Watch(Callback):
     def _look_now_and_then(self) -> None:
         while not self._over.wait(LOOK_SECONDS):
             for name, pid in dict(self.pids).items():
-                own, shared = peak_bytes(pid)
-                self.most[name] = max(self.most.get(name, 0), own)
+                private, shared = peak_bytes(pid)
+                self.most[name] = max(self.most.get(name, 0), private)
                 self.most[SHARED] = max(self.most.get(SHARED, 0), shared)
 
 

@@ -192,13 +192,13 @@ def main(arguments: list[str], results: Path = tables.RESULTS) -> int:
         print(sheet(kept(results)).in_format(options.table))
         return 0
     console = Console(highlight=False, stderr=options.table is not None)
-    own = [name for name, kind in SCHEMES.items() if class_digest(kind)]
-    names = options.names or own or ALGORITHMS
+    imported = [name for name, kind in SCHEMES.items() if class_digest(kind)]
+    names = options.names or imported or ALGORITHMS
     studies = [Study(SCHEMES[name], *workload) for name in names for workload in itertools.product(PLACES, GOALS)]
     found = []
     for entry in measured(studies, console):
         found.append(entry)
-        if entry.algorithm not in own:
+        if entry.algorithm not in imported:
             keep([entry], place.output)
     if place.is_shown:
         tables.update_page(PAGE)

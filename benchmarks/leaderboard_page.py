@@ -87,8 +87,8 @@ def _seconds(entry: Entry | None) -> Cell:
     """Return the mean of the seconds to the target; how many seeds reached it, if not all did."""
     if entry is None:
         return None
-    known = [value for value in entry.seconds if value is not None]
-    return spread(known) if len(known) == len(entry.seconds) else f"{len(known)} of {len(entry.seconds)}"
+    reached = [value for value in entry.seconds if value is not None]
+    return spread(reached) if len(reached) == len(entry.seconds) else f"{len(reached)} of {len(entry.seconds)}"
 
 
 def scores(entries: Sequence[Entry], measure: str = "seconds") -> dict[str, float]:

@@ -75,8 +75,10 @@ def held(pids: dict[str, int]) -> dict[str, Any]:
         count = {pid: len(os.listdir(f"/proc/{pid}/{folder}")) for pid in [*workers, pids["ps-0"]]}
         found[kind] = [median(count[pid] for pid in workers), count[pids["ps-0"]]]
     memory = {pid: (private_bytes(pid) or 0) / 1e6 for pid in pids.values()}
-    own = median(memory[pid] for pid in workers)
-    found["megabytes"] = [round(own), round(memory[pids["ps-0"]]), round(sum(memory.values()))] if own else None
+    of_worker = median(memory[pid] for pid in workers)
+    found["megabytes"] = (
+        [round(of_worker), round(memory[pids["ps-0"]]), round(sum(memory.values()))] if of_worker else None
+    )
     return found
 
 

@@ -67,10 +67,10 @@ class Output:
 def sources(algorithm: str) -> str:
     """Return a digest of what decides on a run of the algorithm: its module, the engine, and TensorFlow."""
     kind = SCHEMES[algorithm]
-    mine = kind.__module__.rpartition(".")[2]
-    own = class_digest(kind)  # empty if it is of the catalogue
-    within = [*DECISIVE, *([] if own else [f"algorithms/{mine}.py"])]
-    return f"{source_digest(within=within)} {own} {version('tensorflow')}"
+    module = kind.__module__.rpartition(".")[2]
+    digest = class_digest(kind)  # empty if it is of the catalogue
+    within = [*DECISIVE, *([] if digest else [f"algorithms/{module}.py"])]
+    return f"{source_digest(within=within)} {digest} {version('tensorflow')}"
 
 
 def merged(outcomes: Sequence[dict[str, Any]], path: Path) -> list[dict[str, Any]]:

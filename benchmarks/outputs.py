@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     for name in options.names or SCHEMES:
         outputs[name] = output_of(name)
         print(f"{name}\n{outputs[name]}", flush=True)
-        write(FILE, {known: outputs[known] for known in SCHEMES if known in outputs})
+        write(FILE, {algorithm: outputs[algorithm] for algorithm in SCHEMES if algorithm in outputs})
     return 0
 
 

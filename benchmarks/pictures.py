@@ -38,8 +38,8 @@ class Options:
 
     def __post_init__(self):
         pages = [name for name, block in choosing.blocks().items() if block["axis"]]
-        known = [*(path.stem for path in from_results()), *pages]
-        check_known("picture", *self.names, known=known)
+        names = [*(path.stem for path in from_results()), *pages]
+        check_known("picture", *self.names, known=names)
         if self.again and not {*self.names} <= shown_runs.RUNS.keys():
             raise UserError(f"--again is for {' and '.join(shown_runs.RUNS)}. Received: {', '.join(self.names)}")
 

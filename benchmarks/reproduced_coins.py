@@ -30,7 +30,7 @@ def _data() -> tuple[np.ndarray, float, float]:
     x = centers + rng.standard_normal((WORKERS, EXAMPLES, FEATURES))
     signs = np.sign(x @ rng.standard_normal(FEATURES) + 2 * rng.standard_normal((WORKERS, EXAMPLES)))
     rows = signs[..., None] * x
-    smooth = max(np.linalg.eigvalsh(own.T @ own)[-1] / (4 * EXAMPLES) for own in rows)
+    smooth = max(np.linalg.eigvalsh(part.T @ part)[-1] / (4 * EXAMPLES) for part in rows)
     weight = smooth / (KAPPA - 1)  # L = smooth + λ, κ = L/λ
     return rows, weight, 1 / (smooth + weight)
 

@@ -94,8 +94,8 @@ def _slow_worker() -> Numbers:
         for slower in SLOWER:
             machines = Platform(step_ms=STEP_MS, step_factors=f"{slower}{',1' * (FEW - 1)}")
             most = round(200 * scheme.sync.updates_per_round(FEW))
-            how = {"rounds": scheme.rounds(most), "message_bytes": 0, "reply_bytes": 0, "stop_at_version": most}
-            trace = EventLoop(scheme, machines, workers=FEW, seed=0, **how).run().trace
+            options = {"rounds": scheme.rounds(most), "message_bytes": 0, "reply_bytes": 0, "stop_at_version": most}
+            trace = EventLoop(scheme, machines, workers=FEW, seed=0, **options).run().trace
             whole = centers(scheme, trace, start, gradient, FEW, most)
             reached = next(version for version, center in enumerate(whole) if loss(center) <= LOSS)
             at = np.searchsorted(trace["version"], reached, side="right") - 1
@@ -206,9 +206,9 @@ def _tracking() -> Numbers:
         curvatures, minima = np.linspace(0.2, 1.0, workers), np.random.default_rng(3).standard_normal(workers)
         minimum, weights = curvatures @ minima / curvatures.sum(), Topology("ring").weights(workers)
         gradient = lambda x, k, t, a=curvatures, b=minima: a[k] * (x - b[k])  # noqa: E731
-        how = {"weights": lambda t, weights=weights: weights, "eta": ETA, "steps": UNTIL}
+        options = {"weights": lambda t, weights=weights: weights, "eta": ETA, "steps": UNTIL}
         for name in ("d_psgd", "dsgd_tracking"):
-            path_of = getattr(gossip_rules, name)(np.zeros(1), gradient, workers, **how)
+            path_of = getattr(gossip_rules, name)(np.zeros(1), gradient, workers, **options)
             found[f"{name}{workers}"] = float(np.abs(path_of[-1] - minimum)[0])
         rest = np.linalg.solve(np.eye(workers) - weights + ETA * np.diag(curvatures), ETA * curvatures * minima)
         found[f"rest{workers}"] = float(abs(rest.mean() - minimum))
@@ -235,8 +235,8 @@ def _compressed() -> Numbers:
 
     for shards, alpha in track(SHARDS.items(), description="choco"):
         skew, steps = (None, 400) if alpha is None else ((y, alpha), 2000)
-        how: dict[str, Any] = {"examples": len(x), "workers": COMPRESSED, "seed": 0, "batch_size": BATCH, "skew": skew}
-        gradient = batch_gradient(on_rows, **how)
+        plan: dict[str, Any] = {"examples": len(x), "workers": COMPRESSED, "seed": 0, "batch_size": BATCH, "skew": skew}
+        gradient = batch_gradient(on_rows, **plan)
         reduced = path(AllReduce(learning_rate=ETA), start, gradient, workers=COMPRESSED, steps=steps)
         note(f"{shards}_all_reduce", reduced, 2 * (COMPRESSED - 1) / COMPRESSED * 4 * len(start))
         for graph in "ring", "torus":

@@ -51,8 +51,8 @@ def _survivors() -> Numbers:
 
     def accuracy(shards: str, attack: str, rule: str, bucket: int, seed: int, workers: int = WORKERS) -> float:
         skew = None if SHARDS[shards] is None else (y, SHARDS[shards])
-        how: dict[str, Any] = {"examples": len(x), "workers": WORKERS, "seed": seed, "batch_size": 16, "skew": skew}
-        honest, false = (gradients.batch_gradient(on_rows, **how) for on_rows in of_labels)
+        options: dict[str, Any] = {"examples": len(x), "workers": WORKERS, "seed": seed, "batch_size": 16, "skew": skew}
+        honest, false = (gradients.batch_gradient(on_rows, **options) for on_rows in of_labels)
         hostile, gradient = ATTACKS[attack], honest
         if hostile is not None:
             config = {"hostile": hostile, "workers": WORKERS, "algorithm": "trimmed_mean"}

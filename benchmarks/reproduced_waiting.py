@@ -55,7 +55,7 @@ def _of_order() -> float:
     return sum(1 / i for i in range(WORKERS - COUNT + 1, WORKERS + 1))
 
 
-def _until_update(fresh: int, late: int, left: int, waits: int) -> float:
+def _until_update(fresh: int, stale: int, left: int, waits: int) -> float:
     """Return the mean time until `left` more gradients at the present center are there, if none is cancelled.
 
     Each of the busy workers is the next with the same chance: one with a late gradient then begins at the present
@@ -63,11 +63,11 @@ def _until_update(fresh: int, late: int, left: int, waits: int) -> float:
     """
     if not left:
         return 0.0
-    busy, then = fresh + late, 0.0
+    busy, then = fresh + stale, 0.0
     if fresh:
-        then += fresh / busy * _until_update(fresh - waits, late, left - 1, waits)
-    if late:
-        then += late / busy * _until_update(fresh + 1, late - 1, left, waits)
+        then += fresh / busy * _until_update(fresh - waits, stale, left - 1, waits)
+    if stale:
+        then += stale / busy * _until_update(fresh + 1, stale - 1, left, waits)
     return 1 / busy + then
 
 
@@ -88,7 +88,7 @@ LEARNERS, SPLITS = 16, (1, 2, 4, 8, 16)
 
 def _staleness() -> Numbers:
     """Return the mean staleness for each n, and the largest share of gradients that are more than 2n updates late."""
-    found, late = {}, []
+    found, late_shares = {}, []
     for n in SPLITS:
         scheme = SoftSync(messages_per_update=LEARNERS // n)
         machines = Platform(compute="lognormal:sigma=0.1")
@@ -97,8 +97,8 @@ def _staleness() -> Numbers:
         trace = EventLoop(scheme, machines, workers=LEARNERS, rounds=rounds, seed=1, **sizes).run().trace
         middle = trace["staleness"][len(trace["staleness"]) // 10 : -len(trace["staleness"]) // 10]
         found[f"n{n}"] = float(middle.mean())
-        late.append(float((middle > 2 * n).mean()))
-    return found | {"late": max(late)}
+        late_shares.append(float((middle > 2 * n).mean()))
+    return found | {"late": max(late_shares)}
 
 
 # The best number of workers to wait for.

@@ -18,7 +18,7 @@ STAGES = ((64, 1), (128, 2), (256, 2))  # filters, and stride of the first block
 BLOCKS = 2  # of a stage
 
 
-def build(**how: Any) -> Any:
+def build(**options: Any) -> Any:
     """Build the network for flat images [batch, 3072], and compile it with these arguments of Keras' `compile`."""
     part = keras.layers
     images = keras.Input((SIDE * SIDE * CHANNELS,))
@@ -32,7 +32,7 @@ def build(**how: Any) -> Any:
             inner = part.Conv2D(filters, 3, padding="same")(inner)
             x = inner + (x if block else part.Conv2D(filters, 1, strides=strides)(x))
     model = keras.Model(images, part.Dense(CLASSES)(part.GlobalAveragePooling2D()(x)))
-    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"], **how)
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"], **options)
     return model
 
 

@@ -101,8 +101,8 @@ class SoakRun:
     def draw(cls, rng: random.Random, run_dir: Path, say: Callable[[str], None]) -> SoakRun:
         """Draw the run, and the number of its faults."""
         scheme, steps = rng.choice([(AsyncSGD(), 1500), (SyncSGD(), 800), (AEASGD(), 8000), (Downpour(), 6000)])
-        own = random.Random(rng.random())  # how many faults a run has time for must not change the next one
-        return cls(own, run_dir, say, scheme, steps, ps=rng.choice([1, 2]), faults=rng.randint(1, 4))
+        rng_of_run = random.Random(rng.random())  # how many faults a run has time for must not change the next one
+        return cls(rng_of_run, run_dir, say, scheme, steps, ps=rng.choice([1, 2]), faults=rng.randint(1, 4))
 
     def deal(self, fault: str, victim: str) -> None:
         """Record a fault."""
@@ -241,12 +241,12 @@ def _hurt(run: SoakRun, hosts: Any, cluster: Any, tasks: dict[tuple[str, int], A
     victim = run.rng.choice([*cluster.on, ("evaluator", 0)])
     name, place = "-".join(map(str, victim)), victim if victim in cluster.on else ("worker", 0)
     machine = cluster.on[place]
-    how = run.rng.choices(["kill", "crash", "cut"], [3, 1, 1])[0]
-    if how == "kill":
+    fault = run.rng.choices(["kill", "crash", "cut"], [3, 1, 1])[0]
+    if fault == "kill":
         with contextlib.suppress(LookupError, ProcessLookupError):  # the run may have ended
             os.kill(hosts.task_process(run.run_dir, name), signal.SIGKILL)
             run.deal("SIGKILL", name)
-    elif how == "cut":
+    elif fault == "cut":
         run.deal("cut cable of", name)
         cluster.machines.plug(cluster.machines.index(machine), "down")
         time.sleep(run.rng.uniform(0.5, 4))

@@ -115,18 +115,18 @@ def first_update() -> dict[str, float]:
 def private_megabytes() -> float | None:
     """Return the private memory of a worker process during training; None where the kernel does not tell."""
     pids: dict[str, int] = {}
-    seen: list[float] = []
+    megabytes: list[float] = []
 
     def on_event(event: dict[str, Any]) -> None:
         if event["event"] == "started":
             pids.update(event["pids"])
         elif event["event"] == "worker":
             bytes_ = private_bytes(pids[f"worker-{event['worker']}"])
-            seen.extend([bytes_ / 1e6] if bytes_ else [])
+            megabytes.extend([bytes_ / 1e6] if bytes_ else [])
 
     with tempfile.TemporaryDirectory(prefix="distsgd-benchmark-") as folder, keep_warm():
         launch(digits_job(Path(folder), 2, steps=8000, batch_size=32), on_event)
-    return round(median(seen), 1) if seen else None
+    return round(median(megabytes), 1) if megabytes else None
 
 
 def after_import() -> float:

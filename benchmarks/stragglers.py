@@ -150,16 +150,16 @@ def predict(scheme: Scheme, machines: Machines, options: Options, parameters: in
     for seed in range(PREDICTIONS):
         schedule = EventLoop(scheme, machines, workers=options.workers, rounds=rounds, seed=seed, **sizes).run()
         updates = int(schedule.trace["version"][-1]) + 1
-        late = int((schedule.trace["accepted"] == 0).sum())
-        found.append((1000 * schedule.seconds / updates, dropped(scheme, options, late, updates)))
+        dropped_count = int((schedule.trace["accepted"] == 0).sum())
+        found.append((1000 * schedule.seconds / updates, dropped(scheme, options, dropped_count, updates)))
     milliseconds, share = np.mean(found, axis=0).tolist()
     return {"milliseconds": milliseconds, "dropped": share}
 
 
-def dropped(scheme: Scheme, options: Options, late: int, updates: int) -> float:
+def dropped(scheme: Scheme, options: Options, dropped_count: int, updates: int) -> float:
     """Return the share of gradients that came too late, of all that came."""
     used = options.workers - scheme.backup_workers if isinstance(scheme, SyncSGD) else 1  # gradients of an update
-    return late / (late + used * updates)
+    return dropped_count / (dropped_count + used * updates)
 
 
 def recipe_for(data: Dataset, seed: int) -> ModelRecipe:
@@ -172,8 +172,8 @@ def late_batches(train: Any, options: Options, seed: int) -> Callable[[Any], Any
 
     def seconds(rng: np.random.Generator, worker: int) -> float:
         del worker
-        late = rng.random() < options.slow_share
-        return (options.slow_milliseconds if late else options.milliseconds) / 1000
+        is_late = rng.random() < options.slow_share
+        return (options.slow_milliseconds if is_late else options.milliseconds) / 1000
 
     return slow_batches(train, seconds, seed)
 
@@ -217,8 +217,8 @@ def figure_of(content: dict[str, Any]) -> Any:
     backups = [int(b) for b in runs]
     means = [mean(r["milliseconds"] for r in mine) for mine in runs.values()]
     times.plot(backups, means, "o-")
-    said = [mean(r["predicted"]["milliseconds"] for r in mine) for mine in runs.values()]
-    times.plot(backups, said, "x", color="black", label="predicted from the first one")
+    predicted = [mean(r["predicted"]["milliseconds"] for r in mine) for mine in runs.values()]
+    times.plot(backups, predicted, "x", color="black", label="predicted from the first one")
     times.legend(fontsize=8)
     for b, value, mine in zip(backups, means, runs.values(), strict=True):
         text = f"{mean(r['dropped'] for r in mine):.0%}"

@@ -80,9 +80,9 @@ class Options:
         check_known("peer", *self.peers, known=PEERS)
         if not self.models:
             object.__setattr__(self, "models", tuple(LAYERS) if self.device == "gpu" else ("small", "medium"))
-        there = [name for name, system in SYSTEMS.items() if system.on_gpus]
-        if self.device == "gpu" and not set(self.only) <= set(there):
-            raise UserError(f"--device gpu measures {', '.join(there)}. Received: only={self.only}")
+        on_gpus = [name for name, system in SYSTEMS.items() if system.on_gpus]
+        if self.device == "gpu" and not set(self.only) <= set(on_gpus):
+            raise UserError(f"--device gpu measures {', '.join(on_gpus)}. Received: only={self.only}")
         if self.device == "cpu" and "resnet" in self.models:
             raise UserError("resnet takes too long on CPUs: give --device gpu. Received: --models resnet, --device cpu")
 
@@ -150,11 +150,11 @@ def use(device: Device) -> str:
     if device == "cpu":
         os.environ[VISIBLE] = NONE
         return ""
-    seen = gpus_seen()
-    if not seen.startswith("GPU "):
-        raise UserError(f"--device gpu: TensorFlow sees no GPU here. Received: {seen}")
+    gpus = gpus_seen()
+    if not gpus.startswith("GPU "):
+        raise UserError(f"--device gpu: TensorFlow sees no GPU here. Received: {gpus}")
     keep_off()  # this process builds models, and measures nothing
-    return seen
+    return gpus
 
 
 def measure(options: Options, console: Console) -> dict[str, Measurements]:

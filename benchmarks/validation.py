@@ -94,11 +94,11 @@ class ValidationRun:
         """Return the length of the run: asynchronous workers stop after so many updates of all together."""
         steps = max(1, round(1e3 * asked.seconds / asked.milliseconds / self.scheme.period))  # of a fast worker, alone
         seed = int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:2], "big")
-        how: dict[str, Any] = {"batch_size": BATCH, "seed": seed, "run_dir": folder}
+        options: dict[str, Any] = {"batch_size": BATCH, "seed": seed, "run_dir": folder}
         if self.scheme.sync.waits:
-            return RunOptions(steps=max(20, round(steps / SLOWER / 1.3)) * self.scheme.period, **how)
+            return RunOptions(steps=max(20, round(steps / SLOWER / 1.3)) * self.scheme.period, **options)
         updates = round(steps * self.workers * (1 + 1 / SLOWER) / 2)
-        return RunOptions(steps=PATIENCE * steps * self.scheme.period, stop_at_version=updates, **how)
+        return RunOptions(steps=PATIENCE * steps * self.scheme.period, stop_at_version=updates, **options)
 
 
 def plan(quick: bool) -> list[tuple[ValidationRun, ValidationRun]]:
@@ -221,12 +221,12 @@ def figures_of(planned: ValidationRun, folder: Path) -> dict[str, Any]:
     size = len(read_arrays(folder, "center.npz")["center"])
     traffic = Traffic(planned.scheme, planned.scheme.codecs()[0], planned.workers, even_sizes(size, 1))
     rounds = [planned.scheme.rounds(ENDLESS, 0, worker) for worker in range(planned.workers)]
-    seen = figures(EventSchedule(trace, load_rounds(folder), 0.0), planned.scheme, traffic, rounds)
+    forecast = figures(EventSchedule(trace, load_rounds(folder), 0.0), planned.scheme, traffic, rounds)
     counted = trace["accepted"] == 1
     return {
-        "updates": round(seen.updates, 4),
-        "staleness": round(seen.staleness, 4),
-        "waiting": round(seen.waiting, 4),
+        "updates": round(forecast.updates, 4),
+        "staleness": round(forecast.staleness, 4),
+        "waiting": round(forecast.waiting, 4),
         "slow": round(float((trace["worker"][counted] % 2).mean()), 4),
     }
 
@@ -245,15 +245,16 @@ def curve(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def seconds_to(level: float, seconds: Sequence[float] | np.ndarray, losses: np.ndarray) -> float | None:
     """Return the seconds to a loss, interpolated between two evaluations."""
-    there = crossing(losses.tolist(), level)
-    return round(float(there.of(list(seconds))), 3) if there else None
+    point = crossing(losses.tolist(), level)
+    return round(float(point.of(list(seconds))), 3) if point else None
 
 
 def line(row: dict[str, Any]) -> str:
     """Return one line for the terminal."""
-    real, said = row["real"], row["predicted"]
-    wrong = said["updates"] / real["updates"] - 1
+    real, predicted = row["real"], row["predicted"]
+    wrong = predicted["updates"] / real["updates"] - 1
     return (
         f"{row['name']:<24} from {row['fitted_to']:<20} {real['updates']:6.2f} updates/s, predicted "
-        f"{said['updates']:6.2f} ({wrong:+.0%}); staleness {real['staleness']:.2f}, predicted {said['staleness']:.2f}"
+        f"{predicted['updates']:6.2f} ({wrong:+.0%}); staleness {real['staleness']:.2f}, "
+        f"predicted {predicted['staleness']:.2f}"
     )

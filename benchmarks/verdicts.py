@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
                     print(json.dumps({"run": run, "verdict": verdict, "told": told}), file=file)
             verdict, told = kept[run]
             counts[verdict] += 1
-            inner = f" with {own}" if (own := getattr(scheme, "inner_optimizer", None)) else ""
+            inner = f" with {optimizer}" if (optimizer := getattr(scheme, "inner_optimizer", None)) else ""
             about = f"{scheme.name}{inner}, {workers} workers, {time.monotonic() - began:.0f} s"
             print(f"{verdict:<11} {about}: {told}", flush=True)
     print(json.dumps({"steps": options.steps, "seed": options.seed, **counts}), flush=True)
@@ -98,9 +98,9 @@ def variants(names: Sequence[str]) -> Iterator[Scheme]:
     defaults = [SCHEMES[name]() for name in names]
     yield from defaults
     for scheme in defaults:
-        own = getattr(scheme, "inner_optimizer", None)
-        for inner, rate in RATES.items() if own else ():
-            if inner != own:
+        optimizer = getattr(scheme, "inner_optimizer", None)
+        for inner, rate in RATES.items() if optimizer else ():
+            if inner != optimizer:
                 yield replace(scheme, **{"inner_optimizer": inner, "learning_rate": rate})
 
 

@@ -105,8 +105,8 @@ class LearningCurve:
 
     def to(self, target: float) -> Reached | None:
         """Return the expense to a loss, interpolated between two evaluations; None if that was not reached."""
-        there = crossing(self.loss, target)
-        return there and Reached(*map(there.of, (self.examples, self.rounds, self.bytes, self.seconds)))
+        point = crossing(self.loss, target)
+        return point and Reached(*map(point.of, (self.examples, self.rounds, self.bytes, self.seconds)))
 
     @property
     def final(self) -> float:
@@ -154,15 +154,15 @@ def simulated(
         UserError: of settings, machines or workers that cannot be.
     """
     kind = SCHEMES[algorithm] if isinstance(algorithm, str) else algorithm
-    schemes = [kind(**dict(own)) for own in settings]
-    how = (workers, seed, gradients, platform, task)
+    schemes = [kind(**dict(setting)) for setting in settings]
+    arguments = (workers, seed, gradients, platform, task)
     groups = [schemes] if all(map(shares_runs, schemes)) else [[scheme] for scheme in schemes]
     found: list[LearningCurve] = []
     for group in groups:
         try:
-            found += _Run(group, *how).follow(until, patience, evaluations)
+            found += _Run(group, *arguments).follow(until, patience, evaluations)
         except Diverged:  # each for itself: the others may be well
-            found += [_Run([one], *how).follow(until, patience, evaluations, fails=True)[0] for one in group]
+            found += [_Run([one], *arguments).follow(until, patience, evaluations, fails=True)[0] for one in group]
     return found
 
 
