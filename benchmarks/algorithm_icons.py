@@ -177,14 +177,14 @@ def _between_workers(sketch: Sketch, paint: str) -> Iterator[str]:
     rows = {(row["worker"], row["round"]): row for row in sketch.rows()}
     for (worker, number), row in rows.items():
         for other in _heard(sketch, worker, number):
-            theirs, end = rows.get((other, number)), (sketch.x(row["replied"]), _lane(worker))
+            peer_row, end = rows.get((other, number)), (sketch.x(row["replied"]), _lane(worker))
             if sketch.scheme.sync.kind == "pairs":
                 begin = sketch.x(row["ready"]), _lane(worker)
                 arrival = sketch.x(row["arrived"]), _lane(other)
                 yield _line(begin, arrival, end, paint=paint, width=sketch.weight)
                 yield f'<circle cx="{arrival[0]:g}" cy="{arrival[1]:g}" r="3" fill="white" stroke="{paint}"/>'
-            elif theirs is not None and row["replied"] >= 0:
-                yield _line((sketch.x(theirs["ready"]), _lane(other)), end, paint=paint, width=sketch.weight)
+            elif peer_row is not None and row["replied"] >= 0:
+                yield _line((sketch.x(peer_row["ready"]), _lane(other)), end, paint=paint, width=sketch.weight)
 
 
 def _heard(sketch: Sketch, worker: int, number: int) -> list[int]:

@@ -169,10 +169,10 @@ def reproductions(name: str) -> Iterator[str]:
     numbers = read_results("reproduced.json")
     for each in reproduced.EXPERIMENTS:
         if each.name in numbers and f"`{name}`" in each.schemes:
-            mine = numbers[each.name]
-            verdict = "reproduced" if each.agrees(mine) else "not reproduced"
+            measured = numbers[each.name]
+            verdict = "reproduced" if each.agrees(measured) else "not reproduced"
             yield (
-                f"* **{verdict}**: {each.source}. Expected: {each.expected}. Ours: {each.ours.format(**mine)}. "
+                f"* **{verdict}**: {each.source}. Expected: {each.expected}. Ours: {each.ours.format(**measured)}. "
                 f"`bash run.sh reproduced {each.name}`"
             )
 
@@ -183,9 +183,9 @@ def claims() -> dict[str, list[str]]:
     content = read_results("claims.json")
     for claim in CLAIMS:
         if claim.name in content:
-            mine = Found.of_json(content[claim.name])
-            verdict = claim.judge(mine)
-            for name in {arm.split(",")[0] for arm in mine.arms} & set(SCHEMES):
+            result = Found.of_json(content[claim.name])
+            verdict = claim.judge(result)
+            for name in {arm.split(",")[0] for arm in result.arms} & set(SCHEMES):
                 found.setdefault(name, []).append(
                     f"* **{verdict.word}**: {claim.paper}: {claim.sentence}. Measured: {verdict.why} "
                     f"([claim](../{address(claim.name)}))"

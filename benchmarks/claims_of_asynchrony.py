@@ -45,20 +45,20 @@ def _agn() -> list[Row]:
 def judge_agn(found: Found) -> Verdict:
     """Judge AGN: with kept settings flat where DOWNPOUR breaks; tuned: flat, and better with the most workers."""
     downpour, agn, downpour_kept, agn_kept = found.arms
-    first, most = found.places[0], found.places[-1]
+    first, last = found.places[0], found.places[-1]
     broken = [place for place in found.places if found[downpour_kept, place].mean > GUESSING]
     flat = [place for place in found.places if found[agn_kept, place].mean <= found[agn_kept, first].mean + FLAT]
     breaks = f"is worse than guessing from {broken[0]} on" if broken else "never breaks"
     parts = [
         bool(broken) and broken[0] in flat,
-        found[agn, most].mean <= found[agn, first].mean + FLAT,
-        clearly_less(found[agn, most], found[downpour, most]),
+        found[agn, last].mean <= found[agn, first].mean + FLAT,
+        clearly_less(found[agn, last], found[downpour, last]),
     ]
     why = (
         f"with the {KEPT} `agn` stays within {FLAT} of one worker's loss at {', '.join(flat)} workers, and "
-        f"`downpour_easy` {breaks}; tuned for each number of workers, from {first} to {most}, "
-        f"{mean_loss(found[agn, first])} to {mean_loss(found[agn, most])} (`agn`), "
-        f"{mean_loss(found[downpour, first])} to {mean_loss(found[downpour, most])} (`downpour_easy`)"
+        f"`downpour_easy` {breaks}; tuned for each number of workers, from {first} to {last}, "
+        f"{mean_loss(found[agn, first])} to {mean_loss(found[agn, last])} (`agn`), "
+        f"{mean_loss(found[downpour, first])} to {mean_loss(found[downpour, last])} (`downpour_easy`)"
     )
     return of_parts(parts, why)
 
@@ -103,12 +103,12 @@ def _dynsgd() -> list[Row]:
 
 def judge_dynsgd(found: Found) -> Verdict:
     """Judge that it holds at a fixed large rate, and is better with the most workers, each at its own best rate."""
-    most = found.places[-1]
-    held = found["dynsgd, η = 0.2", most].mean < GUESSING < found["downpour_easy, η = 0.2", most].mean
-    tuned, plain = found["dynsgd", most], found["downpour_easy", most]
+    last = found.places[-1]
+    held = found["dynsgd, η = 0.2", last].mean < GUESSING < found["downpour_easy, η = 0.2", last].mean
+    tuned, plain = found["dynsgd", last], found["downpour_easy", last]
     why = (
-        f"at η = 0.2 and {most} workers {mean_loss(found['dynsgd, η = 0.2', most])} against "
-        f"{mean_loss(found['downpour_easy, η = 0.2', most])}; each at its best rate {mean_loss(tuned)} against "
+        f"at η = 0.2 and {last} workers {mean_loss(found['dynsgd, η = 0.2', last])} against "
+        f"{mean_loss(found['downpour_easy, η = 0.2', last])}; each at its best rate {mean_loss(tuned)} against "
         f"{mean_loss(plain)}"
     )
     return of_parts([held, clearly_less(tuned, plain)], why)
@@ -190,11 +190,11 @@ def judge_momentum(found: Found) -> Verdict:
     """Judge that gradients to the loss are fewer than without momentum, at each period, and than with the master's."""
     elastic, momentum, master = found.arms
     each_step = found[master, found.places[0]]
-    mine = [found[momentum, place] for place in found.places]
+    with_momentum = [found[momentum, place] for place in found.places]
     plain = [found[elastic, place] for place in found.places]
-    words = [f"{_count(one)} against {_count(other)}" for one, other in zip(mine, plain, strict=True)]
+    words = [f"{_count(one)} against {_count(other)}" for one, other in zip(with_momentum, plain, strict=True)]
     return compared(
-        [*zip(mine, plain, strict=True), *((one, each_step) for one in mine)],
+        [*zip(with_momentum, plain, strict=True), *((one, each_step) for one in with_momentum)],
         f"gradients to a loss of {ELASTIC_LOSS}, `{momentum}` against `{elastic}` at periods "
         f"{', '.join(found.places)}: {'; '.join(words)}; `{master}`, whose period is 1: {_count(each_step)}",
     )
@@ -203,7 +203,7 @@ def judge_momentum(found: Found) -> Verdict:
 def judge_period(found: Found) -> Verdict:
     """Judge that the loss depends little on the period, and that of DOWNPOUR much."""
     losses = {arm: [found[arm, place].mean for place in found.places] for arm in found.arms}
-    change = {arm: max(mine) - min(mine) for arm, mine in losses.items()}
+    change = {arm: max(values) - min(values) for arm, values in losses.items()}
     parts = [change["aeasgd"] < FLAT, change["aeamsgd"] < FLAT, max(losses["downpour_easy"]) > GUESSING]
     words = [f"{change[arm]:.2f} (`{arm}`)" for arm in found.arms]
     return of_parts(parts, f"loss at the worst period above that at the best: {', '.join(words)}")

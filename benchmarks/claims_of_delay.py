@@ -27,9 +27,9 @@ def judge_hogwild(found: Found) -> Verdict:
     for kind in ("rare", "certain"):
         of_kind = [place for place in found.places if place.startswith(kind)]
         cost[kind] = found[arm, of_kind[-1]].mean - found[arm, of_kind[0]].mean
-    most = found.places[-1].split(", ")[1]
+    workers = found.places[-1].split(", ")[1]
     why = (
-        f"{most} workers instead of one cost {max(cost['rare'], 0):.3f} of loss where collisions are rare, "
+        f"{workers} workers instead of one cost {max(cost['rare'], 0):.3f} of loss where collisions are rare, "
         f"{max(cost['certain'], 0):.3f} where they are certain, each at the best rate of one worker"
     )
     return of_parts([abs(cost["rare"]) < 0.01, cost["certain"] > 2 * max(cost["rare"], 0.01)], why)

@@ -128,8 +128,8 @@ def _forecasts(
     """Return milliseconds for a gradient, by the order of some rounds."""
     rows = []
     for (name, (scheme, settings)), (place, fields) in itertools.product(schemes.items(), platforms.items()):
-        made = SCHEMES[scheme](**settings)
-        found = [_forecast(made, fields, workers, seed) for seed in SHOWING_SEEDS]
+        algorithm = SCHEMES[scheme](**settings)
+        found = [_forecast(algorithm, fields, workers, seed) for seed in SHOWING_SEEDS]
         rows.append(Row(name, place, {}, [], [1000 / one.gradients for one in found]))
     return rows
 

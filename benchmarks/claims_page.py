@@ -159,12 +159,12 @@ def heading(claim: Claim, found: Found) -> str:
 def about(claim: Claim, found: Found, first: str) -> str:
     """Return the experiment and its command; and where its table is, if that is not below."""
     where = "" if first == claim.name else f" Picture and numbers are those of [{first}](#{first})."
-    whose = "" if claim.whose == "ours" else f" The experiment is {claim.whose}."
+    origin = "" if claim.whose == "ours" else f" The experiment is {claim.whose}."
     seeds = f", on {len(found.rows[0].scores)} seeds" if any(row.tried for row in found.rows) else ""
     text = re.sub(
         r"\]\(#([\w-]+)\)", lambda link: f"](../{address(link[1])})".replace("../claims/", ""), claim.experiment
     )
-    return f"{_wrapped(text + whose + where)}\nCommand: `bash run.sh claims {claim.name}`{seeds}."
+    return f"{_wrapped(text + origin + where)}\nCommand: `bash run.sh claims {claim.name}`{seeds}."
 
 
 def _wrapped(text: str) -> str:

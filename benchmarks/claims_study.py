@@ -229,28 +229,28 @@ def study(
         raise ValueError(f"{about}: all arms that are tuned must have as many settings: {numbers}")
     score_at = score if isinstance(score, Mapping) else dict.fromkeys(places, score)
 
-    def run(what: str, asked: list[tuple[Arm, str, dict[str, Any]]], seeds: Sequence[int]) -> list[Sequence[Outcome]]:
-        runs = [_run_of(kind, arm, places[place], settings, seed) for arm, place, settings in asked for seed in seeds]
-        found = outcomes(runs, f"{about}: {what}")
+    def run(stage: str, trials: list[tuple[Arm, str, dict[str, Any]]], seeds: Sequence[int]) -> list[Sequence[Outcome]]:
+        runs = [_run_of(kind, arm, places[place], settings, seed) for arm, place, settings in trials for seed in seeds]
+        found = outcomes(runs, f"{about}: {stage}")
         return [found[i : i + len(seeds)] for i in range(0, len(found), len(seeds))]
 
     searches = {
         (arm.name, place): Search(arm, place) for arm in arms for place in places if place == (tuned_at or place)
     }
-    for again in range(1 + FURTHER):
-        for search in searches.values() if again else ():
+    for attempt in range(1 + FURTHER):
+        for search in searches.values() if attempt else ():
             search.widen()
         tried = [(search, settings) for search in searches.values() for settings in search.missing()]
         found = run("tuning", [(search.arm, search.place, settings) for search, settings in tried], tuning_seeds)
-        for (search, settings), mine in zip(tried, found, strict=True):
-            search.ranks.append((_rank(mine, score_at[search.place]), settings))
+        for (search, settings), outcomes_of_seeds in zip(tried, found, strict=True):
+            search.ranks.append((_rank(outcomes_of_seeds, score_at[search.place]), settings))
     shown = [(arm, place, searches[arm.name, tuned_at or place]) for arm in arms for place in places]
     found = run("showing", [(arm, place, search.best) for arm, place, search in shown], showing_seeds)
     rows = []
-    for (arm, place, search), mine in zip(shown, found, strict=True):
+    for (arm, place, search), outcomes_of_seeds in zip(shown, found, strict=True):
         settings, edges = {name: search.best[name] for name in arm.grid}, search.arm.edges(search.best)
         tried = numbers.get(arm.name, 0)
-        scores = [score_at[place](outcome) for outcome in mine]
+        scores = [score_at[place](outcome) for outcome in outcomes_of_seeds]
         rows.append(Row(arm.name, place, settings, edges, scores, tried, len(search.ranks) - tried))
     return rows
 

@@ -124,15 +124,15 @@ def logistic_loss(params: np.ndarray, data: Dataset) -> float:
 
 def table(content: dict[str, Any]) -> Table:
     """Return a table of the medians."""
-    made = Table(box=None, pad_edge=False)
+    result = Table(box=None, pad_edge=False)
     for i, column in enumerate(("collisions", "", "workers", "examples/s", "training loss", "mean staleness")):
-        made.add_column(column, justify="right" if i > 1 else "left")
+        result.add_column(column, justify="right" if i > 1 else "left")
     for name, problem in content["problems"].items():
         for scheme, workers in itertools.product(SCHEMES, content["workers"]):
             runs = problem["runs"][f"{scheme} {workers}"]
             rate, loss, staleness = (median(runs[key]) for key in ("rate", "loss", "staleness"))
-            made.add_row(name, scheme, str(workers), f"{rate:.0f}", f"{loss:.4f}", f"{staleness:.1f}")
-    return made
+            result.add_row(name, scheme, str(workers), f"{rate:.0f}", f"{loss:.4f}", f"{staleness:.1f}")
+    return result
 
 
 def figure_of(content: dict[str, Any]) -> Any:

@@ -74,7 +74,7 @@ class Watch(Callback):
     def __init__(self):
         self.first: dict[str, float] = {}
         self.last: dict[str, float] = {}
-        self.most: dict[str, int] = {}  # bytes, by process
+        self.peaks: dict[str, int] = {}  # bytes, by process
         self.pids: dict[str, int] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look_now_and_then, daemon=True)
@@ -108,8 +108,8 @@ class Watch(Callback):
         while not self._over.wait(LOOK_SECONDS):
             for name, pid in dict(self.pids).items():
                 private, shared = peak_bytes(pid)
-                self.most[name] = max(self.most.get(name, 0), private)
-                self.most[SHARED] = max(self.most.get(SHARED, 0), shared)
+                self.peaks[name] = max(self.peaks.get(name, 0), private)
+                self.peaks[SHARED] = max(self.peaks.get(SHARED, 0), shared)
 
 
 def peak_bytes(pid: int) -> tuple[int, int]:
@@ -161,7 +161,7 @@ def main(arguments: list[str]) -> int:
     for model in options.models:
         for ps in options.ps:
             passages.append(passage(model, ps, options))
-            console.print(told(passages[-1]), soft_wrap=True)
+            console.print(line_of(passages[-1]), soft_wrap=True)
     path = place.output / "large.json"
     write(path, {"workers": WORKERS, "batch_size": BATCH, "passages": [vars(one) for one in passages]}, indent=2)
     if place.is_shown:
@@ -170,7 +170,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def told(one: Passage) -> str:
+def line_of(one: Passage) -> str:
     """Return a line for the terminal."""
     seconds = ", ".join(f"{what} {value:g}" for what, value in one.seconds.items())
     memory = ", ".join(
@@ -185,27 +185,27 @@ def passage(model: str, ps: int, options: Options) -> Passage:
     """Train to the end, then resume and train to the end again."""
     with tempfile.TemporaryDirectory(prefix="distsgd-large-") as folder:
         first = one_run(model, ps, options, Path(folder) / "first", options.steps, None)
-        again = one_run(model, ps, options, Path(folder) / "again", 2 * options.steps, Path(folder) / "first")
+        resumed = one_run(model, ps, options, Path(folder) / "again", 2 * options.steps, Path(folder) / "first")
         size = sum(path.stat().st_size for path in (Path(folder) / "again").rglob("*") if path.is_file())
     units = (FEATURES, *HIDDEN[model], CLASSES)
     floats = sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(units))
-    most: dict[str, int] = {}
-    for watch in (first, again):
-        for name, number in watch.most.items():
+    peaks: dict[str, int] = {}
+    for watch in (first, resumed):
+        for name, number in watch.peaks.items():
             kind = name.rpartition("-")[0] or name
-            most[kind] = max(most.get(kind, 0), number)
+            peaks[kind] = max(peaks.get(kind, 0), number)
     _, worker, server = SCHEMES[options.scheme]
     seconds = {
         "start": first.seconds("begun", "first_update"),
         "step": first.seconds("first_update", "finished") / (options.steps - 1),
         "end": first.seconds("finished", "over"),
-        "resume": again.seconds("begun", "worker"),
+        "resume": resumed.seconds("begun", "worker"),
     }
     return Passage(
         model, ps, options.scheme, floats,
         {name: round(value, 3) for name, value in seconds.items()} | {"folder_mb": round(size / 1e6)},
-        {name: round(number / 1e6) for name, number in most.items()},
-        {name: round(number / 4 / floats, 1) for name, number in most.items()},
+        {name: round(number / 1e6) for name, number in peaks.items()},
+        {name: round(number / 4 / floats, 1) for name, number in peaks.items()},
         {"worker": worker + ROOM, "ps": server + ROOM},
     )  # fmt: skip
 

@@ -61,8 +61,8 @@ def cells(entries: Sequence[Entry]) -> list[list[str]]:
     by_seconds, by_bytes = (scores(entries, measure) for measure in ("seconds", "megabytes"))
     rows = [["algorithm", "score: seconds", "bytes", *(workload for *_, workload in columns)]]
     for name in sorted(by_seconds, key=lambda name: (-by_seconds[name], name)):
-        mine = [_cell(by_place.get((name, workload))) for *_, workload in columns]
-        rows.append([name, f"{by_seconds[name]:.2f}", f"{by_bytes[name]:.2f}", *mine])
+        measured = [_cell(by_place.get((name, workload))) for *_, workload in columns]
+        rows.append([name, f"{by_seconds[name]:.2f}", f"{by_bytes[name]:.2f}", *measured])
     return rows
 
 
@@ -99,15 +99,15 @@ def scores(entries: Sequence[Entry], measure: str = "seconds") -> dict[str, floa
     """
     spent = {(one.algorithm, one.workload): _middle(getattr(one, measure)) for one in entries}
     workloads = {workload for _, workload in spent}
-    least = {one: min(value for (_, workload), value in spent.items() if workload == one) for one in workloads}
+    best = {one: min(value for (_, workload), value in spent.items() if workload == one) for one in workloads}
     found = {name: 0.0 for name, _ in spent}
     for (name, workload), value in spent.items():
-        found[name] += _part(value, least[workload]) / len(workloads)
+        found[name] += _part(value, best[workload]) / len(workloads)
     return found
 
 
-def _part(value: float, least: float) -> float:
-    return 0.0 if math.isinf(value) else max(0.0, (SLOWEST - value / least) / (SLOWEST - 1))
+def _part(value: float, best: float) -> float:
+    return 0.0 if math.isinf(value) else max(0.0, (SLOWEST - value / best) / (SLOWEST - 1))
 
 
 def _middle(values: Sequence[float | None]) -> float:

@@ -58,11 +58,11 @@ def examples(model: str) -> tuple[Any, ...]:
 def variables(units: tuple[int, ...]) -> list[Any]:
     """Return weights and biases of each layer."""
     tf.random.set_seed(0)
-    made = []
+    parameters = []
     for inputs, outputs in itertools.pairwise(units):
-        made.append(tf.Variable(tf.random.normal([inputs, outputs], stddev=inputs**-0.5)))
-        made.append(tf.Variable(tf.zeros([outputs])))
-    return made
+        parameters.append(tf.Variable(tf.random.normal([inputs, outputs], stddev=inputs**-0.5)))
+        parameters.append(tf.Variable(tf.zeros([outputs])))
+    return parameters
 
 
 def logits(values: list[Any], x: Any) -> Any:
@@ -158,9 +158,9 @@ def apart(model: str, seconds: float) -> dict[str, Any]:
         subprocess.Popen([*command, str(core)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         for core in itertools.islice(cores, WORKERS)
     ]
-    told = [json.loads(process.communicate()[0].splitlines()[-1]) for process in started]
-    rate = sum(one["rate"] for one in told)
-    return {"rate": rate, "cpu": {"process": sum(one["rate"] * one["cpu"]["process"] for one in told) / rate}}
+    results = [json.loads(process.communicate()[0].splitlines()[-1]) for process in started]
+    rate = sum(one["rate"] for one in results)
+    return {"rate": rate, "cpu": {"process": sum(one["rate"] * one["cpu"]["process"] for one in results) / rate}}
 
 
 def pss(model: str, seconds: float) -> dict[str, Any]:

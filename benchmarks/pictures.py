@@ -72,8 +72,8 @@ def from_results(folder: Path = RESULTS) -> dict[Path, Callable[[], Any]]:
 
 def outdated(folder: Path = RESULTS) -> dict[Path, Any]:
     """Return the pictures that show something else than their results, each with its figure of now."""
-    made = {path: make() for path, make in from_results(folder).items()}
-    return {path: figure for path, figure in made.items() if stamps.read(path) != stamps.of_figure(figure)}
+    figures = {path: make() for path, make in from_results(folder).items()}
+    return {path: figure for path, figure in figures.items() if stamps.read(path) != stamps.of_figure(figure)}
 
 
 def main(arguments: list[str]) -> int:

@@ -33,14 +33,14 @@ def of_part(outcomes: Sequence[Outcome], part: str) -> list[Outcome]:
     return [outcome for outcome in outcomes if outcome["part"] == part]
 
 
-def reached(outcome: Outcome, what: str) -> list[float]:
+def reached(outcome: Outcome, unit: str) -> list[float]:
     """Return the expense of the seeds that reached the target."""
-    return [run["reached"][what] for run in outcome["runs"] if run["reached"]]
+    return [run["reached"][unit] for run in outcome["runs"] if run["reached"]]
 
 
-def needed(outcome: Outcome, what: str) -> float:
+def needed(outcome: Outcome, unit: str) -> float:
     """Return the geometric mean over the seeds; NaN if not all of them reached the target."""
-    values = reached(outcome, what)
+    values = reached(outcome, unit)
     if len(values) < len(outcome["runs"]):
         return math.nan
     return geometric_mean(values) if all(values) else 0.0
@@ -74,13 +74,13 @@ def to_target(outcomes: Sequence[Outcome]) -> Any:
     rows = sorted(rows, key=lambda o: (math.isnan(needed(o, "seconds")), needed(o, "seconds"), o["algorithm"]))
     figure = Figure(figsize=(12, 1.4 + 0.24 * len(rows)), layout="constrained")
     grid = figure.subplots(1, 3, sharey=True)
-    for axes, what in zip(grid, ("seconds", "examples", "bytes"), strict=True):
-        scale, label = AXES[what]
+    for axes, unit in zip(grid, ("seconds", "examples", "bytes"), strict=True):
+        scale, label = AXES[unit]
         for y, row in enumerate(rows):
-            values = [value * scale for value in reached(row, what) if value]
+            values = [value * scale for value in reached(row, unit) if value]
             axes.plot(values, [y] * len(values), "o", color=colour(row["algorithm"]), ms=5, alpha=0.8, mew=0)
             if not values:
-                text = "nothing is sent" if what == "bytes" and reached(row, what) else "not reached"
+                text = "nothing is sent" if unit == "bytes" and reached(row, unit) else "not reached"
                 axes.text(0.02, y, text, transform=axes.get_yaxis_transform(), color=GREY, fontsize=8, va="center")
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -166,11 +166,11 @@ def sweep(part: str, setting: str, title: str, xlabel: str, shown: Sequence[str]
         figure = Figure(figsize=(11, 4.2), layout="constrained")
         ticks = sorted({row[setting] for row in rows})
         names = list(dict.fromkeys(row["algorithm"] for row in rows))
-        for axes, what in zip(figure.subplots(1, len(shown)), shown, strict=True):
-            scale, label = AXES[what]
+        for axes, unit in zip(figure.subplots(1, len(shown)), shown, strict=True):
+            scale, label = AXES[unit]
             for marker, line, name in zip(MARKERS, lines_of(names), names, strict=False):
-                mine = sorted((row[setting], needed(row, what) * scale) for row in rows if row["algorithm"] == name)
-                axes.plot(*zip(*mine, strict=True), marker=marker, lw=1.8, ms=6, label=name, **line)
+                points = sorted((row[setting], needed(row, unit) * scale) for row in rows if row["algorithm"] == name)
+                axes.plot(*zip(*points, strict=True), marker=marker, lw=1.8, ms=6, label=name, **line)
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

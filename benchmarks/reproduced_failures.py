@@ -103,10 +103,10 @@ def _table() -> Numbers:
     for row, printed in TABLE.items():
         number, stops = learners(row)
         found[row] = [100 * goodput(1000 * chips / number, stops) for chips in CHIPS]
-        for chips, ours, theirs in zip(CHIPS, found[row], printed, strict=True):
-            apart.append(abs(round(ours) - theirs))
+        for chips, ours, paper in zip(CHIPS, found[row], printed, strict=True):
+            apart.append(abs(round(ours) - paper))
             if apart[-1]:
-                misses.append(f"{row} at {chips / 1000:g} million {ours:.0f}, not {theirs}")
+                misses.append(f"{row} at {chips / 1000:g} million {ours:.0f}, not {paper}")
     hits, near = apart.count(0), sum(each <= 1 for each in apart)
     shares = {"one": 100 * with_quorum(1), "all": 100 * with_quorum(WORKERS)}
     return {"rows": found, "hits": hits, "near": near, "apart": max(apart), "misses": "; ".join(misses), **shares}
@@ -118,8 +118,8 @@ def _draw(numbers: Numbers) -> Any:
     axes = figure.subplots()
     for i, (row, printed) in enumerate(TABLE.items()):
         axes.plot(CHIPS, numbers["rows"][row], color=f"C{i}", lw=1.2, label=row)
-        for chips, ours, theirs in zip(CHIPS, numbers["rows"][row], printed, strict=True):
-            axes.plot(chips, theirs, "o", mec=f"C{i}", mfc=f"C{i}" if round(ours) == theirs else "none", ms=6)
+        for chips, ours, paper in zip(CHIPS, numbers["rows"][row], printed, strict=True):
+            axes.plot(chips, paper, "o", mec=f"C{i}", mfc=f"C{i}" if round(ours) == paper else "none", ms=6)
     axes.set(xscale="log", xlabel="thousand chips", ylabel="time computing (%)", xticks=CHIPS, ylim=(0, 102))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")

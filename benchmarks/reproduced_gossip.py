@@ -93,10 +93,10 @@ def _slow_worker() -> Numbers:
     for scheme in OF_SLOW:
         for slower in SLOWER:
             machines = Platform(step_ms=STEP_MS, step_factors=f"{slower}{',1' * (FEW - 1)}")
-            most = round(200 * scheme.sync.updates_per_round(FEW))
-            options = {"rounds": scheme.rounds(most), "message_bytes": 0, "reply_bytes": 0, "stop_at_version": most}
+            last = round(200 * scheme.sync.updates_per_round(FEW))
+            options = {"rounds": scheme.rounds(last), "message_bytes": 0, "reply_bytes": 0, "stop_at_version": last}
             trace = EventLoop(scheme, machines, workers=FEW, seed=0, **options).run().trace
-            whole = centers(scheme, trace, start, gradient, FEW, most)
+            whole = centers(scheme, trace, start, gradient, FEW, last)
             reached = next(version for version, center in enumerate(whole) if loss(center) <= LOSS)
             at = np.searchsorted(trace["version"], reached, side="right") - 1
             found[f"{scheme.name}{slower}"] = float(trace["microseconds"][at]) / 1e6

@@ -91,11 +91,11 @@ def _table() -> Numbers:
         step = step_of(size)
         for method, printed in rows.items():
             points = found[f"{size} {method}"] = list(first_points(step, exchange(method, layers)))
-            for wanted, ours, theirs in zip(UTILISATIONS, points, printed, strict=True):
-                apart = abs(ours - point(theirs))
+            for wanted, ours, paper in zip(UTILISATIONS, points, printed, strict=True):
+                apart = abs(ours - point(paper))
                 hits, distance = hits + (apart == 0), max(distance, apart)
                 if apart:
-                    misses.append(f"{size} {method} at {wanted:.0%} {GRID[ours]:.1f}, not {theirs}")
+                    misses.append(f"{size} {method} at {wanted:.0%} {GRID[ours]:.1f}, not {paper}")
     return {"points": found, "hits": hits, "apart": distance, "misses": "; ".join(misses)}
 
 
@@ -108,9 +108,9 @@ def _draw(numbers: Numbers) -> Any:
         for i, (method, printed) in enumerate(rows.items()):
             line = np.multiply(100, curve(step, exchange(method, layers)))
             axes.plot(GRID, line, color=f"C{i}", lw=1.2, label=method)
-            for wanted, ours, theirs in zip(UTILISATIONS, numbers["points"][f"{size} {method}"], printed, strict=True):
-                filled = f"C{i}" if ours == point(theirs) else "none"
-                axes.plot(GRID[point(theirs)], 100 * wanted, "o", mec=f"C{i}", mfc=filled, ms=6)
+            for wanted, ours, paper in zip(UTILISATIONS, numbers["points"][f"{size} {method}"], printed, strict=True):
+                filled = f"C{i}" if ours == point(paper) else "none"
+                axes.plot(GRID[point(paper)], 100 * wanted, "o", mec=f"C{i}", mfc=filled, ms=6)
         axes.set(xscale="log", xlabel="Gbit/s", title=f"{size}, {layers} layers, {FITTED[size]} s a step")
         axes.xaxis.set_major_formatter("{x:g}")
         bare(axes)

@@ -59,9 +59,9 @@ def _survivors() -> Numbers:
             gradient = of_hostile(config, honest, lambda: false)
         drawn = np.random.default_rng(seed).random((STEPS, WORKERS))
         rows = Rows(MOMENTUM, bucket, lambda t: drawn[t], forging(attack_of(hostile), WORKERS))
-        step, given = RULES[rule]
+        step, settings = RULES[rule]
         with np.errstate(all="ignore"):
-            path = step(np.zeros(size * 10 + 10), gradient, workers, eta=RATE, steps=STEPS, rows=rows, **given)
+            path = step(np.zeros(size * 10 + 10), gradient, workers, eta=RATE, steps=STEPS, rows=rows, **settings)
             scores = test_x @ path[-1][:-10].reshape(-1, 10) + path[-1][-10:]
         return float((scores.argmax(1) == test_y).mean()) if np.isfinite(scores).all() else 0.1
 

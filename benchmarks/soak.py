@@ -134,8 +134,8 @@ class SoakRun:
             self.counts["restorations"] = len(recovery["restored"])
             self.counts["updates"] = result["updates"]
             self.counts["updates lost with a ps"] = recovery["lost_updates"]
-            told = [f"restored {recovery['restored']}", *recovery["warnings"]]
-            text = f"replay {self.error:.1e}, {recovery['restarts']}, {', '.join(told)}"
+            notes = [f"restored {recovery['restored']}", *recovery["warnings"]]
+            text = f"replay {self.error:.1e}, {recovery['restarts']}, {', '.join(notes)}"
         except Exception as problem:
             dealt, text = dict(self.counts), f"{type(problem).__name__}: {problem}"
         seconds = time.monotonic() - began

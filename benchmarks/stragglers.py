@@ -107,9 +107,9 @@ def main(arguments: list[str]) -> int:
                     f"{kind:>9}: {result['milliseconds']:.1f} ms/update, predicted "
                     f"{result['predicted']['milliseconds']:.1f}; test loss {result['loss']:.4f}"
                 )
-    asked = {k: v for k, v in asdict(options).items() if k != "backups"}
+    shown = {k: v for k, v in asdict(options).items() if k != "backups"}
     about = {"cores": usable_cores(), "tensorflow": version("tensorflow"), "batch_size": BATCH}
-    content = about | {"options": asked, "runs": runs}
+    content = about | {"options": shown, "runs": runs}
     write(place.output / "stragglers.json", content)
     stamps.save(figure_of(content), place.output / "stragglers.png")
     if place.is_shown:
@@ -210,25 +210,25 @@ def figure_of(content: dict[str, Any]) -> Any:
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    runs = {kind: mine for kind, mine in content["runs"].items() if kind != ASYNCHRONOUS}
-    asked = content["options"]
+    runs = {kind: repeats for kind, repeats in content["runs"].items() if kind != ASYNCHRONOUS}
+    options = content["options"]
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     times, losses = figure.subplots(1, 2)
     backups = [int(b) for b in runs]
-    means = [mean(r["milliseconds"] for r in mine) for mine in runs.values()]
+    means = [mean(r["milliseconds"] for r in repeats) for repeats in runs.values()]
     times.plot(backups, means, "o-")
-    predicted = [mean(r["predicted"]["milliseconds"] for r in mine) for mine in runs.values()]
+    predicted = [mean(r["predicted"]["milliseconds"] for r in repeats) for repeats in runs.values()]
     times.plot(backups, predicted, "x", color="black", label="predicted from the first one")
     times.legend(fontsize=8)
-    for b, value, mine in zip(backups, means, runs.values(), strict=True):
-        text = f"{mean(r['dropped'] for r in mine):.0%}"
+    for b, value, repeats in zip(backups, means, runs.values(), strict=True):
+        text = f"{mean(r['dropped'] for r in repeats):.0%}"
         times.annotate(text, (b, value), (0, 8), textcoords="offset points", ha="center", fontsize=8)
-    times.set(xlabel=f"backup workers (of {asked['workers']})", ylabel="milliseconds", ylim=(0, 1.15 * max(means)))
+    times.set(xlabel=f"backup workers (of {options['workers']})", ylabel="milliseconds", ylim=(0, 1.15 * max(means)))
     times.set_title("time of an update, and dropped gradients")
     shades = colormaps["viridis"](np.linspace(0, 0.9, len(runs)))
     colours = dict(zip(runs, shades, strict=True)) | {ASYNCHRONOUS: colour(ASYNCHRONOUS)}
-    for kind, mine in content["runs"].items():
-        for i, one in enumerate(mine):
+    for kind, repeats in content["runs"].items():
+        for i, one in enumerate(repeats):
             name = kind if kind == ASYNCHRONOUS else f"{kind} backup workers"
             losses.plot(*one["curve"].values(), color=colours[kind], lw=1, label=name if i == 0 else None)
     losses.set(xlabel="seconds", ylabel="test loss", title="test loss of the center")

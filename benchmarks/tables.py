@@ -57,8 +57,8 @@ def main_table(results: Path) -> str:
         runs = outcome["runs"]
         cells = [f"`{outcome['algorithm']}`", _with_spread(reached(outcome, "seconds"), len(runs))]
         sends = needed(outcome, "bytes") != 0  # else there are no messages
-        for what, scale, form in (("examples", 1, ",.0f"), ("rounds", sends, ",.0f"), ("bytes", 1e-6, ".2f")):
-            value = needed(outcome, what) * scale
+        for unit, scale, form in (("examples", 1, ",.0f"), ("rounds", sends, ",.0f"), ("bytes", 1e-6, ".2f")):
+            value = needed(outcome, unit) * scale
             cells.append("-" if math.isnan(value) else format(value, form))
         cells.append(f"{mean(run['curve']['staleness'] for run in runs):.1f}")
         finals = [run["final"] for run in runs]
@@ -113,7 +113,7 @@ def stragglers(results: Path) -> str:
     if not path.exists():
         return ""
     kinds = json.loads(path.read_text())["runs"]
-    level = max(min(one["curve"]["loss"]) for mine in kinds.values() for one in mine)
+    level = max(min(one["curve"]["loss"]) for repeats in kinds.values() for one in repeats)
     columns = (
         "backup workers",
         "ms for an update",
@@ -124,13 +124,13 @@ def stragglers(results: Path) -> str:
         f"seconds to {level:.3f}",
     )
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for kind, mine in kinds.items():
-        times, dropped, losses = ([one[key] for one in mine] for key in ("milliseconds", "dropped", "loss"))
-        predicted, dropped_late = _predicted(mine)
+    for kind, repeats in kinds.items():
+        times, dropped, losses = ([one[key] for one in repeats] for key in ("milliseconds", "dropped", "loss"))
+        predicted, dropped_late = _predicted(repeats)
         rows.append(
             f"| {kind if kind.isdigit() else f'`{kind}`'} | {mean(times):.1f} ± {pstdev(times):.1f} | {predicted} "
             f"| {mean(dropped):.0%} | {dropped_late} | {mean(losses):.3f} ± {pstdev(losses):.3f} "
-            f"| {mean(seconds_to(level, one['curve']) for one in mine):.1f} |"
+            f"| {mean(seconds_to(level, one['curve']) for one in repeats):.1f} |"
         )
     return "\n".join(rows)
 
@@ -175,12 +175,12 @@ def validation(results: Path) -> str:
         rows.append(f"| {' | '.join(cells)} |")
     errors = [abs(row["predicted"]["updates"] / row["real"]["updates"] - 1) for row in content["rows"]]
     differences = [abs(row["predicted"]["staleness"] - row["real"]["staleness"]) for row in content["rows"]]
-    told = (
+    note = (
         f"Updates/s within {RATE_AIM:.0%} in {sum(e <= RATE_AIM for e in errors)} of {len(errors)} rows, worst "
         f"{max(errors):.0%}; mean staleness within {STALENESS_AIM} in {sum(e <= STALENESS_AIM for e in differences)}, "
         f"worst {max(differences):.2f}; **!** is what misses. {content['cores']} cores."
     )
-    return "\n".join([*rows, "", told])
+    return "\n".join([*rows, "", note])
 
 
 RATE_AIM, STALENESS_AIM = 0.1, 0.5  # of a prediction: part of updates per second, and staleness
@@ -284,9 +284,9 @@ def large(results: Path) -> str:
 
 def _memory(passage: dict[str, Any], kind: str) -> str:
     """Return MB, and vectors of 4P bytes, of those allowed."""
-    told, most = passage["vectors"][kind], passage["allowed"].get(kind)
-    limit = "" if most is None else f" of {most}{missed(told > most)}"
-    return f"{passage['megabytes'][kind]:.0f} ({told:.1f}{limit})"
+    vectors, allowed = passage["vectors"][kind], passage["allowed"].get(kind)
+    limit = "" if allowed is None else f" of {allowed}{missed(vectors > allowed)}"
+    return f"{passage['megabytes'][kind]:.0f} ({vectors:.1f}{limit})"
 
 
 def three_digits(value: float) -> str:
@@ -294,9 +294,9 @@ def three_digits(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def missed(much: bool) -> str:
+def missed(is_missed: bool) -> str:
     """Return a mark for a value that is farther off than it should be."""
-    return " **!**" * much
+    return " **!**" * is_missed
 
 
 TABLES = {

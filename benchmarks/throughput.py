@@ -90,8 +90,8 @@ class Options:
         """Return model and kernels of each column, by its name; raise `UserError` if the environment excludes some."""
         found: dict[str, tuple[str, Choice]] = {}
         for model in self.models:
-            for asked in self.kernels:
-                choice = choose(asked, BATCH * (recipe_of(model).products or 0))
+            for kernels in self.kernels:
+                choice = choose(kernels, BATCH * (recipe_of(model).products or 0))
                 name = model if self.device == "gpu" else f"{model}, {choice.name or 'auto'}"
                 found.setdefault(name, (model, choice))
         return found
@@ -195,8 +195,8 @@ def rate(measured: Measurements, name: str) -> float | None:
 
 def ratio(measured: Measurements, system: str, over: str) -> float | None:
     """Return the ratio of their rates; None if one of the two was not measured."""
-    mine, its = rate(measured, system), rate(measured, over)
-    return None if mine is None or its is None else mine / its
+    numerator, denominator = rate(measured, system), rate(measured, over)
+    return None if numerator is None or denominator is None else numerator / denominator
 
 
 def _rounded(value: float) -> str:
@@ -210,36 +210,36 @@ def _shown(value: float | None) -> str:
 
 def table(title: str, columns: Sequence[str]) -> Table:
     """Return an empty table: the first column is text, the others are numbers."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    result = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for i, column in enumerate(columns):
-        made.add_column(column, justify="right" if i else "left")
-    return made
+        result.add_column(column, justify="right" if i else "left")
+    return result
 
 
 def rate_table(column: str, model: str, measured: Measurements, over: Sequence[str]) -> Table:
     """Return a table of the steps per second of one column, and of their ratios to some systems."""
     units, found = "-".join(map(str, LAYERS[model])), [name for name in over if rate(measured, name) is not None]
     ratios = [f"/ {name}" for name in found]
-    made = table(f"\n{column} ({units})", ["system", "steps/s", "min - max", "CPU ms a step", *ratios])
+    result = table(f"\n{column} ({units})", ["system", "steps/s", "min - max", "CPU ms a step", *ratios])
     for name, values in measured.items():
         rates = [one.rate for one in values]
-        made.add_row(
+        result.add_row(
             SYSTEMS[name].title,
             _rounded(median(rates)) if rates else "failed",
             f"{_rounded(min(rates))} - {_rounded(max(rates))}" if rates else "-",
             _rounded(median(map(total_cpu, values))) if rates else "-",
             *(_shown(ratio(measured, name, one)) for one in found),
         )
-    return made
+    return result
 
 
 def goal_table(column: str, model: str, measured: Measurements) -> Table:
     """Return a table of the goals of one column."""
-    made = table(f"\ngoals, {column}", ["ratio", "at least", "measured", ""])
+    result = table(f"\ngoals, {column}", ["ratio", "at least", "measured", ""])
     for goal, value in reached(model, measured):
         verdict = "[green]met[/]" if value >= goal.least[model] else "[red]missed[/]"
-        made.add_row(goal.name, f"{goal.least[model]:g}", f"{value:.2f}", verdict)
-    return made
+        result.add_row(goal.name, f"{goal.least[model]:g}", f"{value:.2f}", verdict)
+    return result
 
 
 def reached(model: str, measured: Measurements) -> list[tuple[Goal, float]]:

@@ -150,7 +150,7 @@ def main(arguments: list[str]) -> int:
 
 def measured(planned: ValidationRun, data: Dataset, options: Options) -> Path:
     """Return the folder of a real run: measured now, or before."""
-    what = [
+    identity = [
         sources(planned.scheme.name),
         planned.name,
         options.seconds,
@@ -160,14 +160,16 @@ def measured(planned: ValidationRun, data: Dataset, options: Options) -> Path:
         BATCH,
         MODEL,
     ]
-    folder = FOLDER / f"{planned.name.replace(' ', '_')}-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:8]}"
+    folder = (
+        FOLDER / f"{planned.name.replace(' ', '_')}-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]}"
+    )
     result = folder / "result.json"
     if result.is_file() and json.loads(result.read_text())["outcome"] == "completed":
         return folder
     shutil.rmtree(folder, ignore_errors=True)
-    asked = planned.options(options, folder)
-    train = slow_batches(data.train, batch_seconds(options.milliseconds), asked.seed, BATCH)
-    job = make_job(planned.scheme, recipe(data, asked.seed), train, data.test, Cluster.local(planned.workers), asked)
+    setup = planned.options(options, folder)
+    train = slow_batches(data.train, batch_seconds(options.milliseconds), setup.seed, BATCH)
+    job = make_job(planned.scheme, recipe(data, setup.seed), train, data.test, Cluster.local(planned.workers), setup)
     job.evaluate_later = True  # evaluation would take time from the workers
     completed(job, DATASET, MODEL)
     return folder
@@ -194,15 +196,15 @@ def compared(
     network = fit(recorded, {other.scheme.name: type(other.scheme)}).write(recorded)
     folder = real.with_name(f"{real.name}-predicted")
     shutil.rmtree(folder, ignore_errors=True)
-    asked = planned.options(options, folder)
+    setup = planned.options(options, folder)
     cluster = Cluster.local(planned.workers, backend="simulation", platform=Platform(network=str(network)))
-    model = recipe(data, asked.seed)
-    job = make_job(planned.scheme, model, data.train, data.test, cluster, asked)
+    model = recipe(data, setup.seed)
+    job = make_job(planned.scheme, model, data.train, data.test, cluster, setup)
     completed(job, DATASET, MODEL, model=model.build())
     curves = [curve(place) for place in (real, folder)]
     seconds, losses = curves[0]
     level = float(np.interp(LEVEL * seconds[-1], seconds, losses))
-    told = [
+    run_figures = [
         figures_of(planned, place) | {"seconds_to": seconds_to(level, *one)}
         for place, one in zip((real, folder), curves, strict=True)
     ]
@@ -210,8 +212,8 @@ def compared(
         "name": planned.name,
         "fitted_to": other.name,
         "level": round(level, 5),
-        "real": told[0],
-        "predicted": told[1],
+        "real": run_figures[0],
+        "predicted": run_figures[1],
     }
 
 
@@ -238,8 +240,8 @@ def curve(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     versions, moments = trace["version"] + 1, trace["microseconds"] / 1e6
     first = int(trace["worker"].max()) + 1
     at = [(row["version"], row["test_loss"]) for row in centers if row["version"] >= first]
-    made = np.searchsorted(versions, [first, *(version for version, _ in at)])
-    times = moments[np.minimum(made, len(moments) - 1)]
+    places = np.searchsorted(versions, [first, *(version for version, _ in at)])
+    times = moments[np.minimum(places, len(moments) - 1)]
     return times[1:] - times[0], np.array([loss for _, loss in at])
 
 

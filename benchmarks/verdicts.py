@@ -74,14 +74,14 @@ def main(arguments: list[str]) -> int:
         for workers in options.workers:
             run, began = f"{scheme}, {workers}, {options.steps}, {options.seed}, {source}", time.monotonic()
             if run not in kept:
-                kept[run] = verdict, told = judged(scheme, workers, options.steps, options.seed)
+                kept[run] = verdict, text = judged(scheme, workers, options.steps, options.seed)
                 with FILE.open("a") as file:
-                    print(json.dumps({"run": run, "verdict": verdict, "told": told}), file=file)
-            verdict, told = kept[run]
+                    print(json.dumps({"run": run, "verdict": verdict, "told": text}), file=file)
+            verdict, text = kept[run]
             counts[verdict] += 1
             inner = f" with {optimizer}" if (optimizer := getattr(scheme, "inner_optimizer", None)) else ""
             about = f"{scheme.name}{inner}, {workers} workers, {time.monotonic() - began:.0f} s"
-            print(f"{verdict:<11} {about}: {told}", flush=True)
+            print(f"{verdict:<11} {about}: {text}", flush=True)
     print(json.dumps({"steps": options.steps, "seed": options.seed, **counts}), flush=True)
     return 1 if counts["differs"] or counts["failed"] else 0
 
@@ -122,6 +122,6 @@ def judged(scheme: Scheme, workers: int, steps: int, seed: int) -> tuple[str, st
             verdict = replay(run_dir, SCHEMES)
         except Exception as error:
             return "failed", f"{type(error).__name__}: {first_line(error)}"
-    told = f"{verdict.error:.1e}, allowed {verdict.limit:.1e}, moved {verdict.moved:.1e}{verdict.reason and ', '}"
+    numbers = f"{verdict.error:.1e}, allowed {verdict.limit:.1e}, moved {verdict.moved:.1e}{verdict.reason and ', '}"
     kind = "differs" if verdict.differs else "agrees" if verdict.agrees else "undecided"
-    return kind, f"{told}{verdict.reason}{f', losses until update {verdict.until}' if verdict.until else ''}"
+    return kind, f"{numbers}{verdict.reason}{f', losses until update {verdict.until}' if verdict.until else ''}"
