@@ -46,8 +46,8 @@ def _reasons(train: Any, cluster: Cluster, options: RunOptions) -> Iterator[str]
     for field in fields(Recovery):
         if (value := getattr(options.recovery, field.name)) != field.default:
             why = "a message that is not finite ends the run" if field.name == "on_nan" else "no task can be lost"
-            given = f"{field.name}={value or repr(value)}"  # an empty text is shown, too
-            yield f"{why}, and the seed repeats all of it: leave {field.name} out. Received: {given}"
+            setting = f"{field.name}={value or repr(value)}"  # an empty text is shown, too
+            yield f"{why}, and the seed repeats all of it: leave {field.name} out. Received: {setting}"
     if options.run_dir is not None and _holds_checkpoints(Path(options.run_dir)):
         yield f"a run cannot be resumed: choose another run directory. Received: {options.run_dir}"
     if options.jit == "on":

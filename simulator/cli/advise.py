@@ -104,10 +104,10 @@ class Question:
     def schemes(self) -> dict[str, Scheme]:
         """The catalogue, with the given hyperparameters."""
         texts = [text for text in flags.listed(self.settings) if text.strip()]
-        given = {scheme.name: scheme for scheme in map(scheme_of, texts)}
+        typed = {scheme.name: scheme for scheme in map(scheme_of, texts)}
         period = {} if self.communication_period is None else {"communication_period": self.communication_period}
         return {
-            name: given[name] if name in given else kind(**period if has_period(kind) else {})
+            name: typed[name] if name in typed else kind(**period if has_period(kind) else {})
             for name, kind in SCHEMES.items()
         }
 
@@ -291,13 +291,13 @@ def recommendation(rows: Mapping[str, Prediction]) -> str:
     order = [*(name for name in NEAREST if name in several), fastest]
     name = next(name for name in order if several[name].run.gradients >= max(ENOUGH * best, WORTH * alone))
     chosen = several[name]
-    much = f"{_digits(chosen.run.gradients)} gradients/s"
+    speed = f"{_digits(chosen.run.gradients)} gradients/s"
     if name == fastest or chosen.run.gradients >= AS_MANY * best:
-        much += ", as many as any that is stable"
+        speed += ", as many as any that is stable"
     else:
-        much += f", at least half of those of the fastest that is stable ({fastest}, {_digits(best)})"
+        speed += f", at least half of those of the fastest that is stable ({fastest}, {_digits(best)})"
     period = f" --communication-period {chosen.scheme.period}" if chosen.longer else ""
-    return f"Take {_shown(name, chosen)}{period}: {much}; {_reason(name, order, rows)}."
+    return f"Take {_shown(name, chosen)}{period}: {speed}; {_reason(name, order, rows)}."
 
 
 def _shown(name: str, row: Prediction) -> str:
@@ -310,8 +310,8 @@ def _reason(name: str, order: Sequence[str], rows: Mapping[str, Prediction]) -> 
     if name == order[0]:
         return "its arithmetic is the nearest to serial SGD"
     before = rows[order[0]].run
-    what = {"computes": before.compute, "waits": before.waiting, "communicates": before.communication}
-    spent = ", ".join(f"{verb} {part:.0%}" for verb, part in what.items())
+    shares = {"computes": before.compute, "waits": before.waiting, "communicates": before.communication}
+    spent = ", ".join(f"{verb} {part:.0%}" for verb, part in shares.items())
     return f"{order[0]}, whose arithmetic is nearer to serial SGD, {spent} of the time"
 
 

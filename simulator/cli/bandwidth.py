@@ -136,12 +136,12 @@ class LinkQuestion:
         if self.over == "ps":
             found = replace(found, uses_ps=True)
         names = "buckets", "fragments", "delay"
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        overrides = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.both_bits:
-            given |= {"bits_up": self.both_bits[0], "bits_down": self.both_bits[1], "gathered": False}
-        given["latency"] = nanoseconds("latency", self.latency) / SECOND
-        given["spread"] = self.spread if scheme.sync.waits else 0.0
-        return replace(found, pattern=self.pattern, goodput=self.goodput, **given)
+            overrides |= {"bits_up": self.both_bits[0], "bits_down": self.both_bits[1], "gathered": False}
+        overrides["latency"] = nanoseconds("latency", self.latency) / SECOND
+        overrides["spread"] = self.spread if scheme.sync.waits else 0.0
+        return replace(found, pattern=self.pattern, goodput=self.goodput, **overrides)
 
 
 def _numbers(name: str, text: str) -> list[float]:

@@ -17,12 +17,12 @@ MOST_PARAMETERS = 10**12
 
 def free_links(platform: Platform, uses_ps: bool = True) -> list[str]:
     """Return a warning of each link that is not given, and so has no limit, if other links have one."""
-    machines, given = Machines(platform), platform.given()
+    machines, set_fields = Machines(platform), platform.given()
     links = {"uplink": ("the links of the workers carry", machines.uplink)}
     if uses_ps:
         links["ps_link"] = ("the network card of a ps carries", machines.ps_link)
     rates = [*(rate for _, rate in links.values()), *(rate for _, rate in machines.regions)]
-    free = links.keys() - given if any(map(math.isfinite, rates)) else ()
+    free = links.keys() - set_fields if any(map(math.isfinite, rates)) else ()
     return [
         f"Warning: {links[name][0]} any number of messages in the time of one, as {flags.flag_of(name)} is not given."
         for name in sorted(free)

@@ -67,13 +67,13 @@ class SimulationOptions(Options):
 
 def main(arguments: list[str]) -> int:
     """Simulate one algorithm, or compare several; return the exit code."""
-    named, given = [word for word in arguments if spelt(word, known_names())], set(map(flags.field_of, arguments))
-    if len(named) == 1 and "compare" not in given:
+    named, typed = [word for word in arguments if spelt(word, known_names())], set(map(flags.field_of, arguments))
+    if len(named) == 1 and "compare" not in typed:
         (name, *meant), rest = meant_by(*named), [word for word in arguments if word not in named]
-        if "parameters" in given:
+        if "parameters" in typed:
             return time_alone(SCHEMES[name], [*meant, *rest])
         return run_command(*_simulated(*parse_flags(SCHEMES[name], ["--backend", "simulation", *meant, *rest])))
-    if "compare" in given and given & {*flags.names(SweepOptions)}:
+    if "compare" in typed and typed & {*flags.names(SweepOptions)}:
         return sweep(_as_sweep(arguments))
     (options,) = flags.read(
         "run.sh simulate",
@@ -120,14 +120,14 @@ def compare(options: SimulationOptions) -> int:
         raise UserError("--dry-run describes one run: leave --compare out, as in: simulate downpour --dry-run")
     if options.run.run_dir is not None:
         raise UserError("each of the runs that are compared has a folder of its own: leave --run-dir out")
-    chosen, told = with_data(with_machines(options), schemes)
+    chosen, note = with_data(with_machines(options), schemes)
     for scheme in schemes:  # before the first of them runs
         checked(scheme, None, find_cluster(chosen, scheme.sync.uses_ps), chosen.run)
     results = []
     with keep_warm():
         for scheme in schemes:
-            _, result, error = perform(scheme, chosen, told)
-            told = ""
+            _, result, error = perform(scheme, chosen, note)
+            note = ""
             if error is not None:
                 print(f"error: {scheme.name}: {error}", file=sys.stderr)  # noqa: T201
             if isinstance(error, UserError):

@@ -77,13 +77,13 @@ class TraceRounds:
             steps: number of steps of each of their rounds.
         """
         clients, span = self.client[rows], np.arange(self.batch_size)
-        taken = np.empty((steps, len(rows), self.batch_size), np.int32)
-        for t, batch in enumerate(taken):
+        batches = np.empty((steps, len(rows), self.batch_size), np.int32)
+        for t, batch in enumerate(batches):
             epochs, within = np.divmod(self.done[rows] + t, self.batches_of_epoch)
             for i in np.flatnonzero(self.epoch[clients] != epochs).tolist():
                 self._shuffle(int(clients[i]), int(epochs[i]))
             batch[:] = self.examples[clients[:, None], within[:, None] * self.batch_size + span]
-        return taken
+        return batches
 
     def _shuffle(self, client: int, epoch: int) -> None:
         order = epoch_order(self.shards.shape[1], client, self.seed, epoch)

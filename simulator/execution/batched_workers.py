@@ -241,10 +241,10 @@ class BatchedWorkers:
 
         sizes = self.scheme.message_sizes(self.model.shapes)
         while True:
-            after, made = self.on_each(act, values, workers, when, losses, *([gradients] if of_gradients else []))
-            if isinstance(made, Message):
-                return after, made
-            means.append(tf.reduce_mean(made, 0))
+            after, result = self.on_each(act, values, workers, when, losses, *([gradients] if of_gradients else []))
+            if isinstance(result, Message):
+                return after, result
+            means.append(tf.reduce_mean(result, 0))
 
     def on_reply(self, variables: Values, index: Any, now: Any, kind: int, reply: Any) -> None:
         """Let a worker adopt a reply [P] in a round of this kind."""
@@ -271,21 +271,21 @@ class BatchedWorkers:
 
     # Many workers at a time.
 
-    def on_each(self, act: Callable[..., Any], values: Values, *of_each: Any) -> tuple[Values, Any]:
+    def on_each(self, act: Callable[..., Any], values: Values, *tensors: Any) -> tuple[Values, Any]:
         """Call `act(variables, ...)` for each worker, on shadow variables of its values, in one vectorized computation.
 
         Args:
-            act: receives the shadow variables of a worker, and its part of each tensor in `of_each`.
+            act: receives the shadow variables of a worker, and its part of each tensor in `tensors`.
             values: values of the workers, [B, ...] each.
-            of_each: further tensors [B, ...], nested.
+            tensors: further tensors [B, ...], nested.
 
         Returns:
             the new values (a variable without an assignment keeps its tensor), and the results of `act`.
         """
         changed: list[bool] = []
 
-        def one(given: Any) -> Any:
-            of_worker, others = given
+        def one(row: Any) -> Any:
+            of_worker, others = row
             variables = tf.nest.map_structure(ShadowVariable.of, of_worker)
             result = act(variables, *others)
             result = others[0] if result is None else result  # a vectorized computation needs one
@@ -293,7 +293,7 @@ class BatchedWorkers:
             changed[:] = [variable.changed for variable in flat]
             return [variable.read_value() for variable in flat if variable.changed], result
 
-        new, result = tf.vectorized_map(one, (values, of_each), warn=False)
+        new, result = tf.vectorized_map(one, (values, tensors), warn=False)
         left = iter(new)
         flat = [next(left) if has else value for value, has in zip(tf.nest.flatten(values), changed, strict=True)]
         return tf.nest.pack_sequence_as(values, flat), result

@@ -33,14 +33,14 @@ def actions_of(trace: Mapping[str, np.ndarray], scheme: Scheme, rounds: Sequence
         return actions
     later = defaultdict[int, list[tuple[str, int]]](list)  # what happens once the center has that version
 
-    def note(what: str, worker: int) -> None:
-        version, reads = order.rule.version, what in ("reply", "start")
+    def note(kind: str, worker: int) -> None:
+        version, reads = order.rule.version, kind in ("reply", "start")
         if reads and (read := order.reads_next(worker)) > version:
-            later[read].append((what, worker))
+            later[read].append((kind, worker))
             return
         for earlier in () if reads else later.pop(version, ()):
             actions.note(*earlier)
-        actions.note(what, worker)
+        actions.note(kind, worker)
 
     order = OrderOfEvents(scheme, len(rounds), trace, sparse, note)
     departure = order.departure()

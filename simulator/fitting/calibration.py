@@ -112,11 +112,11 @@ class RoundTimes:
     def need(self, workers: int) -> None:
         """Raise `UserError` if a worker has too few rounds."""
         found = np.bincount(self.rows[:, WORKER], minlength=workers)
-        least = int(found.argmin())
-        if found[least] < LEAST_ROUNDS:
+        worker = int(found.argmin())
+        if found[worker] < LEAST_ROUNDS:
             raise UserError(
                 f"too few rounds to fit machines to: each worker needs {LEAST_ROUNDS} complete rounds after the first "
-                f"{WARM_UP}. Received: a run in which worker {least} has {found[least]} of them"
+                f"{WARM_UP}. Received: a run in which worker {worker} has {found[worker]} of them"
             )
 
     def mean(self, values: np.ndarray) -> float:

@@ -207,9 +207,9 @@ class FittedMachines:
         return [f"not known        {line}" for line in lines]
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, unit: str) -> str:
     """Format a count, as in `1 step`, `2 steps`."""
-    return f"{number} {what}{'s' * (number != 1)}"
+    return f"{number} {unit}{'s' * (number != 1)}"
 
 
 def block_of(values: np.ndarray) -> int:
@@ -380,8 +380,8 @@ class Recording:
             too_long = took - exchange + found.period * (found.step + shared - compute)
             if queue_at:
                 by, card, service = self._speed_up(simulated), found.card, found.service or 0.0
-                rest = took - self.latencies * found.latency  # this part of the transit time changes by the factor
-                too_long += rest * (1 / by - 1)
+                transit = took - self.latencies * found.latency  # this part of the transit time changes by the factor
+                too_long += transit * (1 / by - 1)
                 found = replace(found, card=card * by) if queue_at == "card" else replace(found, service=service / by)
             if self.latencies:
                 found = replace(found, latency=max(0.0, found.latency - too_long / self.latencies))

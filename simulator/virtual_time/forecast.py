@@ -161,8 +161,8 @@ def warm_up(plans: Sequence[Rounds]) -> int:
 
 def _layered(scheme: Scheme, platform: Platform, workers: int, parameters: int, ps: int, layers: int) -> Forecast:
     """Return the figures of a run in which messages of layers travel while others are computed."""
-    machines, given, ideal = Machines(platform), platform.described(), Platform().described()
-    if unequal := [name for name in UNEQUAL if given[name] != ideal[name]]:
+    machines, values, ideal = Machines(platform), platform.described(), Platform().described()
+    if unequal := [name for name in UNEQUAL if values[name] != ideal[name]]:
         raise UserError(f"--layers assumes equal workers and links: leave {', '.join(unequal)} out")
     if not scheme.sync.waits:
         raise UserError(

@@ -33,7 +33,7 @@ class SharedLinks:
     Attributes:
         now: the time up to which messages have moved.
         ended: messages that have ended by then and are not taken.
-        what: the messages that move, in the order of their beginnings, [n].
+        payloads: the messages that move, in the order of their beginnings, [n].
         ways: their links, [longest, n].
         left: their bytes that are not sent, [n].
         speed: their rates, [n].
@@ -47,7 +47,7 @@ class SharedLinks:
         self.way, self.longest, self.fifo = way, longest, fifo
         self.now, self.end = 0, NEVER
         self.ended: list[Any] = []
-        self.what: list[Any] = []
+        self.payloads: list[Any] = []
         self.ways = np.empty((longest, 0), np.int64)
         self.left, self.speed = np.empty(0), np.empty(0)
         self.new: list[tuple[Any, float, list[int]]] = []
@@ -62,15 +62,15 @@ class SharedLinks:
             self._share()
         return self.end
 
-    def send(self, now: int, way: Any, size: float, what: Any) -> None:
-        """Start a message of so many bytes; `pop` returns `what` at its end."""
+    def send(self, now: int, way: Any, size: float, payload: Any) -> None:
+        """Start a message of so many bytes; `pop` returns `payload` at its end."""
         self._move(now)
         links = [link for link in self.way(way) if self.limited[link]]
-        self.new.append((what, size, links + [FREE] * (self.longest - len(links))))
+        self.new.append((payload, size, links + [FREE] * (self.longest - len(links))))
         self.changed = True
 
     def pop(self) -> Any:
-        """End the message that is complete at `next`, and return its `what`."""
+        """End the message that is complete at `next`, and return its `payload`."""
         if not self.ended:
             self._move(self.end)
             over = self.left <= self.speed * DUST
@@ -78,9 +78,9 @@ class SharedLinks:
                 times = np.divide(self.left, self.speed, out=np.full_like(self.left, np.inf), where=self.speed > 0)
                 over[np.argmin(times)] = True
             places = np.flatnonzero(over).tolist()
-            self.ended = [self.what[i] for i in places]
+            self.ended = [self.payloads[i] for i in places]
             for i in reversed(places):
-                del self.what[i]
+                del self.payloads[i]
             self.ways, self.left, self.speed = self.ways[:, ~over], self.left[~over], self.speed[~over]
             self.changed = True
         return self.ended.pop(0)
@@ -96,8 +96,8 @@ class SharedLinks:
     def _share(self) -> None:
         """Set the rates of all messages, and the next end."""
         if self.new:
-            what, sizes, ways = zip(*self.new, strict=True)
-            self.what += what
+            payloads, sizes, ways = zip(*self.new, strict=True)
+            self.payloads += payloads
             self.ways = np.concatenate([self.ways, np.array(ways, np.int64).T % len(self.rates)], 1)
             self.left = np.concatenate([self.left, sizes])
             self.new = []
@@ -117,11 +117,11 @@ def max_min(rates: np.ndarray, ways: np.ndarray) -> np.ndarray:
     while ways.size:
         share = left / np.maximum(np.bincount(ways.ravel(), minlength=len(rates)), 1)
         of_links = share[ways]
-        most = np.minimum(of_links.min(0), INSTANTLY)
-        held = np.bincount(ways.ravel(), (most < of_links).ravel(), len(rates))  # messages that another link holds up
-        done = (held[ways] == 0).any(0) | (most == INSTANTLY)
-        found[number[done]] = most[done]
-        left -= np.bincount(ways[:, done].ravel(), np.tile(most[done], len(ways)), len(rates))
+        bound = np.minimum(of_links.min(0), INSTANTLY)
+        held = np.bincount(ways.ravel(), (bound < of_links).ravel(), len(rates))  # messages that another link holds up
+        done = (held[ways] == 0).any(0) | (bound == INSTANTLY)
+        found[number[done]] = bound[done]
+        left -= np.bincount(ways[:, done].ravel(), np.tile(bound[done], len(ways)), len(rates))
         np.maximum(left, 0, out=left)
         ways, number = ways[:, ~done], number[~done]
     return found

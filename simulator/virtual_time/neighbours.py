@@ -36,11 +36,11 @@ class GossipRound:
     def __init__(self, weights: np.ndarray, network: Network, number: int):
         self.left = len(weights)
         self.hearing: list[list[tuple[int, int]]] = [[] for _ in range(self.left)]
-        others, ones = np.nonzero((weights > 0) & ~np.eye(self.left, dtype=bool))
-        edges = zip(ones.tolist(), others.tolist(), network.hops(ones, others, number), strict=True)
-        for one, other, latency in edges:
-            self.hearing[one].append((other, latency))
-        self.missing = (1 + np.bincount(others, minlength=self.left)).tolist()
+        receivers, senders = np.nonzero((weights > 0) & ~np.eye(self.left, dtype=bool))
+        edges = zip(senders.tolist(), receivers.tolist(), network.hops(senders, receivers, number), strict=True)
+        for sender, receiver, latency in edges:
+            self.hearing[sender].append((receiver, latency))
+        self.missing = (1 + np.bincount(receivers, minlength=self.left)).tolist()
         self.ready, self.heard = [0] * self.left, [0] * self.left
 
 

@@ -143,12 +143,12 @@ class Network:
         self.times[size] = math.ceil(took)
         return self.times[size]
 
-    def hops(self, ones: Any, others: Any, number: int) -> list[int]:
+    def hops(self, senders: Any, receivers: Any, number: int) -> list[int]:
         """Return the nanoseconds of latency of messages from workers to others, [n] each, in the round of a number."""
-        one, other = np.asarray(ones), np.asarray(others)
-        latency = self._latencies(self.regions[one], self.regions[other]).astype(np.float64)
+        sender, receiver = np.asarray(senders), np.asarray(receivers)
+        latency = self._latencies(self.regions[sender], self.regions[receiver]).astype(np.float64)
         if self.sigma:
-            u = uniforms(self.seed, "gossip", one * self.workers + other, [number])[:, 0]
+            u = uniforms(self.seed, "gossip", sender * self.workers + receiver, [number])[:, 0]
             latency = np.minimum(latency * lognormal_factors(u, self.sigma), NEVER)
         return np.rint(latency).astype(np.int64).tolist()
 
@@ -187,15 +187,15 @@ class Network:
     def _last(self, holders: int, number: int, turns: int) -> float:
         """Return the latency of the last sum: over slices, the largest sum of the longest latencies of the turns."""
         places, regions = self.regions[:holders, None], np.arange(len(self.region_links))[None]
-        many = self.inside[None] - (places == regions)  # messages between a slice's worker and a region
+        counts = self.inside[None] - (places == regions)  # messages between a slice's worker and a region
         means = self._latencies(places, regions)  # [holders, regions]
         if not self.sigma:
-            return turns * np.where(many > 0, means, 0).max()
-        both = 2 * len(self.region_links)
-        u = uniforms(self.seed, "reduction", range(holders), number * both + np.arange(both))
+            return turns * np.where(counts > 0, means, 0).max()
+        ends = 2 * len(self.region_links)
+        u = uniforms(self.seed, "reduction", range(holders), number * ends + np.arange(ends))
         u = u.reshape(holders, 2, -1)[:, :turns]
-        longest = means[:, None] * self._factors(u, np.maximum(many, 1)[:, None])
-        return np.where(many[:, None] > 0, longest, 0).max(2).sum(1).max()
+        longest = means[:, None] * self._factors(u, np.maximum(counts, 1)[:, None])
+        return np.where(counts[:, None] > 0, longest, 0).max(2).sum(1).max()
 
     # Ring and tree.
 

@@ -75,23 +75,24 @@ class Actions:
 
     def __init__(self, sync: Synchronization, workers: int):
         self.sync, self.workers = sync, workers
-        self.whats, self.whose = array("b"), array("q")  # kind of each event, as its place in `NOTED`, and its worker
+        # The kind of each event, as its place in `NOTED`, and its worker.
+        self.event_kinds, self.event_workers = array("b"), array("q")
 
-    def note(self, what: str, worker: int) -> None:
+    def note(self, kind: str, worker: int) -> None:
         """Note an event of a worker, or of a region.
 
         Args:
-            what: an effect of the `Sequencer`; `alone`, a round that exchanges nothing; `join`; or `up` and `down`, the
+            kind: an effect of the `Sequencer`; `alone`, a round that exchanges nothing; `join`; or `up` and `down`, the
                 messages of a region.
             worker: the worker, or the region.
         """
-        self.whats.append(PLACES[what])
-        self.whose.append(worker)
+        self.event_kinds.append(PLACES[kind])
+        self.event_workers.append(worker)
 
     def program(self) -> Program:
         """Return the actions of all events so far."""
         writer = _Writer(self.sync, self.workers)
-        for place, worker in zip(self.whats, self.whose, strict=True):
+        for place, worker in zip(self.event_kinds, self.event_workers, strict=True):
             writer.write(NOTED[place], worker)
         return writer.program()
 
@@ -112,39 +113,39 @@ class _Writer:
         self.arrived = 0  # messages in the open set
         self.asks, self.answer = -1, -1  # the worker whose round was the last, and what this becomes with its reply
 
-    def write(self, what: str, worker: int) -> None:
+    def write(self, kind: str, worker: int) -> None:
         """Write the actions of an event."""
-        if what == "reply":
+        if kind == "reply":
             if worker == self.asks:
                 self.rows[WIDTH * self.begins[-1]] = self.answer
                 self.asks = -1
             else:
                 self._add(self.adopt, worker)
-        elif what == "close":
+        elif kind == "close":
             self.rows.extend((Do.CLOSE, self.arrived, -1, self.last[0], 0))
             self.arrived = 0
-        elif what == "start":
+        elif kind == "start":
             self._add(Do.START, worker)
         else:
-            self._begin_row(what, worker)
+            self._begin_row(kind, worker)
 
-    def _begin_row(self, what: str, worker: int) -> None:
+    def _begin_row(self, kind: str, worker: int) -> None:
         """Note an event that has a row in the trace."""
         row, self.asks = len(self.begins), -1
         self.begins.append(len(self.rows) // WIDTH)
-        if what in ROUNDS:
-            if what == "read" and self.stops:  # the round was stopped: nothing is computed
+        if kind in ROUNDS:
+            if kind == "read" and self.stops:  # the round was stopped: nothing is computed
                 return
             self.last[worker] = row
-            self._add(ROUNDS[what], worker, row)
-            if what in self.answered:
-                self.asks, self.answer = worker, self.answered[what]
-            elif what == "add":
+            self._add(ROUNDS[kind], worker, row)
+            if kind in self.answered:
+                self.asks, self.answer = worker, self.answered[kind]
+            elif kind == "add":
                 self.arrived += 1
-        elif what == "join":
+        elif kind == "join":
             self._add(Do.START, worker)
         else:
-            self.rows.extend((Do[what.upper()], worker, -1, -1, 0))
+            self.rows.extend((Do[kind.upper()], worker, -1, -1, 0))
 
     def _add(self, do: int, worker: int, row: int = -1) -> None:
         """Add an action; `row` is the row of the trace whose round ends with it."""

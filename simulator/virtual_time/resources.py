@@ -76,10 +76,10 @@ class Fair:
     """
 
     def __init__(self, capacity: float, caps: Sequence[float], regions: Sequence[int], region_caps: Sequence[float]):
-        made: dict[tuple[float, int], EqualUsers] = {}
+        groups: dict[tuple[float, int], EqualUsers] = {}
         for cap, region in zip(caps, regions, strict=True):
-            made.setdefault((cap, region), EqualUsers(min(cap, region_caps[region], capacity, INSTANTLY), region))
-        self.group = [made[key] for key in zip(caps, regions, strict=True)]
+            groups.setdefault((cap, region), EqualUsers(min(cap, region_caps[region], capacity, INSTANTLY), region))
+        self.group = [groups[key] for key in zip(caps, regions, strict=True)]
         self.capacity, self.region_caps = capacity, region_caps
         self.busy: list[EqualUsers] = []
         self.busy_in: list[list[EqualUsers]] = [[] for _ in region_caps]
@@ -92,8 +92,8 @@ class Fair:
         self.next = NEVER
         self.first: EqualUsers | None = None  # the group that ends next
 
-    def send(self, now: int, way: int, size: float, what: Any) -> None:
-        """Start a use of `size` by the worker `way`; `pop` returns `what` at its end."""
+    def send(self, now: int, way: int, size: float, payload: Any) -> None:
+        """Start a use of `size` by the worker `way`; `pop` returns `payload` at its end."""
         group = self.group[way]
         if group.queue:
             group.run(now)
@@ -104,22 +104,22 @@ class Fair:
         self.sent += 1
         end = group.served + size
         if not group.queue or end >= group.queue[-1][0]:
-            group.queue.append((end, self.sent, what))
+            group.queue.append((end, self.sent, payload))
         else:
-            insort(group.queue, (end, self.sent, what))
+            insort(group.queue, (end, self.sent, payload))
         self._price(group, group.cap, now)
 
     def pop(self) -> Any:
-        """End the use that is complete at `next`, and return its `what`."""
+        """End the use that is complete at `next`, and return its `payload`."""
         group, now = self.first, self.next
         assert group is not None  # noqa: S101
         group.run(now)
-        what = group.queue.popleft()[2]
+        payload = group.queue.popleft()[2]
         if not group.queue:
             self.busy.remove(group)
             self.busy_in[group.region].remove(group)
         self._price(group, -group.cap, now)
-        return what
+        return payload
 
     def _price(self, changed: EqualUsers, more: float, now: int) -> None:
         """Update rates and the next end after the wanted rate of a group has changed by `more`.
@@ -150,16 +150,16 @@ class Fair:
             (group,) = groups
             if group.now != now:
                 group.run(now)
-            least = self.region_caps[group.region]
-            rate = (self.capacity if self.capacity < least else least) / len(group.queue)
+            cap = self.region_caps[group.region]
+            rate = (self.capacity if self.capacity < cap else cap) / len(group.queue)
             group.rate = rate if rate < group.cap else group.cap
             group.look_ahead()
             return
         users = [(self._in_region(group), len(group.queue)) for group in groups]
-        most = level(self.capacity, users)
+        fair = level(self.capacity, users)
         for group, (rate, _) in zip(groups, users, strict=True):
             group.run(now)
-            group.rate = min(rate, most)
+            group.rate = min(rate, fair)
             group.look_ahead()
 
     def _in_region(self, group: EqualUsers) -> float:
@@ -203,11 +203,11 @@ class Shared(Protocol):
         """Time of the next end of a use, in nanoseconds; `NEVER` if there is none."""
         ...
 
-    def send(self, now: int, way: Any, size: float, what: Any) -> None:
-        """Start a use of `size`, by a worker or on a way; `pop` returns `what` at its end."""
+    def send(self, now: int, way: Any, size: float, payload: Any) -> None:
+        """Start a use of `size`, by a worker or on a way; `pop` returns `payload` at its end."""
 
     def pop(self) -> Any:
-        """End the use that is complete at `next`, and return its `what`."""
+        """End the use that is complete at `next`, and return its `payload`."""
 
 
 def _no_act(worker: int, now: int) -> None:
