@@ -167,8 +167,10 @@ def _is_part(part: str, whole: str) -> bool:
 
 def _has_near_words(one: str, other: str) -> bool:
     """Return False if a word is another one, as in `inner_optimizer` for `server_optimizer`."""
-    mine, its = one.split("_"), other.split("_")
-    return len(mine) != len(its) or all(_edits(a, b) <= (len(a) + 1) // 2 for a, b in zip(mine, its, strict=True))
+    parts, other_parts = one.split("_"), other.split("_")
+    return len(parts) != len(other_parts) or all(
+        _edits(a, b) <= (len(a) + 1) // 2 for a, b in zip(parts, other_parts, strict=True)
+    )
 
 
 def _edits(one: str, other: str) -> int:
@@ -198,13 +200,13 @@ def check_call(function: Callable[..., Any], values: Sequence[Any], named: Mappi
 
 def _why_refused(function: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any], error: str) -> str:
     """Return the message for a call whose arguments do not fit, with the reason that Python gives."""
-    what, parameters = function.__qualname__.removesuffix(".__init__"), inspect.signature(function).parameters
+    callee, parameters = function.__qualname__.removesuffix(".__init__"), inspect.signature(function).parameters
     accepted = {name: parameter for name, parameter in parameters.items() if name not in ("cls", "self")}
     if not accepted:
-        return f"{what} takes no arguments"
+        return f"{callee} takes no arguments"
     for name in named:
         if name not in accepted:
-            return f"{what} has no argument {name!r}. {nearest(name, accepted)}"
+            return f"{callee} has no argument {name!r}. {nearest(name, accepted)}"
     if "missing" in error:
         needed = [
             name
@@ -212,12 +214,12 @@ def _why_refused(function: Callable[..., Any], values: Sequence[Any], named: Map
             if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
         ]
         by_position = len(values) - (len(parameters) - len(accepted))
-        given = [*[f"{by_position} by position"] * bool(by_position), *named]
-        return f"{what} needs {', '.join(needed)}. Received: {', '.join(given) or 'no arguments'}"
+        received = [*[f"{by_position} by position"] * bool(by_position), *named]
+        return f"{callee} needs {', '.join(needed)}. Received: {', '.join(received) or 'no arguments'}"
     by_name = next(
         (name for name, parameter in accepted.items() if parameter.kind is parameter.KEYWORD_ONLY), next(iter(accepted))
     )
-    return f"{what} takes other arguments ({error}): give them by name, as in {what}({by_name}=...)"
+    return f"{callee} takes other arguments ({error}): give them by name, as in {callee}({by_name}=...)"
 
 
 class CheckedCall:

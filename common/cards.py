@@ -141,10 +141,10 @@ def _meant(name: str, cards: Sequence[Gpu], environment: Mapping[str, str]) -> l
     return [card for card in cards if (card.number == name and same) or (name[4:] and card.uuid.startswith(name))]
 
 
-def _holders(card: Gpu, mine: int, environment: Mapping[str, str]) -> str:
-    """Return who holds the memory of a GPU, and what to do, in words; `mine` is held by this program."""
+def _holders(card: Gpu, own_memory: int, environment: Mapping[str, str]) -> str:
+    """Return who holds the memory of a GPU, and what to do, in words; `own_memory` is held by this program."""
     others = sorted(((used, key) for key, used in card.held.items() if key[0] != os.getpid()), reverse=True)
-    holders = [f"this program holds {_gb(mine)} GB"] * (mine > 0)
+    holders = [f"this program holds {_gb(own_memory)} GB"] * (own_memory > 0)
     holders += [f"process {pid} ({name}) holds {_gb(used)} GB" for used, (pid, name) in others[:3]]
     ours = (
         f"leave out {GROWTH}=false, with which TensorFlow takes all memory of a GPU"
@@ -154,7 +154,7 @@ def _holders(card: Gpu, mine: int, environment: Mapping[str, str]) -> str:
     theirs = f"end it, or choose other GPUs with {VISIBLE}"
     if not holders:
         return f"a process that {TOOL} does not show here holds the rest. If it is this program, {ours}; else {theirs}"
-    return f"{', '.join(holders)}. To have more, {ours if mine else theirs}"
+    return f"{', '.join(holders)}. To have more, {ours if own_memory else theirs}"
 
 
 def _gb(megabytes: int) -> str:

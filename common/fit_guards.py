@@ -48,10 +48,10 @@ class Guards:
         """Replace a function of this object by one that calls `first` before it."""
         call = getattr(owner, name)
 
-        def guarded(*given: Any, **named: Any) -> Any:
+        def guarded(*positional: Any, **named: Any) -> Any:
             try:
                 first()
-                return call(*given, **named)
+                return call(*positional, **named)
             except BaseException as error:
                 if not isinstance(error, ENDS_OF_DATA):
                     self.take_off()

@@ -127,10 +127,10 @@ class GlobalVariables:
 
         For worker k the rule sees the row and the number of this worker; for a mean, those of all workers.
         """
-        given = {"num_workers": self.workers, "sender": k, "completes": tf.equal(now.completes, 1)}
+        event = {"num_workers": self.workers, "sender": k, "completes": tf.equal(now.completes, 1)}
         sent = sent_by(self.scheme.scalars, message.scalars)
         pulled = dict.fromkeys(self.pulled_names, self.pulled)
-        server = server_view(self.constants, self.center, self.variables, self.of_workers, pulled, sent=sent, **given)
+        server = server_view(self.constants, self.center, self.variables, self.of_workers, pulled, sent=sent, **event)
         staleness = tf.cast(0 if k is None else now.staleness, tf.float32)
-        made = rule(server, message.vector, staleness)
-        return tf.convert_to_tensor(returned(self.scheme.name, rule.__name__, made))
+        result = rule(server, message.vector, staleness)
+        return tf.convert_to_tensor(returned(self.scheme.name, rule.__name__, result))

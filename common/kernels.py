@@ -60,10 +60,10 @@ def choose(asked: Kernels = "auto", products: float | None = None, before: str |
         UserError: the environment variable, set by the user, says otherwise.
     """
     if value := _set_by_user():
-        given = VALUES[value.lower()]
-        if asked not in ("auto", given):
+        kernels = VALUES[value.lower()]
+        if asked not in ("auto", kernels):
             raise UserError(f"{VARIABLE}={value} in the environment excludes --kernels {asked}: leave one of them out")
-        return Choice(given, f"{VARIABLE}={value} is set")
+        return Choice(kernels, f"{VARIABLE}={value} is set")
     if asked != "auto":
         return Choice(asked, "asked for")
     if before is not None:

@@ -56,15 +56,15 @@ def _execute_silently(execute: Callable[[Any], Any], module: Any) -> None:
     """Import TensorFlow at the log level 3, without what its libraries print, unless the user wants to see that."""
     from .files import standard_error_to
 
-    told = os.environ.get(LOG_LEVEL)
-    if told in WANTED:
+    level = os.environ.get(LOG_LEVEL)
+    if level in WANTED:
         return execute(module)
-    os.environ[LOG_LEVEL] = told or "3"  # TensorFlow reads it once; tasks set their own log level
+    os.environ[LOG_LEVEL] = level or "3"  # TensorFlow reads it once; tasks set their own log level
     try:
         with standard_error_to(Path(os.devnull)):
             execute(module)
     finally:
-        if told is None:
+        if level is None:
             del os.environ[LOG_LEVEL]
 
 

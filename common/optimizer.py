@@ -253,15 +253,15 @@ class Optimizer(keras.optimizers.Optimizer):
         if trainable_variables is not None:
             variables = list(trainable_variables)
             self.build(variables)
-            given = {self._var_key(variable): grad for variable, grad in zip(variables, grads, strict=True)}
+            grad_of = {self._var_key(variable): grad for variable, grad in zip(variables, grads, strict=True)}
             keys = [self._var_key(variable) for variable in self._trainable_variables]
-            if given.keys() != set(keys):
+            if grad_of.keys() != set(keys):
                 raise UserError(
                     f"the optimizer was built for {len(keys)} variables, and each step needs their gradients: compile "
-                    f"with a new optimizer for others. Received: gradients of {len(given)} variables, "
-                    f"{len(given.keys() - set(keys))} of them others"
+                    f"with a new optimizer for others. Received: gradients of {len(grad_of)} variables, "
+                    f"{len(grad_of.keys() - set(keys))} of them others"
                 )
-            grads = [given[key] for key in keys]
+            grads = [grad_of[key] for key in keys]
         for variable, grad in zip(self._trainable_variables, grads, strict=True):
             if grad is None:
                 raise UserError(

@@ -115,9 +115,9 @@ class Content(dict[str, Any]):
 
 def checked(path: Path, content: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Content:
     """Return the values in a file; raise `UserError` for one that is not of its kind. Values may be missing."""
-    for name, (what, fits) in kinds.items():
+    for name, (wanted, fits) in kinds.items():
         if name in content and not fits(content[name]):
-            raise UserError(f"{path} is damaged: {name} must be {what}. Received: {short(content[name])}")
+            raise UserError(f"{path} is damaged: {name} must be {wanted}. Received: {short(content[name])}")
     return Content(path, content)
 
 
@@ -142,8 +142,8 @@ def is_of_script(hyperparameters: Mapping[str, Any]) -> bool:
 
 def without_script(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the hyperparameters of config.json without those in whose place a script has an optimizer of its own."""
-    theirs = OF_SCRIPT if is_of_script(hyperparameters) else {}
-    return {name: value for name, value in hyperparameters.items() if name not in theirs}
+    of_script = OF_SCRIPT if is_of_script(hyperparameters) else {}
+    return {name: value for name, value in hyperparameters.items() if name not in of_script}
 
 
 def read_config(run_dir: Path, name: str = "config.json") -> dict[str, Any]:

@@ -139,15 +139,15 @@ def sweep(
             run_cluster = cluster_of(scheme, cluster, **short) if any(short.values()) else cluster
             keras.utils.set_random_seed(seed)
             seed_torch(seed)
-            made = model()
-            if not isinstance(made, keras.Model):
-                raise UserError(f"model must return a compiled Keras model. Received: {type(made).__name__}")
-            what = [class_digest(type(scheme)), scheme, seed, model_digest(made), data_digest(made.get_weights())]
-            folder = _folder(scheme, [*what, run_cluster, common])
+            built = model()
+            if not isinstance(built, keras.Model):
+                raise UserError(f"model must return a compiled Keras model. Received: {type(built).__name__}")
+            identity = [class_digest(type(scheme)), scheme, seed, model_digest(built), data_digest(built.get_weights())]
+            folder = _folder(scheme, [*identity, run_cluster, common])
             if not _is_finished(folder):
                 settings = {**problem, **options, "callbacks": callbacks, "verbose": verbose, "cluster": run_cluster}
                 try:
-                    train(made, data, scheme, run_dir=folder, seed=seed, **settings)
+                    train(built, data, scheme, run_dir=folder, seed=seed, **settings)
                 except (UserError, Interrupted):
                     raise
                 except DistsgdError as error:
@@ -178,9 +178,9 @@ def _in_words(value: Any) -> Any:
     return data_digest(value) if arrays else value
 
 
-def _folder(scheme: Scheme, what: Sequence[Any]) -> Path:
+def _folder(scheme: Scheme, identity: Sequence[Any]) -> Path:
     """Return the folder of a run: the finished one, or one without a result."""
-    digest = hashlib.sha256(repr(what).encode()).hexdigest()[:10]
+    digest = hashlib.sha256(repr(identity).encode()).hexdigest()[:10]
     folders = (ROOT / scheme.name / f"sweep-{digest}{f'-{n}' * (n > 1)}" for n in itertools.count(1))
     return next(folder for folder in folders if _is_finished(folder) or not (folder / "result.json").exists())
 

@@ -259,10 +259,10 @@ def cluster_of(scheme: Scheme, cluster: Cluster | None, **short: Any) -> Cluster
     Raises:
         UserError: both are given.
     """
-    given = {name: value for name, value in short.items() if value is not None}
+    chosen = {name: value for name, value in short.items() if value is not None}
     if cluster is None:
-        return Cluster.local(**{"workers": 2 if scheme.sync.exchanges else 1, **given})
-    for name, value in given.items():
+        return Cluster.local(**{"workers": 2 if scheme.sync.exchanges else 1, **chosen})
+    for name, value in chosen.items():
         raise UserError(f"cluster and {name} exclude each other: write cluster=Cluster.local({name}={value!r})")
     return cluster
 
@@ -348,24 +348,24 @@ def _naming_examples(job: Job, model: Any) -> Iterator[None]:
     A label between two classes, which a sparse loss cuts off without an error, is refused after the trial.
     """
     read = [("data", job.train, True), ("validation_data", job.test, False)]
-    read = [(what, arrays, training) for what, arrays, training in read if isinstance(arrays, tuple)]
+    read = [(role, arrays, training) for role, arrays, training in read if isinstance(arrays, tuple)]
 
-    def place(row: int, what: str, training: bool) -> str:
+    def place(row: int, role: str, training: bool) -> str:
         owner = "worker" if job.options.participation is None else "client"
-        return f"example {row} of {what}{of_worker(row, job.plan.shards(), owner) if training else ''}"
+        return f"example {row} of {role}{of_worker(row, job.plan.shards(), owner) if training else ''}"
 
     try:
         yield
     except UserError as error:
-        for what, arrays, training in read:
-            row = bad_example(arrays, partial(fails, model, what=what, training=training))
+        for role, arrays, training in read:
+            row = bad_example(arrays, partial(fails, model, role=role, training=training))
             if row is not None:
-                raise UserError(f"{error}. The fault is in {place(row, what, training)}") from None
+                raise UserError(f"{error}. The fault is in {place(row, role, training)}") from None
         raise
-    for what, arrays, training in read:
+    for role, arrays, training in read:
         if len(arrays) > 1 and (found := between_classes(model.loss, arrays[1])):
             raise UserError(
-                f"the loss takes a class as a whole number. Received: {found[1]:g} in {place(found[0], what, training)}"
+                f"the loss takes a class as a whole number. Received: {found[1]:g} in {place(found[0], role, training)}"
             )
 
 

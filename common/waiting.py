@@ -27,9 +27,9 @@ LOOK_SECONDS = 0.5  # between two looks of the clock's thread
 PACE = 1000  # reports in each e-folding of the time
 
 
-def paced(elapsed: float, most: float) -> float:
+def paced(elapsed: float, limit: float) -> float:
     """Return the seconds until the next report: a thousandth of the elapsed time, so that reports get rarer."""
-    return min(elapsed / PACE, most)
+    return min(elapsed / PACE, limit)
 
 
 class AwakeClock:

@@ -80,11 +80,11 @@ def catalogue(arguments: list[str]) -> int:
     parser.add_argument(
         "--json", action="store_true", help="Print a line of JSON for each algorithm, instead of the table."
     )
-    given = parser.values(arguments)
-    found = [name for name in SCHEMES if all(_has(name, word) for word in given.words)]
+    typed = parser.values(arguments)
+    found = [name for name in SCHEMES if all(_has(name, word) for word in typed.words)]
     if not found:
-        raise UserError(f"no algorithm has {' and '.join(map(repr, given.words))} in its name, idea or paper. See list")
-    if given.json:
+        raise UserError(f"no algorithm has {' and '.join(map(repr, typed.words))} in its name, idea or paper. See list")
+    if typed.json:
         from ..files import dumps  # not at the top: the table needs no NumPy
 
         for name in found:
@@ -153,9 +153,9 @@ def explanation(arguments: list[str]) -> int:
     parser = Parser("run.sh explain", "Show equations, origin, departures, limits and hyperparameters of an algorithm.")
     parser.add_argument("algorithm", help="Name of an algorithm, as `list` shows it.")
     parser.add_argument("--json", action="store_true", help="Print one line of JSON, instead of the text.")
-    given = parser.values(arguments)
-    word, name = given.algorithm, meant_by(given.algorithm)[0]
-    if given.json:
+    typed = parser.values(arguments)
+    word, name = typed.algorithm, meant_by(typed.algorithm)[0]
+    if typed.json:
         from ..files import dumps
 
         text, fields = _explained(name)

@@ -42,16 +42,16 @@ def with_settings(
     """Return the arguments `rest` with the `content` of the file of settings before them, as flags."""
     if (algorithm := content.get("algorithm", scheme_type.name)) != scheme_type.name:
         raise UserError(f"{path} has settings of {algorithm}: use train {FLAG} {path}. Received: {scheme_type.name}")
-    given = {flags.field_of(word): word for word in rest if word.startswith("--")}
+    typed = {flags.field_of(word): word for word in rest if word.startswith("--")}
     values = settings(content)
-    for name in given:
+    for name in typed:
         for other in REPLACED.get(name, ()):
             values.pop(other, None)
     if path.suffix == ".json":
-        _refuse_own(path, values, given)
+        _refuse_own(path, values, typed)
     if (
         values.get("backend") == "simulation"
-        and "backend" in given
+        and "backend" in typed
         and not any(word.endswith("simulation") for word in rest)
     ):
         values = {name: value for name, value in values.items() if name not in flags.names(Platform)}
@@ -118,11 +118,11 @@ def settings(content: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _refuse_own(path: Path, values: dict[str, Any], given: Mapping[str, str]) -> None:
+def _refuse_own(path: Path, values: dict[str, Any], typed: Mapping[str, str]) -> None:
     """Raise `UserError` for data or a model of the user's code: a recorded file may be foreign, and executes none."""
     for name in ("data", "dataset", "model"):
         value = values.get(name)
-        if isinstance(value, str) and (value == OWN_DATA or flags.in_file(value)) and name not in given:
+        if isinstance(value, str) and (value == OWN_DATA or flags.in_file(value)) and name not in typed:
             flag = "model" if name == "model" else "data"
             place = value if flags.in_file(value) else f"my_{flag}.py:{'build' if flag == 'model' else 'load'}"
             raise UserError(

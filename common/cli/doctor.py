@@ -78,11 +78,11 @@ def _kernels() -> str:
 
 def _descriptors() -> str:
     """Return the descriptors allowed per process, and how many tasks can share large vectors in memory with them."""
-    most, tasks = allowed(), 2
-    while tasks < MANY_TASKS and needed(2 * tasks) <= most:
+    limit, tasks = allowed(), 2
+    while tasks < MANY_TASKS and needed(2 * tasks) <= limit:
         tasks *= 2
-    enough = f"enough for {tasks} tasks that share memory" if needed(tasks) <= most else "few: use --transport sockets"
-    return f"{'no limit' if most == sys.maxsize else most}, {enough}"
+    enough = f"enough for {tasks} tasks that share memory" if needed(tasks) <= limit else "few: use --transport sockets"
+    return f"{'no limit' if limit == sys.maxsize else limit}, {enough}"
 
 
 def gpus_seen() -> str:

@@ -156,8 +156,8 @@ def _bytes_of(variables: Callable[[Any], Mapping[str, Any]], size: int) -> int:
     def tensors(params: Any) -> list[Any]:
         return [tf.convert_to_tensor(value) for value in variables(params).values()]
 
-    made = tf.function(tensors).get_concrete_function(tf.TensorSpec([size], tf.float32)).outputs
-    return sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in made)
+    outputs = tf.function(tensors).get_concrete_function(tf.TensorSpec([size], tf.float32)).outputs
+    return sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in outputs)
 
 
 def size_table(found: Mapping[str, Any]) -> Table:

@@ -232,9 +232,9 @@ def find_task(options: Any, uses_ps: bool, arguments: dict[str, Any]) -> Cluster
     usual = vars(type(options)())
     for name in ("workers", "ps", "backend", "isolation"):
         actual = getattr(cluster, name)
-        given = getattr(options, name, actual)
-        if given not in (actual, usual.get(name)):
-            raise UserError(f"--{name} is for runs on this machine; this cluster has {actual}. Received: {given}")
+        wanted = getattr(options, name, actual)
+        if wanted not in (actual, usual.get(name)):
+            raise UserError(f"--{name} is for runs on this machine; this cluster has {actual}. Received: {wanted}")
     return cluster
 
 

@@ -44,8 +44,8 @@ def read(prog: str, description: str, arguments: Sequence[str], kinds: Mapping[s
         UserError: a flag or its value is wrong.
     """
     parser = parser_of(prog, description, kinds, **shown)
-    given = with_tuples(vars(parser.values(arguments)))
-    return [kind(**_given(kind, given)) for kind in kinds.values()]
+    values = with_tuples(vars(parser.values(arguments)))
+    return [kind(**_given(kind, values)) for kind in kinds.values()]
 
 
 def parser_of(
@@ -80,14 +80,14 @@ def parser_of(
         for_help.add_argument("--help-all", action="help", help="Show all options with their full meanings and exit.")
     else:
         parser.add_help_to(for_help)
-    taken: set[str] = set()
+    names_so_far: set[str] = set()
     for title, kind in kinds.items():
         for option in _options(kind):
-            if option.name in taken:
+            if option.name in names_so_far:
                 raise UserError(
                     f"hyperparameter {option.name} has the name of an option of the command: rename the field"
                 )
-            taken.add(option.name)
+            names_so_far.add(option.name)
             section = sections[next((titles[name] for name in option.path if name in titles), title)]
             help = (option.meaning + _default(option.default)).replace("%", "%%")
             if option.name == positional:
@@ -206,25 +206,25 @@ def words_of(values: Mapping[str, Any], kind: type) -> list[str]:
     """Return the flags by which `read` gives these fields of a dataclass; those of default values are left out."""
     found: list[str] = []
     for option in _options(kind):
-        given, flag = values.get(option.name, option.default), flag_of(option.name)
-        given = tuple(given) if isinstance(given, list) else given
-        if given == option.default and type(given) is type(option.default):
+        value, flag = values.get(option.name, option.default), flag_of(option.name)
+        value = tuple(value) if isinstance(value, list) else value
+        if value == option.default and type(value) is type(option.default):
             continue
-        if option.kind is bool and isinstance(given, bool):
-            found.append(flag if given else f"--no-{flag[2:]}")
-        elif isinstance(given, tuple):
-            found += [flag, *map(str, given)]
+        if option.kind is bool and isinstance(value, bool):
+            found.append(flag if value else f"--no-{flag[2:]}")
+        elif isinstance(value, tuple):
+            found += [flag, *map(str, value)]
         else:
-            found.append(f"{flag}={given}")
+            found.append(f"{flag}={value}")
     return found
 
 
-def _given(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def _given(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Select the given fields of a dataclass; nested dataclasses are their defaults with the given fields replaced."""
-    found = {field.name: given[field.name] for field in _flagged(kind) if field.name in given}
+    found = {field.name: values[field.name] for field in _flagged(kind) if field.name in values}
     for field in _flagged(kind):
         if dataclasses.is_dataclass(inner := default_of(field)) and not isinstance(inner, type):
-            found[field.name] = dataclasses.replace(inner, **_given(type(inner), given))
+            found[field.name] = dataclasses.replace(inner, **_given(type(inner), values))
     return found
 
 

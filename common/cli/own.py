@@ -86,8 +86,8 @@ def problem_of_run(
     """
     if "shapes" in config:
         raise UserError(f"evaluate does not measure runs of launch, whose scripts have the loss. Received: {run_dir}")
-    for flag, recorded, given in (("--model", config["model"], model), ("--data", config["dataset"], data)):
-        if given is None and in_file(recorded):
+    for flag, recorded, argument in (("--model", config["model"], model), ("--data", config["dataset"], data)):
+        if argument is None and in_file(recorded):
             raise UserError(
                 f"the run in {run_dir} is of {recorded}, and a file cannot make this program execute code: add {flag} "
                 f"{recorded}"
@@ -97,7 +97,7 @@ def problem_of_run(
     run = RunOptions(seed=config["seed"], batch_size=size, steps=steps)
     options = Options(**names, dataset=None if data else config["dataset"], workers=workers, run=run)
     try:
-        dataset, _, recipe, made = find_problem(options)
+        dataset, _, recipe, model_of_user = find_problem(options)
     except UserError as error:
         if model or data:
             raise
@@ -108,16 +108,16 @@ def problem_of_run(
             "--data: there are no validation data to evaluate the checkpoints on: return (train, validation) from "
             f"the function. Received: {data}"
         )
-    if made is None:
+    if model_of_user is None:
         return dataset, recipe
-    if (digest := model_digest(made)) != config["architecture"]:
+    if (digest := model_digest(model_of_user)) != config["architecture"]:
         raise UserError(
             "--model: the function builds another model than that of the run: give the file with which the run was "
             f"trained. Received: {names['model']} with {digest}, where the run has {config['architecture']}"
         )
     train = sharding(dataset.train) if callable(dataset.train) else arrays_of(dataset.train, "data")
     batches = first_batches(train, dataset.test, size // config["devices_per_worker"], workers)
-    return dataset, try_out(recipe, made, *batches)
+    return dataset, try_out(recipe, model_of_user, *batches)
 
 
 def own_model(text: str, seed: int) -> Any:

@@ -154,12 +154,12 @@ def split(scheme_type: type[Scheme], words: Sequence[str]) -> tuple[dict[str, li
         if name not in names:
             rest.append(word)
             continue
-        given = [word] if equals else [word, *itertools.islice(left, 1)]
-        values = flags.listed(value if equals else given[-1])
+        flag_words = [word] if equals else [word, *itertools.islice(left, 1)]
+        values = flags.listed(value if equals else flag_words[-1])
         if len(values) > 1 and all(values):
             axes[name] = list(dict.fromkeys(values))
         else:
-            rest += given
+            rest += flag_words
     return axes, rest
 
 
@@ -182,15 +182,15 @@ def _trials(texts: Sequence[str], words: Sequence[str]) -> tuple[list[Trial], Sw
     schemes = [one.scheme for one in settings]
     trials = []
     for one, seed in found:
-        mine = replace(one.options, run=replace(one.options.run, seed=seed))
-        mine, told = with_data(replace(mine, platform=fitted.platform, like=fitted.like), schemes)
-        cluster = find_cluster(mine, one.scheme.sync.uses_ps)
-        _refuse(mine, cluster)
-        checked(one.scheme, None, cluster, mine.run)
-        folder = run_dir_of(one.scheme, mine)
-        mine = replace(mine, run=replace(mine.run, run_dir=folder))
+        trial_options = replace(one.options, run=replace(one.options.run, seed=seed))
+        trial_options, note = with_data(replace(trial_options, platform=fitted.platform, like=fitted.like), schemes)
+        cluster = find_cluster(trial_options, one.scheme.sync.uses_ps)
+        _refuse(trial_options, cluster)
+        checked(one.scheme, None, cluster, trial_options.run)
+        folder = run_dir_of(one.scheme, trial_options)
+        trial_options = replace(trial_options, run=replace(trial_options.run, run_dir=folder))
         kept = {name: value for name, value in one.values.items() if name != "seed"}
-        trials.append(Trial(kept, seed, folder, one.scheme, mine, told, result_in(folder)))
+        trials.append(Trial(kept, seed, folder, one.scheme, trial_options, note, result_in(folder)))
     return trials, sweeping, options
 
 
@@ -205,8 +205,8 @@ class SweptSetting(NamedTuple):
 
 def _without(kinds: Sequence[type[Scheme]], kind: type[Scheme], words: Sequence[str]) -> list[str]:
     """Return the words without hyperparameters that other algorithms of the sweep have, and this one has not."""
-    mine = {*flags.names(kind), *flags.names(Options)}
-    having = {name: other for other in kinds for name in flags.names(other) if name not in mine}
+    names = {*flags.names(kind), *flags.names(Options)}
+    having = {name: other for other in kinds for name in flags.names(other) if name not in names}
     kept, left = [], iter(words)
     for word in left:
         name = flags.field_of(word, having)
@@ -260,8 +260,8 @@ def run_dir_of(scheme: Scheme, options: Options) -> Path:
     """Return the folder of the run with these settings: the finished one, one that can be resumed, or a new one."""
     files = [Path(text.rpartition(":")[0]) for text in (options.model, options.data) if text and flags.in_file(text)]
     # Flags as typed: an option that a later version adds and the user does not give changes no name.
-    what = [class_digest(type(scheme)), scheme, flags.words(replace(options, **DISPLAY))]
-    stem = f"sweep-{_digest([*what, *(path.read_bytes() for path in files if path.is_file())])}"
+    identity = [class_digest(type(scheme)), scheme, flags.words(replace(options, **DISPLAY))]
+    stem = f"sweep-{_digest([*identity, *(path.read_bytes() for path in files if path.is_file())])}"
     attempts = (ROOT / scheme.name / f"{stem}{f'-{number}' * (number > 1)}" for number in itertools.count(1))
     return next(path for path in attempts if result_in(path) or checkpoint.found(path) or not _failed(path))
 
@@ -292,8 +292,8 @@ def _train_all(trials: Sequence[Trial], total: int, parallel: int) -> None:
     already = total - len(trials)
     if already and not trials[0].options.output.quiet:
         print(f"{already} of {total} runs are finished already", file=sys.stderr)  # noqa: T201
-    if trials[0].told and not trials[0].options.output.quiet:
-        print(trials[0].told, file=sys.stderr)  # noqa: T201
+    if trials[0].note and not trials[0].options.output.quiet:
+        print(trials[0].note, file=sys.stderr)  # noqa: T201
     runs = _at_once(trials, parallel) if parallel > 1 and len(trials) > 1 else _in_turn(trials)
     with added(trials[0].options.run.recovery.signals):
         for number, trial in enumerate(runs, already + 1):

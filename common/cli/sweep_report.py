@@ -30,7 +30,7 @@ class Trial:
     run_dir: Path
     scheme: Scheme
     options: Options
-    told: str
+    note: str
     result: dict[str, Any]
 
     @property
@@ -111,7 +111,7 @@ def curves(trials: Sequence[Trial], x: Axis, band: Band, width: Width | None) ->
     groups = [group for group in grouped(trials) if completed([trial.result for trial in group])]
     if "algorithm" in trials[0].settings:
         rivals = alike(groups, lambda group: group[0].settings["algorithm"])
-        groups = [min(mine, key=_rank) for mine in rivals]
+        groups = [min(group, key=_rank) for group in rivals]
     first = lambda trial: trial.result["outcome"] != COMPLETED  # noqa: E731  # a failed run may have no settings
     runs = [[_saved(trial) for trial in sorted(group, key=first)] for group in groups]
     return picture_of_means(runs, x, band, width) if runs else None

@@ -113,7 +113,7 @@ def train_by_file(arguments: list[str]) -> int:
 
 def run_command(scheme: Scheme, options: Options) -> int:
     """Run an algorithm with these options, show the result, and return the exit code."""
-    options, told = with_data(with_machines(options), [scheme])
+    options, note = with_data(with_machines(options), [scheme])
     if options.dry_run:
         job, _, model = prepared(scheme, options)
         measured = expected(job, model)  # first: TensorFlow starts with the threads of a worker
@@ -123,7 +123,7 @@ def run_command(scheme: Scheme, options: Options) -> int:
             print(dumps(found), flush=True)  # noqa: T201
         return 0
     with added(options.run.recovery.signals):
-        return shown(performed(scheme, options, told), options.output)
+        return shown(performed(scheme, options, note), options.output)
 
 
 def shown(ended: tuple[RunRecord, BaseException | None], output: Output) -> int:
@@ -157,36 +157,36 @@ def show(record: RunRecord, result: dict[str, Any], error: DistsgdError | Interr
 
 
 def perform(
-    scheme: Scheme, options: Options, told: str = "", *, verbose: bool = True
+    scheme: Scheme, options: Options, note: str = "", *, verbose: bool = True
 ) -> tuple[RunRecord, dict[str, Any], DistsgdError | Interrupted | None]:
     """Run an algorithm with these options; return its record, its result, and its error, None if it succeeded.
 
     Args:
         scheme: the algorithm.
         options: options that name data.
-        told: a line on choices made for the user, printed after all options have been checked.
+        note: a line on choices made for the user, printed after all options have been checked.
         verbose: show the progress of the run.
     """
-    return finished(*performed(scheme, options, told, verbose=verbose))
+    return finished(*performed(scheme, options, note, verbose=verbose))
 
 
 def performed(
-    scheme: Scheme, options: Options, told: str = "", *, verbose: bool = True
+    scheme: Scheme, options: Options, note: str = "", *, verbose: bool = True
 ) -> tuple[RunRecord, BaseException | None]:
     """Do the same up to the end of the run: its record has yet to be finished."""
     job, config, model = prepared(scheme, options)
-    begin(config, job.run_dir, options.output, told)
+    begin(config, job.run_dir, options.output, note)
     loggers = [LOGGERS[options.log]()] if options.log is not None and job.cluster.evaluates else []
     verbose = verbose and not options.output.quiet
     return run(job, config, verbose=verbose, model=model, callbacks=loggers)
 
 
-def begin(config: dict[str, Any], run_dir: Path, output: Output, told: str = "") -> None:
+def begin(config: dict[str, Any], run_dir: Path, output: Output, note: str = "") -> None:
     """Print a line on choices made for the user, unless quiet; and all settings if verbose."""
     if output.quiet and output.verbose:
         raise UserError("--quiet and --verbose exclude each other")
-    if told and not output.quiet:
-        print(told, file=sys.stderr, flush=True)  # noqa: T201
+    if note and not output.quiet:
+        print(note, file=sys.stderr, flush=True)  # noqa: T201
     if output.verbose:
         print(aligned(flat({**config, "run_dir": str(run_dir)})), file=sys.stderr)  # noqa: T201
 

@@ -87,9 +87,9 @@ def model_digest(model: Any) -> str:
     numbers = {layer.name: f"layer {i}" for i, layer in enumerate(layers)}  # configurations name other layers
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of lambdas
-        made = [(type(layer).__name__, _nameless(layer.get_config(), numbers)) for layer in layers]
+        described = [(type(layer).__name__, _nameless(layer.get_config(), numbers)) for layer in layers]
     variables = [(tuple(v.shape), str(v.dtype)) for v in model.variables]
-    digest = hashlib.sha256(json.dumps([made, variables], default=_kind, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([described, variables], default=_kind, sort_keys=True).encode())
     return f"{len(variables)} variables, {model.count_params()} parameters, {digest.hexdigest()[:12]}"
 
 
@@ -141,9 +141,9 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return found
 
 
-def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any], other: str) -> str:
+def differences(own_identity: Mapping[str, Any], other_identity: Mapping[str, Any], other: str) -> str:
     """Return the differences of two identities in words; empty if they are equal."""
-    ours, its = flat(mine), flat(theirs)
+    ours, its = flat(own_identity), flat(other_identity)
     return "; ".join(
         f"{name} is {ours.get(name, 'not given')} here and {its.get(name, 'not given')} at {other}"
         for name in sorted(ours.keys() | its.keys())

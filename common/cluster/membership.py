@@ -79,15 +79,15 @@ class Heartbeat:
             owner, _ = rendezvous.claim(member.key, member.owner, member.registration() | {"again": True})
             for name, value in list(rendezvous.posts.items()):
                 rendezvous.post(name, member.owner, value)
-        who = member.named(member.task)
+        own_name = member.named(member.task)
         if owner == EVICTED:
             self.departure.end_process(
-                TaskLost(f"{who} was silent for so long that the others continue without it"), again=True
+                TaskLost(f"{own_name} was silent for so long that the others continue without it"), again=True
             )
         if owner != member.owner:
             self.departure.evicted = True
             self.departure.end_process(
-                TaskLost(f"{who} was silent for so long that another process has taken its place")
+                TaskLost(f"{own_name} was silent for so long that another process has taken its place")
             )
         if member.is_evaluator:
             for event in rendezvous.take_reports():
@@ -230,9 +230,9 @@ class Membership:
             self.departure.await_cause()
             self.departure.pause()
             return None
-        gone = self.departure.absent_peers()  # before other tasks leave for the same reason
+        absent = self.departure.absent_peers()  # before other tasks leave for the same reason
         self.departure.await_cause()
-        lost = TaskLost(f"{self.member.named(self.member.task)} lost {gone or f'a peer: {first_line(error)}'}")
+        lost = TaskLost(f"{self.member.named(self.member.task)} lost {absent or f'a peer: {first_line(error)}'}")
         self.departure.fail(lost)
         return lost
 
@@ -248,23 +248,23 @@ def announce_death(member: Member) -> None:
 @contextmanager
 def membership(member: Member, report: Report) -> Iterator[Membership]:
     """Take part in a run over several machines, and notify the others of how this task ended."""
-    mine = Membership(member, report)
-    threading.Thread(target=mine.departure.await_stop, daemon=True).start()
+    own_membership = Membership(member, report)
+    threading.Thread(target=own_membership.departure.await_stop, daemon=True).start()
     try:
-        mine.arrive()
-        yield mine
-        mine.succeed()
+        own_membership.arrive()
+        yield own_membership
+        own_membership.succeed()
     except DistsgdError as error:
         if error.ends_run:
-            mine.departure.fail(error)
+            own_membership.departure.fail(error)
         else:
-            mine.departure.pause()
+            own_membership.departure.pause()
         raise
     except Exception as error:
         if is_absence(error) or is_refusal(error):
-            if lost := mine.lose_a_peer(error):
+            if lost := own_membership.lose_a_peer(error):
                 raise lost from error
             raise
-        who = member.named(member.task)
-        mine.departure.fail(TaskFailed(f"{who} raised {type(error).__name__}: {first_line(error)}"))
+        name = member.named(member.task)
+        own_membership.departure.fail(TaskFailed(f"{name} raised {type(error).__name__}: {first_line(error)}"))
         raise

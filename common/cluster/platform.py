@@ -131,8 +131,8 @@ def _values_of(network: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"{network} has an unknown key {name!r}. {nearest(name, list(kinds))}")
         wanted = kinds[name]
         if not isinstance(value, wanted) or isinstance(value, bool):
-            what = "a text in quotes" if wanted is str else "a number"
-            raise UserError(f"{name} of {network} must be {what}. Received: {value!r}")
+            form = "a text in quotes" if wanted is str else "a number"
+            raise UserError(f"{name} of {network} must be {form}. Received: {value!r}")
     return found
 
 
@@ -243,17 +243,17 @@ class Machines:
     """
 
     def __init__(self, platform: Platform):
-        given = platform.described()
-        check_values(Platform, given)
-        self.cores, self.link_sigma, self.collective = given["cores"], given["link_sigma"], given["collective"]
-        self.step, self.core = given["step_ms"] * MILLISECOND, round(given["core_ms"] * MILLISECOND)
-        self.regions, self.places = _regions(given["regions"])
-        rates = (bytes_per_nanosecond(name, given[name]) for name in BANDWIDTHS)
+        values = platform.described()
+        check_values(Platform, values)
+        self.cores, self.link_sigma, self.collective = values["cores"], values["link_sigma"], values["collective"]
+        self.step, self.core = values["step_ms"] * MILLISECOND, round(values["core_ms"] * MILLISECOND)
+        self.regions, self.places = _regions(values["regions"])
+        rates = (bytes_per_nanosecond(name, values[name]) for name in BANDWIDTHS)
         self.uplink, self.downlink, self.ps_link, self.ps_rate = rates
-        self.latency, self.service = (nanoseconds(name, given[name]) for name in ("latency", "service"))
-        self.model, self.step_factors = model(given["compute"]), _step_factors(given["step_factors"])
-        self.latency_sigma, self.fifo = given["latency_sigma"], given["sharing"] == "fifo"
-        self.failures = _failures(given["failures"])
+        self.latency, self.service = (nanoseconds(name, values[name]) for name in ("latency", "service"))
+        self.model, self.step_factors = model(values["compute"]), _step_factors(values["step_factors"])
+        self.latency_sigma, self.fifo = values["latency_sigma"], values["sharing"] == "fifo"
+        self.failures = _failures(values["failures"])
 
     def region_of(self, workers: int) -> list[int]:
         """Return the region of each worker, [W]."""
@@ -343,10 +343,10 @@ def _regions(text: str) -> tuple[list[tuple[int, float]], list[int]]:
 def _repeated(name: str, parts: Iterable[str]) -> Iterator[tuple[str, int]]:
     """Yield each part without its `*N`, and N, or 1 without a `*`."""
     for part in parts:
-        what, star, number = part.partition("*")
+        text, star, number = part.partition("*")
         if star and not (re.fullmatch("[0-9]{1,5}", number) and 1 <= int(number) <= MOST_REPEATED):
             raise UserError(f"{name} takes whole numbers from 1 to {MOST_REPEATED} after a *. Received: {part!r}")
-        yield what, int(number or 1)
+        yield text, int(number or 1)
 
 
 def _failures(text: str) -> tuple[int, int] | None:

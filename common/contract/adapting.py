@@ -53,6 +53,6 @@ def check_rates(scheme: Scheme) -> None:
 
 class _Reporting:
     def message(self, worker: Any) -> Any:
-        made = super().message(worker)  # pyright: ignore[reportAttributeAccessIssue]
-        vector, scalars = made if isinstance(made, tuple) else (made, {})
+        message = super().message(worker)  # pyright: ignore[reportAttributeAccessIssue]
+        vector, scalars = message if isinstance(message, tuple) else (message, {})
         return vector, {**scalars, LOSS: worker.loss}

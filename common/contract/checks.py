@@ -207,10 +207,10 @@ def _check_kinds(scheme: Scheme, workers: int) -> None:
                 f"{scheme.name}: the codec of one kind of rounds cannot keep variables: return it from codec, for "
                 f"all kinds. Received: {name}: codec={type(codecs[0]).__name__}"
             )
-        for what, codec, travels in zip(("message", "reply"), codecs, (kind.sends, kind.answered), strict=True):
+        for direction, codec, travels in zip(("message", "reply"), codecs, (kind.sends, kind.answered), strict=True):
             if not travels and type(codec) is not Codec:
                 raise UserError(
-                    f"{scheme.name}: a kind of rounds without a {what} takes no codec for it: leave that codec "
+                    f"{scheme.name}: a kind of rounds without a {direction} takes no codec for it: leave that codec "
                     f"out. Received: {name}: {kind}"
                 )
     if scheme.events != {"exchange"} and type(scheme.sync).push is Synchronization.push:

@@ -99,8 +99,8 @@ class InnerMuon(InnerAdamW):
         t, sizes = worker.adam_steps.assign_add(1.0), [math.prod(shape) for shape in worker.shapes]
         vectors = worker.first_moment, worker.second_moment, gradient
         parts = [tf.split(tf.convert_to_tensor(vector), sizes) for vector in vectors]
-        made = [self._made(t, *part) for part in zip(worker.shapes, *parts, strict=True)]
-        m, v, moved = (tf.concat(part, 0) for part in zip(*made, strict=True))
+        updates = [self._made(t, *part) for part in zip(worker.shapes, *parts, strict=True)]
+        m, v, moved = (tf.concat(part, 0) for part in zip(*updates, strict=True))
         worker.first_moment.assign(m)
         worker.second_moment.assign(v)
         sgd(worker.params, moved + self.weight_decay * worker.decayed(worker.params), learning_rate)

@@ -136,9 +136,9 @@ def first_kept(build: Callable[[Any], Mapping[str, Any]], center: Any) -> Kept:
     constant: dict[str, Any] = {}
 
     def tensors(center: Any) -> Any:
-        made = kept(build, center)
-        constant.update(numbers=made.numbers, pulled=made.pulled)
-        return made.single, made.rows
+        variables = kept(build, center)
+        constant.update(numbers=variables.numbers, pulled=variables.pulled)
+        return variables.single, variables.rows
 
     single, rows = tf.function(tensors, autograph=False)(center)
     return Kept(single, rows, **constant)

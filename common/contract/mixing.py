@@ -79,11 +79,11 @@ def _of_vectors(scheme: Any, workers: int, curvature: Any) -> np.ndarray:
     return np.exp(logs / cycle)
 
 
-def _largest(factors: Callable[[np.ndarray], np.ndarray], most: float, width: float) -> float:
-    """Return the largest multiple of a width below `most` up to which no factor exceeds one; 0 if there is none."""
+def _largest(factors: Callable[[np.ndarray], np.ndarray], limit: float, width: float) -> float:
+    """Return the largest multiple of a width below `limit` up to which no factor exceeds one; 0 if there is none."""
     low, step = 0.0, 0.1
     while step > 0.9 * width:
-        values = np.round(np.arange(low + step, most, step)[: 10 if low else None], 3)
+        values = np.round(np.arange(low + step, limit, step)[: 10 if low else None], 3)
         grows = np.append(factors(values[:, None]) > GROWS, True)
         low, step = ([low, *values.tolist()][int(np.argmax(grows))], step / 10)
     return low
@@ -124,10 +124,10 @@ def check_growth(scheme: Any, workers: int) -> None:
     written = Topology(scheme.topology).written()
     if (factor := _factor(_plain(scheme), workers, written)) <= GROWS:
         return
-    most = largest_momentum(scheme, workers) if "momentum" in scheme.linear_rates else 0.0
+    largest = largest_momentum(scheme, workers) if "momentum" in scheme.linear_rates else 0.0
     rates = {name: getattr(scheme, name) for name in scheme.linear_rates}
-    ways = [f"lower momentum to at most {most:.2g}"] if most else []
-    ways += ["consensus_rate" if most else "lower consensus_rate"] if "consensus_rate" in rates else []
+    ways = [f"lower momentum to at most {largest:.2g}"] if largest else []
+    ways += ["consensus_rate" if largest else "lower consensus_rate"] if "consensus_rate" in rates else []
     received = ", ".join(f"{name}={value}" for name, value in rates.items())
     raise UserError(
         f"{scheme.name}: on the graph {scheme.topology} of {workers} workers, the distance between workers grows "

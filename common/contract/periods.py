@@ -87,8 +87,8 @@ class PeriodRule:
                 whole = (target - step) // period
                 if not is_last:
                     whole = min(whole, (block + 1) * int(self.value) - number)
-                made = Rounds.even(whole * period, period) if whole else Rounds.even(target - step, target - step)
-                rounds, number, step = rounds + made, number + len(made), step + made.steps()
+                part = Rounds.even(whole * period, period) if whole else Rounds.even(target - step, target - step)
+                rounds, number, step = rounds + part, number + len(part), step + part.steps()
         return rounds
 
     def rounds(self, rate: Rate | None, steps: int, done: int = 0) -> Rounds:

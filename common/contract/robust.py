@@ -91,9 +91,9 @@ class Robust(Scheme):
         drawn = uniform(0, workers, OF_BUCKETS, tf.cast(server.rounds, tf.int64))
         server.rounds.assign_add(1.0)
         order = tf.argsort(tf.where(present, drawn, 2.0), stable=True)
-        rest = -workers % size
-        occupied = tf.range(workers + rest) < count
-        shuffled = tf.where(occupied[:, None], tf.pad(tf.gather(rows, order), [[0, rest], [0, 0]]), 0.0)
+        padding = -workers % size
+        occupied = tf.range(workers + padding) < count
+        shuffled = tf.where(occupied[:, None], tf.pad(tf.gather(rows, order), [[0, padding], [0, 0]]), 0.0)
         number = tf.reduce_sum(tf.reshape(tf.cast(occupied, tf.float32), [-1, size]), 1)
         sums = tf.reduce_sum(tf.reshape(shuffled, [-1, size, rows.shape[1]]), 1)
         return sums / tf.maximum(number, 1.0)[:, None], number > 0

@@ -66,8 +66,8 @@ class Rounds:
     @classmethod
     def even(cls, steps: int, period: int, kind: str = "exchange") -> Rounds:
         """Build rounds of one kind, of one period each; the last is shorter if the steps are no multiple."""
-        whole, rest = divmod(steps, period)
-        return cls(((((period, kind),), whole),)) + cls(((((rest, kind),), min(rest, 1)),))
+        whole, remainder = divmod(steps, period)
+        return cls(((((period, kind),), whole),)) + cls(((((remainder, kind),), min(remainder, 1)),))
 
     @classmethod
     def even_share(cls, steps: int, period: int, share: float) -> Rounds:

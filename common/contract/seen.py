@@ -100,5 +100,5 @@ def server_view(
     if sender is not None:
         by_worker = {name: Row(rows, sender) for name, rows in by_worker.items()}
         constants = {**constants, **{name: Row(centers, sender).read_value() for name, centers in pulled.items()}}
-    given = {"num_workers": num_workers, "sender": sender, "sent": sent, "completes": tf.convert_to_tensor(completes)}
-    return Server(center=center, **given, **constants, **global_variables, **by_worker)
+    event = {"num_workers": num_workers, "sender": sender, "sent": sent, "completes": tf.convert_to_tensor(completes)}
+    return Server(center=center, **event, **constants, **global_variables, **by_worker)

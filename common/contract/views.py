@@ -155,11 +155,11 @@ def check_names(scheme: str, kind: str, names: Iterable[str]) -> None:
     Raises:
         UserError: a name cannot be used.
     """
-    view, taken = ("worker", WORKER_NAMES) if kind == "local variable" else ("server", SERVER_NAMES)
+    view, reserved = ("worker", WORKER_NAMES) if kind == "local variable" else ("server", SERVER_NAMES)
     for name in names:
         cannot = f"{scheme}: a {kind} cannot be called {name!r}"
-        if name in taken:
-            raise UserError(f"{cannot}: a {view} has members with the names {', '.join(sorted(taken))}. Rename it")
+        if name in reserved:
+            raise UserError(f"{cannot}: a {view} has members with the names {', '.join(sorted(reserved))}. Rename it")
         if not (name.isascii() and name.isidentifier()) or iskeyword(name) or name.startswith("_"):
             raise UserError(
                 f"{cannot}: it is read as {view}.{name}. Use letters from a to z, and none of Python's keywords"

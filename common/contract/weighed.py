@@ -77,10 +77,10 @@ def warning_of_means(scheme: Scheme, workers: int, model: Any) -> Callable[..., 
     compute, name = model.compute_loss, f"Optimizer({type(scheme).__name__}())"
     is_told = not has_common_batch(scheme, workers)
 
-    def computed(*given: Any, **named: Any) -> Any:
+    def computed(*positional: Any, **named: Any) -> Any:
         nonlocal is_told
-        loss = compute(*given, **named)
-        call = dict(zip(("x", "y", "y_pred", "sample_weight"), given, strict=False)) | named
+        loss = compute(*positional, **named)
+        call = dict(zip(("x", "y", "y_pred", "sample_weight"), positional, strict=False)) | named
         for line in () if is_told else _unweighed(name, model, call.get("y_pred"), call.get("sample_weight")):
             warnings.warn(line, stacklevel=2)
         is_told = True

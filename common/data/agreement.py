@@ -48,14 +48,14 @@ def check_order(make: Callable[[], Any], seed: int, in_process: bool) -> None:
     generators = [] if in_process else _generators(make)
     before = [copy.deepcopy(_state(generator)) for generator in generators]
     calls = []
-    with _unseeded() as made:
+    with _unseeded() as draws:
         for worker in range(2):
             _set_states(generators, before)
             with tf.Graph().as_default(), _in_process(worker), agreeing(seed, worker):
                 calls.append(make())
     if is_unordered(calls[0]):
         raise UserError(f"each worker would read the data of the function in an order of its own: {IN_ORDER}")
-    if not made and not is_drawn_later(calls[0]) and _decided(calls[0]) == _decided(calls[1]):
+    if not draws and not is_drawn_later(calls[0]) and _decided(calls[0]) == _decided(calls[1]):
         return
     rows, called = [], [copy.deepcopy(_state(generator)) for generator in generators]
     for worker, dataset in enumerate(calls):
@@ -92,8 +92,8 @@ def is_unordered(dataset: Any) -> bool:
 def _decided(dataset: Any) -> list[int]:
     """Return checksums of the constants that a call in a graph has made: arrays, and the seeds of shuffles."""
     functions = [wrapper.function.graph for part in parts_of(dataset) for wrapper in part._functions()]
-    made = [op for graph in (dataset._variant_tensor.graph, *functions) for op in graph.get_operations()]
-    arrays = [np.asarray(tf.get_static_value(op.outputs[0])) for op in made if op.type == "Const"]
+    ops = [op for graph in (dataset._variant_tensor.graph, *functions) for op in graph.get_operations()]
+    arrays = [np.asarray(tf.get_static_value(op.outputs[0])) for op in ops if op.type == "Const"]
     return [zlib.crc32(repr(a.tolist()).encode() if a.dtype.hasobject else a.tobytes()) for a in arrays]
 
 
@@ -140,27 +140,27 @@ def _unseeded() -> Iterator[list[int]]:
 
     `secrets`, `random.SystemRandom` and `uuid4` draw all of theirs from there.
     """
-    made: list[int] = []
+    draws: list[int] = []
     draw, seed, bits = bit_generator.randbits, random.Random.seed, os.urandom  # pyright: ignore[reportAttributeAccessIssue]
 
     def randbits(number: int) -> int:
-        made.append(number)
+        draws.append(number)
         return draw(number)
 
     def seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
         if a is None and _caller() not in LIBRARIES:
-            made.append(0)
+            draws.append(0)
         seed(self, a, version)
 
     def urandom(size: int, /) -> bytes:
         if _caller() not in LIBRARIES:
-            made.append(size)
+            draws.append(size)
         return bits(size)
 
     bit_generator.randbits, random.Random.seed = randbits, seeded  # type: ignore[method-assign,attr-defined]
     os.urandom = random._urandom = urandom  # type: ignore[attr-defined]
     try:
-        yield made
+        yield draws
     finally:
         bit_generator.randbits, random.Random.seed = draw, seed  # type: ignore[method-assign,attr-defined]
         os.urandom = random._urandom = bits  # type: ignore[attr-defined]

@@ -174,10 +174,10 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
 
 def _check_amount(name: str, batches: int, memory: int, length: float | None) -> None:
     """Raise `UserError` if data are too many to be read into memory."""
-    most = memory_bytes() / MEMORY_SHARE
-    if memory > most:
+    limit = memory_bytes() / MEMORY_SHARE
+    if memory > limit:
         raise UserError(
-            f"{name} take more than a fourth of the memory, {most / 1e9:.0f} GB: give a function that returns a "
+            f"{name} take more than a fourth of the memory, {limit / 1e9:.0f} GB: give a function that returns a "
             "tf.data.Dataset, which each worker reads batch by batch"
         )
     if length is None and batches > MOST_BATCHES:

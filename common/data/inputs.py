@@ -86,8 +86,8 @@ def shares(make: DataFunction, workers: int) -> list[int]:
 
 def in_short(numbers: Sequence[int], most: int = 8) -> str:
     """Return the numbers of all workers in words; of many the smallest and the largest."""
-    few = len(numbers) <= most
-    return ", ".join(map(str, numbers)) if few else f"{min(numbers)} to {max(numbers)} of {len(numbers)} workers"
+    are_few = len(numbers) <= most
+    return ", ".join(map(str, numbers)) if are_few else f"{min(numbers)} to {max(numbers)} of {len(numbers)} workers"
 
 
 def uneven(data: Any, owners: int, batch_size: int, together: bool = False) -> str:

@@ -84,12 +84,12 @@ def agreeing(seed: int, worker: int) -> Iterator[None]:
         graph.seed = before[2]
 
 
-def seed_generators(seed: int, whose: str) -> None:
+def seed_generators(seed: int, owner: str) -> None:
     """Seed `numpy.random`, `random`, and PyTorch if it is imported, with the run's seed and a name.
 
     A fork has the generators of its parent: without this, all workers would draw the same numbers.
     """
-    state = np.random.SeedSequence([seed, zlib.crc32(whose.encode())]).generate_state(8)
+    state = np.random.SeedSequence([seed, zlib.crc32(owner.encode())]).generate_state(8)
     np.random.seed(state[:4])
     random.seed(state[4:].tobytes())
     seed_torch(int(state[0]))

@@ -52,7 +52,10 @@ def _text(row: Any) -> bytes:
     return row if isinstance(row, bytes) else row.encode() if isinstance(row, str) else b""
 
 
-def out_of_place(mine: Sequence[float], theirs: Sequence[float]) -> bool:
+def out_of_place(own_rows: Sequence[float], other_rows: Sequence[float]) -> bool:
     """Return True if an example that occurs once in both is not at the same place."""
-    counts, places = [Counter(rows) for rows in (mine, theirs)], {row: place for place, row in enumerate(theirs)}
-    return any(counts[0][row] == counts[1][row] == 1 and places[row] != place for place, row in enumerate(mine))
+    counts, places = (
+        [Counter(rows) for rows in (own_rows, other_rows)],
+        {row: place for place, row in enumerate(other_rows)},
+    )
+    return any(counts[0][row] == counts[1][row] == 1 and places[row] != place for place, row in enumerate(own_rows))

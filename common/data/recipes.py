@@ -43,9 +43,9 @@ class Dataset:
 
 def check_room(examples: int, numbers: int) -> None:
     """Raise `UserError` if a data set to be generated has too many examples or numbers."""
-    for what, count, most in (("examples", examples, MOST_EXAMPLES), ("numbers", numbers, MOST_NUMBERS)):
+    for unit, count, most in (("examples", examples, MOST_EXAMPLES), ("numbers", numbers, MOST_NUMBERS)):
         if count > most:
-            raise UserError(f"generated data have at most {most} {what}: ask for fewer. Received: {count} {what}")
+            raise UserError(f"generated data have at most {most} {unit}: ask for fewer. Received: {count} {unit}")
 
 
 def digits() -> Dataset:

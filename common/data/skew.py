@@ -39,23 +39,23 @@ def dirichlet(
     first = np.cumsum(left) - left  # where the unused examples of each label begin
     shards = np.empty((workers, len(label) // workers), order.dtype)
     for shard in shards:
-        taken = _drawn(rng.dirichlet(alpha * share), left, len(shard), rng)
-        ends = np.cumsum(taken)
-        shard[:] = by_label[np.repeat(first - (ends - taken), taken) + np.arange(len(shard))]
-        first, left = first + taken, left - taken
+        counts = _drawn(rng.dirichlet(alpha * share), left, len(shard), rng)
+        ends = np.cumsum(counts)
+        shard[:] = by_label[np.repeat(first - (ends - counts), counts) + np.arange(len(shard))]
+        first, left = first + counts, left - counts
     return shards
 
 
 def _drawn(wanted: np.ndarray, left: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
     """Draw how many examples of each label a worker takes: `size` in all, at most those that are `left`."""
-    taken = np.zeros_like(left)
-    while missing := size - taken.sum():
-        free = left - taken
+    counts = np.zeros_like(left)
+    while missing := size - counts.sum():
+        free = left - counts
         share = np.where(free > 0, wanted, 0.0)
         if not share.any():
             share = free.astype(float)
-        taken += np.minimum(rng.multinomial(missing, share / share.sum()), free)  # ends: each time, a label is used up
-    return taken
+        counts += np.minimum(rng.multinomial(missing, share / share.sum()), free)  # ends: each time, a label is used up
+    return counts
 
 
 def by_label(labels: np.ndarray, order: np.ndarray, workers: int, rng: np.random.Generator) -> np.ndarray:

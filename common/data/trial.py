@@ -101,10 +101,10 @@ def unconnected(flat: FlatModel, batch: Sequence[Any]) -> list[int]:
     return flat.unconnected
 
 
-def fails(model: Any, batch: Sequence[Any], what: str, training: bool) -> bool:
+def fails(model: Any, batch: Sequence[Any], role: str, training: bool) -> bool:
     """Return True if the loss of a model cannot be computed on a batch, or is not finite."""
     try:
-        _step(model, batch, what, training)
+        _step(model, batch, role, training)
     except UserError:
         return True
     return False
@@ -132,9 +132,9 @@ def _trace(recipe: ModelRecipe, model: Any, batch: Sequence[Any]) -> None:
             gradient(*params, seeds, frozen, inputs)  # only a call detects tensors of another graph
     except Exception as error:
         if "capture an EagerTensor" in str(error):
-            who = _readers(model, lambda value: isinstance(value, tf.Variable | tf.Tensor))
+            readers = _readers(model, lambda value: isinstance(value, tf.Variable | tf.Tensor))
             raise UserError(
-                f"the model's own code{who} uses a tf.Variable or a tensor that no layer owns, and each task would "
+                f"the model's own code{readers} uses a tf.Variable or a tensor that no layer owns, and each task would "
                 "have another copy of it: make it with add_weight in a layer, or of NumPy if it does not change"
             ) from None
         raise UserError(
@@ -163,8 +163,8 @@ def _why_not_compiled(recipe: ModelRecipe, model: Any, batch: Sequence[Any], pla
         )
     except Exception as error:
         unknown = re.search(r"on XLA_[CG]PU_JIT: (\w+)", str(error))
-        what = {"_Arg": "inputs of such a type"}.get(unknown[1], unknown[1]) if unknown else ""
-        return f"XLA cannot compile the model: {f'it has no {what}' if unknown else plain(error)}"
+        missing = {"_Arg": "inputs of such a type"}.get(unknown[1], unknown[1]) if unknown else ""
+        return f"XLA cannot compile the model: {f'it has no {missing}' if unknown else plain(error)}"
     return ""
 
 
@@ -214,10 +214,10 @@ def _dtype(leaf: Any) -> str:
     return "string" if getattr(leaf.dtype, "kind", "") in ("U", "S") else leaf.dtype.name
 
 
-def _step(model: Any, batch: Sequence[Any], what: str, training: bool) -> set[int]:
+def _step(model: Any, batch: Sequence[Any], role: str, training: bool) -> set[int]:
     """Compute the loss of a batch; returns the ids of the Keras variables that were assigned meanwhile."""
     if len(batch) == 1 and getattr(model, "_compile_loss", None) is not None:
-        raise UserError(f"the loss of the model compares with labels: give {what}=(x, y). Received: {described(batch)}")
+        raise UserError(f"the loss of the model compares with labels: give {role}=(x, y). Received: {described(batch)}")
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tuple(batch))
     try:
         scope, read = _watching(model)
@@ -228,11 +228,11 @@ def _step(model: Any, batch: Sequence[Any], what: str, training: bool) -> set[in
         raise
     except Exception as error:
         raise UserError(
-            f"the model does not take a batch of {what}: {plain(error)}. Received: {described(batch)}"
+            f"the model does not take a batch of {role}: {plain(error)}. Received: {described(batch)}"
         ) from None
     if loss.shape != ():
         raise UserError(f"the loss of a batch must be one number. Received: shape {loss.shape}")
-    _check_finite(loss, batch, what)
+    _check_finite(loss, batch, role)
     if foreign := _foreign(model, read):
         raise UserError(
             f"the model uses variables that none of its layers owns ({_paths(foreign)}): make them with add_weight, "
@@ -270,10 +270,12 @@ def _refuse_foreign(copy: Any, read: Mapping[int, Any]) -> None:
     A task gets a copy of such a function, with a variable of its own that no training changes.
     """
     if foreign := _foreign(copy, read):
-        theirs = {id(v) for v in foreign}
-        who = _readers(copy, lambda value: not theirs.isdisjoint(map(id, (value, *getattr(value, "variables", ())))))
+        foreign_ids = {id(v) for v in foreign}
+        readers = _readers(
+            copy, lambda value: not foreign_ids.isdisjoint(map(id, (value, *getattr(value, "variables", ()))))
+        )
         raise UserError(
-            f"a function of the model{who} reads {_paths(foreign)} from outside, and each task would have another "
+            f"a function of the model{readers} reads {_paths(foreign)} from outside, and each task would have another "
             "copy of it, which is not trained: write a keras.Model with the layer as an attribute, and read it in call "
             "(for a loss in compute_loss)"
         )
@@ -301,10 +303,10 @@ def _shapes(part: Any) -> str:
     return ", ".join(f"{_dtype(leaf)} {tuple(leaf.shape)}" for leaf in leaves(part))
 
 
-def _check_finite(loss: np.ndarray, batch: Sequence[Any], what: str) -> None:
+def _check_finite(loss: np.ndarray, batch: Sequence[Any], role: str) -> None:
     """Raise `UserError` if the data make the loss not finite; otherwise the learning rate may be the cause."""
     if np.isfinite(loss):
         return
     for name, part in zip(("x", "y", "sample_weight"), batch, strict=False):
         if not all(finite(np.asarray(leaf)) for leaf in leaves(part)):
-            raise UserError(f"{name} of {what} holds NaN or infinite values, and so the loss is {loss}: mend the data")
+            raise UserError(f"{name} of {role} holds NaN or infinite values, and so the loss is {loss}: mend the data")

@@ -16,7 +16,7 @@ POLL_SECONDS = 0.05
 
 def mean_of_workers(
     key: str,
-    mine: np.ndarray,
+    vector: np.ndarray,
     others: Sequence[int],
     exchange: Callable[[str, Numbers], dict[int, Numbers]],
     wait: float,
@@ -25,7 +25,7 @@ def mean_of_workers(
 
     Args:
         key: the same on all workers for one mean.
-        mine: the vector of this worker.
+        vector: the vector of this worker.
         others: the other workers.
         exchange: leaves numbers of this worker under a key, and returns those of the other workers so far.
         wait: seconds to wait for the other workers.
@@ -34,7 +34,7 @@ def mean_of_workers(
         WaitTimeout: a worker has left no vector; the message names it.
         UserError: a vector has another length.
     """
-    numbers, found = mine.tolist(), dict[int, Numbers]()
+    numbers, found = vector.tolist(), dict[int, Numbers]()
 
     def all_there() -> bool:
         found.update(exchange(key, numbers))
@@ -45,11 +45,11 @@ def mean_of_workers(
         return f"the tensors of {absent}: each worker must call average as often as the others"
 
     wait_until(all_there, wait, missing, poll=POLL_SECONDS)
-    for other, theirs in found.items():
-        if len(theirs) != len(numbers):
+    for other, other_numbers in found.items():
+        if len(other_numbers) != len(numbers):
             raise UserError(
                 f"all workers must call average with tensors of the same shapes. Received: {len(numbers)} "
-                f"numbers, and {len(theirs)} on worker {other}"
+                f"numbers, and {len(other_numbers)} on worker {other}"
             )
     vectors = [numbers, *(found[k] for k in sorted(found))]
     return np.mean(np.array(vectors, np.float64), 0).astype(np.float32)

@@ -38,7 +38,7 @@ class Launched:
     """The worker task that executes a script.
 
     Attributes:
-        mine: the membership of the task in a run on several machines.
+        membership: that of the task in a run on several machines.
         current: that of this process, if it has one.
         states: "joined" by the name of each join, and "left" after the end of its block.
         handoffs: the place of the gradients of each join, by its name.
@@ -51,7 +51,7 @@ class Launched:
     index: int
     target: str
     report: Report
-    mine: Membership | None = None
+    membership: Membership | None = None
     states: dict[str, str] = field(default_factory=dict)
     handoffs: dict[str, Handoff] = field(default_factory=dict)
 
@@ -79,9 +79,9 @@ class Launched:
         On several machines the first numbers under a name stay.
         """
         others = [k for k in range(self.job.cluster.workers) if k != self.index]
-        if self.mine is not None:
-            self.mine.post(f"{name} {self.index}", {"numbers": list(numbers)})
-            posted = {k: self.mine.posted(f"{name} {k}") for k in others}
+        if self.membership is not None:
+            self.membership.post(f"{name} {self.index}", {"numbers": list(numbers)})
+            posted = {k: self.membership.posted(f"{name} {k}") for k in others}
             return {k: entry["numbers"] for k, entry in posted.items() if entry is not None}
         with replacing(self.script.folder / f"{name}-{self.index}.json") as file:
             file.write(json.dumps(list(numbers)).encode())
@@ -102,9 +102,9 @@ class Launched:
 
         Returns the function that reports the events of this join.
         """
-        mine, place = terms.in_common(), place_of_terms(self.script, name)
+        own_terms, place = terms.in_common(), place_of_terms(self.script, name)
         if self.index == CHIEF:
-            agreed = {"name": name, "is_first": not self.states, "terms": mine}
+            agreed = {"name": name, "is_first": not self.states, "terms": own_terms}
             if not place.exists():
                 with writing(job.run_dir):
                     own_folder(job.run_dir)
@@ -113,13 +113,13 @@ class Launched:
                     pickle.dump(agreed, file)
                     pickle.dump(import_path(), file)
                     file.write(dumps(terms))
-            if self.mine is not None:
-                self.mine.post(f"join {name}", agreed)
+            if self.membership is not None:
+                self.membership.post(f"join {name}", agreed)
         agreed = self._await_terms(place, name)
-        for what, value in mine.items():
-            if value != (theirs := agreed["terms"][what]):
+        for term, value in own_terms.items():
+            if value != (expected := agreed["terms"][term]):
                 raise UserError(
-                    f"all workers must join with the same {what}. Received: {value}, and {theirs} on worker 0"
+                    f"all workers must join with the same {term}. Received: {value}, and {expected} on worker 0"
                 )
         report = self.report if agreed["is_first"] else of_later_join(self.report, name)
         if self.index == CHIEF:
@@ -135,8 +135,8 @@ class Launched:
 
     def _agreed(self, place: Path, name: str) -> dict[str, Any] | None:
         """Return what worker 0 has agreed to; None if it has not joined yet."""
-        if self.mine is not None:
-            return self.mine.posted(f"join {name}")
+        if self.membership is not None:
+            return self.membership.posted(f"join {name}")
         if not place.exists():
             return None
         with place.open("rb") as file:

@@ -66,8 +66,8 @@ def launch(job: Job, on_event: OnEvent, interrupted: Callable[[], object] = bool
 
 def check_descriptors(job: Job, tasks: int, logs: Path) -> None:
     """Raise `UserError` if the tasks may run out of file descriptors, of which shared memory takes some."""
-    least, most = segments.needed(tasks), segments.allowed()
-    if most >= least or job.transport != "memory":
+    need, limit = segments.needed(tasks), segments.allowed()
+    if limit >= need or job.transport != "memory":
         return
     with standard_error_to(logs / "launcher.log"):  # where TensorFlow, first imported here, prints its messages
         if "tensorflow" not in sys.modules:
@@ -76,8 +76,8 @@ def check_descriptors(job: Job, tasks: int, logs: Path) -> None:
     if FLOAT_BYTES * size < segments.SHARED_BYTES:
         return
     raise UserError(
-        f"{tasks} tasks that share memory need up to {least} file descriptors each, and {most} are allowed here: raise "
-        f"the limit (ulimit -n {least}), or use --transport sockets"
+        f"{tasks} tasks that share memory need up to {need} file descriptors each, and {limit} are allowed here: raise "
+        f"the limit (ulimit -n {need}), or use --transport sockets"
     )
 
 

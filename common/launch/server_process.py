@@ -119,21 +119,21 @@ class ServerProcess:
     """
 
     def __init__(self, isolation: str, python: Sequence[str] = (sys.executable,), log: Path | None = None):
-        ours, theirs = pair()
-        ours.settimeout(SEND_SECONDS)
+        parent_end, child_end = pair()
+        parent_end.settimeout(SEND_SECONDS)
         self.isolation, self.python = isolation, python
-        self.channel, self.folder = Channel(ours), Scratch()
+        self.channel, self.folder = Channel(parent_end), Scratch()
         self.log = log or Path(self.folder.name) / f"{FORK_SERVER}.log"
         variables = environment(self.folder.name, {})
         variables.pop(PRELOAD, None)  # see `isolation`
         try:
             with writing(self.log):
                 output = open_in_place(self.log, "wb")
-            arguments = str(theirs.fileno()), self.folder.name
-            with held(), theirs, output, blocked():
+            arguments = str(child_end.fileno()), self.folder.name
+            with held(), child_end, output, blocked():
                 self.process = subprocess.Popen(
                     command(python, isolation, "distsgd.common.launch.forkserver", *arguments),
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[child_end.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,

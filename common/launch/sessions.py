@@ -107,15 +107,15 @@ def connector(target: str, graph: Any, config: Any, hosts: Sequence[str], call_s
         deadline = awake.now() + seconds
         for host in hosts:
             wait_until(lambda host=host: reachable(host), max(0.0, deadline - awake.now()), lambda h=host: h)
-        made: list[Any] = []
+        sessions: list[Any] = []
 
         def make() -> None:
-            made.append(open_session(target, graph, config, call_seconds))
+            sessions.append(open_session(target, graph, config, call_seconds))
 
         maker = threading.Thread(target=make, daemon=True)  # it waits for ever if a host ends now
         maker.start()
         left = max(1.0, deadline - awake.now())
-        wait_until(lambda: bool(made), left, lambda: f"a session with {', '.join(hosts)}")
-        return made[0]
+        wait_until(lambda: bool(sessions), left, lambda: f"a session with {', '.join(hosts)}")
+        return sessions[0]
 
     return connect

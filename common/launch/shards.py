@@ -88,14 +88,14 @@ class Sharding:
         if self.num_workers > 1 and None in seeds:
             raise UserError(f"{UNEQUAL} {REMEDY}. Received: a shuffle without a seed")
         if self.num_workers > 1 and self.calls <= CALLS:
-            for other, theirs in self._of_others(f"seeds-{self.calls}", seeds).items():
-                if list(theirs) != list(seeds):
+            for other, other_seeds in self._of_others(f"seeds-{self.calls}", seeds).items():
+                if list(other_seeds) != list(seeds):
                     raise UserError(f"{UNEQUAL} {REMEDY}. Received: other seeds on worker {other}")
 
     def _check_places(self, rows: Sequence[int], call: int) -> None:
         if self.num_workers > 1:
-            for other, theirs in self._of_others(f"rows-{call}", rows).items():
-                if out_of_place(rows, theirs):
+            for other, other_rows in self._of_others(f"rows-{call}", rows).items():
+                if out_of_place(rows, other_rows):
                     raise UserError(f"{UNEQUAL} {REMEDY}. Received: another order on worker {other}")
 
     def _of_others(self, name: str, numbers: Sequence[int]) -> Mapping[int, Sequence[float]]:

@@ -199,8 +199,8 @@ def report_error(raised: BaseException, report: Report) -> int:
         message = "another task has not answered a call within the limit of a wait"
         error = WaitTimeout(message)
     elif peer_lost:
-        what = "a parameter server refused its call" if is_refusal(error) else "it lost its connection to another task"
-        message = f"{what} ({type(error).__name__})"
+        cause = "a parameter server refused its call" if is_refusal(error) else "it lost its connection to another task"
+        message = f"{cause} ({type(error).__name__})"
     report(
         event="error",
         kind=type(error).__name__,

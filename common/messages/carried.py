@@ -67,9 +67,9 @@ class CarriedChannels(Channels):
         """Receive the next vector [size] of worker `of`; of a lost one, `instead`."""
         vector, _ = self._next(of)
         found = tf.cond(tf.size(vector) > 0, lambda: vector, lambda: instead)
-        vector, theirs = without_times(tf.ensure_shape(found, [None if size is None else size + TAIL]))
+        vector, stamps = without_times(tf.ensure_shape(found, [None if size is None else size + TAIL]))
         if times is not None:
-            times.append(theirs)
+            times.append(stamps)
         return vector
 
     def hand_over(self, to: int, vector: Any) -> None:

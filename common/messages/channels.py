@@ -53,8 +53,8 @@ class Channels:
         `instead`: vector and times in place of those of a lost worker, see `carried`.
         """
         if times is not None:
-            vector, theirs = without_times(self.receive(of, None if size is None else size + TAIL))
-            times.append(theirs)
+            vector, stamps = without_times(self.receive(of, None if size is None else size + TAIL))
+            times.append(stamps)
             return vector
         shape = tf.TensorShape([size])
         if self.transport.shares(tf.float32, shape):

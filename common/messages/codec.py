@@ -270,8 +270,8 @@ class WholeNumbers(Lossless):
         """Return the bytes of the numbers, [m], and the place of their width in `WIDTHS`, [1]."""
         finite = tf.math.is_finite(vector)
         numbers = tf.where(finite, vector, 0.0)
-        most = tf.reduce_max(tf.abs(numbers))
-        place = tf.add_n([tf.cast(most > largest_number(bits), tf.int32) for bits in WIDTHS])
+        largest = tf.reduce_max(tf.abs(numbers))
+        place = tf.add_n([tf.cast(largest > largest_number(bits), tf.int32) for bits in WIDTHS])
 
         def narrow(bits: int) -> Any:
             return lambda: packed(tf.where(finite, numbers + largest_number(bits), float((1 << bits) - 1)), bits)

@@ -22,18 +22,18 @@ def returned(name: str, rule: str, value: Any) -> Any:
     return value
 
 
-def as_message(name: str, scalars: tuple[str, ...], made: Any) -> Message:
+def as_message(name: str, scalars: tuple[str, ...], result: Any) -> Message:
     """Return the result of `Scheme.message` as a `Message`.
 
     Args:
         name: name of the scheme.
         scalars: names of the scheme's scalars.
-        made: a vector [P]; with scalars a vector and a mapping of each name to a number.
+        result: a vector [P]; with scalars a vector and a mapping of each name to a number.
 
     Raises:
         UserError: there is no message, or it does not have exactly these scalars.
     """
-    vector, beside = made if isinstance(made, tuple) else (returned(name, "message", made), {})
+    vector, beside = result if isinstance(result, tuple) else (returned(name, "message", result), {})
     if not isinstance(beside, Mapping) or set(beside) != set(scalars):
         sent = ", ".join(map(str, beside)) or "none"
         raise UserError(f"{name}: a message must bring the scalars {', '.join(scalars) or 'none'}. Received: {sent}")
@@ -62,16 +62,16 @@ def declared_means(name: str, sizes: Sequence[int], mean: Callable[[Tensor], Ten
         sizes: elements of the vectors of which a message takes the means, in their order, then of the message.
         mean: function that takes the mean of a float32 tensor.
     """
-    declared, taken = [*sizes][:-1], []
+    declared, lengths = [*sizes][:-1], []
 
     def checked(vector: Any) -> Tensor:
         """Return the mean; raises `UserError` if the scheme has not declared a vector of this size here."""
         vector = tf.cast(vector, tf.float32)
-        taken.append(int(vector.shape.num_elements()))
-        if taken != declared[: len(taken)]:
+        lengths.append(int(vector.shape.num_elements()))
+        if lengths != declared[: len(lengths)]:
             raise UserError(
                 f"{name}: Scheme.message_sizes must return the elements of each worker.mean, then of the message. "
-                f"Received: means of {taken} elements, where {declared} are declared"
+                f"Received: means of {lengths} elements, where {declared} are declared"
             )
         return mean(vector)
 

@@ -73,8 +73,8 @@ def in_program_order(build: Callable[..., Any], *arguments: Any) -> Any:
         what `build` returns, computed after all stateful operations.
     """
     function = func_graph_from_py_func("in_order", build, arguments, {})
-    given = [*filter(tf.is_tensor, tf.nest.flatten(arguments)), *function.external_captures]
-    outer = {inner.op.name: tensor for inner, tensor in zip(function.inputs, given, strict=True)}
+    tensors = [*filter(tf.is_tensor, tf.nest.flatten(arguments)), *function.external_captures]
+    outer = {inner.op.name: tensor for inner, tensor in zip(function.inputs, tensors, strict=True)}
     definition = function.as_graph_def()
     nodes = [node for node in definition.node if node.name not in outer]
     with tf.control_dependencies(function.function_captures.control):  # as a call: of these, and of those around it

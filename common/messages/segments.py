@@ -67,9 +67,9 @@ def allowed() -> int:
 
 def raise_limit() -> None:
     """Raise the limit of descriptors, of this process and those that it forks, to the hard limit."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
 
 class Segment:
@@ -203,8 +203,8 @@ class Segments:
                 segment = _opened(*key)
                 # Close the segments of makers that have ended, and all but the last used ones of this maker.
                 same = [other for other in self._seen if other[0] == key[0]]
-                gone = [other for other in self._seen if not Path(f"/proc/{other[0]}").exists()]
-                for other in {*gone, *same[: -(SEEN - 1)]}:
+                ended = [other for other in self._seen if not Path(f"/proc/{other[0]}").exists()]
+                for other in {*ended, *same[: -(SEEN - 1)]}:
                     del self._seen[other]
             if not segment.made_here:
                 self._seen[key] = segment
@@ -232,10 +232,10 @@ class Segments:
 
 def _check_descriptors() -> None:
     """Refuse to open one more descriptor if too few remain for TensorFlow, which aborts without them."""
-    used, most = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0] & sys.maxsize
-    if used + RESERVE // 2 > most:
+    used, limit = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0] & sys.maxsize
+    if used + RESERVE // 2 > limit:
         raise RuntimeError(
-            f"{used} file descriptors are in use, and {most} allowed: raise the limit (ulimit -n), or use "
+            f"{used} file descriptors are in use, and {limit} allowed: raise the limit (ulimit -n), or use "
             "--transport sockets"
         )
 

@@ -259,15 +259,15 @@ class Display:
 
     def _pause(self) -> float:
         """Return the seconds between two plain lines, which are longer in longer runs."""
-        least = LINE_SECONDS if self.center else SILENT_SECONDS
-        return min(LONGEST_SECONDS, max(least, (time.monotonic() - self.entered) / PATIENCE))
+        pause = LINE_SECONDS if self.center else SILENT_SECONDS
+        return min(LONGEST_SECONDS, max(pause, (time.monotonic() - self.entered) / PATIENCE))
 
     def _rate(self) -> float | None:
         """Return the recent steps per second of all workers; None with too few reports."""
         if not self.reports:
             return None
-        (before, few), (after, many) = self.reports[0], self.reports[-1]
-        return (many - few) / (after - before) if after - before > SETTLE_SECONDS and many > few else None
+        (before, first), (after, last) = self.reports[0], self.reports[-1]
+        return (last - first) / (after - before) if after - before > SETTLE_SECONDS and last > first else None
 
     @property
     def done(self) -> int:

@@ -288,12 +288,12 @@ def _draw_errors(axes: Any, runs: Sequence[Drawn], x: str, band: Band) -> None:
         ]
         for run in runs
     ]
-    values = [value for mine in found for _, points in mine for _, value in points]
+    values = [value for of_run in found for _, points in of_run for _, value in points]
     are_shares = all(not value < 0 and not value > 1 for value in values)
-    for run, style, mine in zip(runs, _styles(runs), found, strict=True):
+    for run, style, of_run in zip(runs, _styles(runs), found, strict=True):
         curves = [
             _curve(one, [row for row, _ in points], x, [100 * (1 - v) if are_shares else v for _, v in points])
-            for one, points in mine
+            for one, points in of_run
         ]
         if curves:
             _plot(axes, curves, band, run.label or "center", style, ".3g", " %" * are_shares)
@@ -399,7 +399,7 @@ def _first_update(run: Drawn) -> float:
 def lines_of(algorithms: Sequence[str]) -> list[dict[str, Any]]:
     """Return colour and dashes of a line for each run: lines of one colour differ in dashes."""
     colours = [colour(algorithm) for algorithm in algorithms]
-    return [{"color": mine, "ls": LINES[colours[:i].count(mine) % len(LINES)]} for i, mine in enumerate(colours)]
+    return [{"color": shade, "ls": LINES[colours[:i].count(shade) % len(LINES)]} for i, shade in enumerate(colours)]
 
 
 def _styles(runs: Sequence[Drawn]) -> list[dict[str, Any]]:

@@ -99,10 +99,10 @@ class Shares:
         if not matters or self.waiting is None:
             return None
         hyperparameters = config["hyperparameters"]
-        for what, name in NAMES.items():
-            if (part := getattr(self, what) or 0.0) >= MUCH:
-                advice = next(text for knob, text in ADVICE[what].items() if knob is None or knob in hyperparameters)
-                if what == "communication" and isinstance(period := hyperparameters.get("communication_period"), int):
+        for cause, name in NAMES.items():
+            if (part := getattr(self, cause) or 0.0) >= MUCH:
+                advice = next(text for knob, text in ADVICE[cause].items() if knob is None or knob in hyperparameters)
+                if cause == "communication" and isinstance(period := hyperparameters.get("communication_period"), int):
                     advice = self._longer(period)
                 return f"{part:.0%} of the workers' time is {name}: {advice}"
         return None
@@ -176,13 +176,13 @@ class TimeTotals:
         for sums, some in zip(self.rounds, (complete, met), strict=True):
             sums += [len(some), *spent(some).sum(0) / 1e6]
 
-    def _add_span(self, worker: int, mine: np.ndarray) -> None:
+    def _add_span(self, worker: int, rows: np.ndarray) -> None:
         """Count rounds of one worker, in order, [n, len(ROUND)]."""
         begun, replied = self.spans.get(worker, (NEVER, 0))
-        first, last = mine[:, BEGUN].min(), mine[:, [BEGUN, READY, COMPUTED, REPLIED]].max()
+        first, last = rows[:, BEGUN].min(), rows[:, [BEGUN, READY, COMPUTED, REPLIED]].max()
         self.spans[worker] = min(begun, int(first)), max(replied, int(last))
-        row = np.concatenate([mine, self._later.get(worker, NO_ROUNDS)])
-        self._later[worker] = mine[:1]
+        row = np.concatenate([rows, self._later.get(worker, NO_ROUNDS)])
+        self._later[worker] = rows[:1]
         follows = (row[:-1, REPLIED] != UNKNOWN) & (row[1:, NUMBER] == row[:-1, NUMBER] + 1) & (row[:-1, NUMBER] > 0)
         gaps = np.maximum(row[1:, BEGUN] - row[:-1, REPLIED], 0)[follows]
         self.gaps += [len(gaps), gaps.sum() / 1e6]

@@ -231,9 +231,9 @@ def _downpour(
     first = [0] * run.workers  # updates in each worker's first pull; after a warm start it may be any number
     warm_start = min(scheme.get("warm_start", 0), run.order.count(0))
     for k in range(1, run.workers):
-        if len(mine := np.flatnonzero(trace["worker"] == k)):
-            first[k] = int(trace["version"][mine[0]] - trace["staleness"][mine[0]])
-            must(run.joins[mine[0]] or (first[k] >= warm_start if warm_start else first[k] == 0), "the first pull")
+        if len(rows := np.flatnonzero(trace["worker"] == k)):
+            first[k] = int(trace["version"][rows[0]] - trace["staleness"][rows[0]])
+            must(run.joins[rows[0]] or (first[k] >= warm_start if warm_start else first[k] == 0), "the first pull")
     return asynchronous_rules.downpour(
         run.start,
         run.gradient,
@@ -256,8 +256,8 @@ def _sync_sgd(run: RecordedRun, backup_workers: int = 0) -> Centers:
     if _evicted(run):  # only the trace tells how many workers were left
         sizes = np.bincount(messages["version"][messages["accepted"] == 1]).tolist()
     elif not backup_workers:  # all continue together: the n-th message of a worker (from 0) follows a pull of version n
-        mine = [np.cumsum(messages["worker"] == k) - 1 for k in range(run.workers)]
-        pulled = [int(mine[k][i]) for i, k in enumerate(messages["worker"])]
+        counts = [np.cumsum(messages["worker"] == k) - 1 for k in range(run.workers)]
+        pulled = [int(counts[k][i]) for i, k in enumerate(messages["worker"])]
     centers, kept = synchronous_rules.sync_sgd(
         run.start,
         run.gradient,
@@ -307,9 +307,9 @@ def _ssp(run: RecordedRun, scheme: Hyperparameters) -> Centers:
 
 
 def _halos(run: RecordedRun, scheme: Hyperparameters) -> Centers:
-    given: dict[str, Any] = {name: name for name in regional_rules.RATES}
-    given["between"] = lambda *_: between_servers(run, scheme)
-    return _in_order(regional_rules.halos, _inner_memory, **given).execute(of_workers(run), scheme)
+    arguments: dict[str, Any] = {name: name for name in regional_rules.RATES}
+    arguments["between"] = lambda *_: between_servers(run, scheme)
+    return _in_order(regional_rules.halos, _inner_memory, **arguments).execute(of_workers(run), scheme)
 
 
 # Keyword arguments that many rules take.

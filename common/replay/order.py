@@ -184,8 +184,8 @@ class OrderOfEvents:
             if isinstance(waiting, SetOfMessages) and scheme.sync.grace and waiting.enough and waiting.arrived:
                 rule.end_grace()
                 continue
-            gone = (k for k in self.last if k not in waiting.arrived and self._is_gone(k))
-            leaver = min(gone, key=self.last.__getitem__, default=None)
+            leavers = (k for k in self.last if k not in waiting.arrived and self._is_gone(k))
+            leaver = min(leavers, key=self.last.__getitem__, default=None)
             if leaver is None:
                 return
             after = self.last.pop(leaver) + 1

@@ -170,10 +170,10 @@ def distance(center: np.ndarray, replayed: np.ndarray) -> float:
     return float(apart / length) if apart else 0.0
 
 
-def must(agrees: Any, what: str) -> None:
-    """Raise `ValueError` unless the rule agrees with the record; `what` names the difference."""
+def must(agrees: Any, difference: str) -> None:
+    """Raise `ValueError` unless the rule agrees with the record; `difference` names the difference."""
     if not agrees:
-        raise ValueError(f"the rule and the record differ: {what}")
+        raise ValueError(f"the rule and the record differ: {difference}")
 
 
 def read_run(
@@ -201,8 +201,8 @@ def read_run(
         raise UserError(f"{name} has no reference in NumPy: it is not transcribed; --import a file with its equations")
     if config["codec"] != equations.codec:
         raise UserError(f"the equations of {name} have no codec {config['codec']}: replay a run without")
-    given = Hyperparameters(config["hyperparameters"] if hyperparameters is None else hyperparameters)
-    for key, value in given.items():
+    values = Hyperparameters(config["hyperparameters"] if hyperparameters is None else hyperparameters)
+    for key, value in values.items():
         if key.endswith("rate") and isinstance(value, str) and not equations.scheduled:
             raise UserError(f"replay needs constant rates: replay a run without a schedule. Received: {key}={value}")
     if not (run_dir / "result.json").is_file():
@@ -219,7 +219,7 @@ def read_run(
         raise UserError(f"initial.npz holds {len(start)} parameters, and center.npz {len(center)}")
     return RecordedRun(
         algorithm=name,
-        hyperparameters=given,
+        hyperparameters=values,
         equations=equations,
         workers=config["workers"],
         start=start,

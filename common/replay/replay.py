@@ -79,7 +79,7 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
                 f"{name} has no reference in NumPy: --import a file with its equations. Its order alone: {order}"
             )
     scheme_and_texts = _scheme(run_dir, config, schemes[name]) if name in schemes else None
-    given = _hyperparameters(*scheme_and_texts) if scheme_and_texts else None
+    hyperparameters = _hyperparameters(*scheme_and_texts) if scheme_and_texts else None
     if config["record"] == "gradients":
         if scheme_and_texts and rounds_differ(scheme_and_texts[0], config["workers"], ENDLESS):
             raise UserError(
@@ -87,9 +87,9 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
                 "lengths"
             )
         problem, are_moves = recorded_gradients(run_dir, config)
-        if given is not None and are_moves:
-            given["inner_optimizer"] = "own"
-        return read_run(run_dir, equations, given, problem=problem)
+        if hyperparameters is not None and are_moves:
+            hyperparameters["inner_optimizer"] = "own"
+        return read_run(run_dir, equations, hyperparameters, problem=problem)
     if "shapes" in config:
         raise UserError(f"replay needs the gradients of the script of {run_dir}: run launch with --record gradients")
 
@@ -106,7 +106,7 @@ def read(run_dir: Path, schemes: Mapping[str, type[Scheme]]) -> RecordedRun:
     except UserError as error:
         raise _unnamed(run_dir, error) from None
     jumps = name in equations and equations[name].jumps
-    return read_run(run_dir, equations, given, load, problem=of_problem(run_dir, config, jumps, load))
+    return read_run(run_dir, equations, hyperparameters, load, problem=of_problem(run_dir, config, jumps, load))
 
 
 def _unnamed(run_dir: Path, error: UserError) -> UserError:
@@ -123,15 +123,15 @@ def _hyperparameters(scheme: Scheme, texts: Mapping[str, str]) -> dict[str, Any]
 
 def _scheme(run_dir: Path, config: Mapping[str, Any], kind: type[Scheme]) -> tuple[Scheme, dict[str, str]]:
     """Return the algorithm of a run, with default rates in place of schedules, and those schedules in words."""
-    name, given = kind.name, with_tuples(without_script(config["hyperparameters"]))
-    if "topology" in given and (run_dir / GRAPH).exists():  # the file that the run had may have changed
-        given["topology"] = f"{FILE}{run_dir / GRAPH}"
+    name, values = kind.name, with_tuples(without_script(config["hyperparameters"]))
+    if "topology" in values and (run_dir / GRAPH).exists():  # the file that the run had may have changed
+        values["topology"] = f"{FILE}{run_dir / GRAPH}"
     names = {field.name for field in fields(kind)}
-    if unknown := sorted(set(given) - names):
+    if unknown := sorted(set(values) - names):
         raise UserError(f"{name} has no hyperparameter {unknown[0]!r}. {nearest(unknown[0], list(names))}")
-    texts = {key: value for key, value in given.items() if key.endswith("rate") and isinstance(value, str)}
+    texts = {key: value for key, value in values.items() if key.endswith("rate") and isinstance(value, str)}
     try:
-        scheme = kind(**{key: value for key, value in given.items() if key not in texts})  # a schedule, in words
+        scheme = kind(**{key: value for key, value in values.items() if key not in texts})  # a schedule, in words
         check_scheme(scheme, config["workers"])
     except (TypeError, ValueError) as error:
         raise UserError(f"{name} cannot have the recorded hyperparameters: {first_line(error)}") from None

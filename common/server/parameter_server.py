@@ -198,12 +198,12 @@ class ParameterServer:
                 version, rounds = self.center.read_version(), self.journal.rounds_applied.read_value()[slot.index]
                 self.slots.take(slot)
                 self.slots.write(self.journal.ended, slot, tf.fill([2], tf.constant(UNKNOWN, tf.int64)))
-                copied, asked = self.local_copies.join(slot, rounds)
+                copied, request = self.local_copies.join(slot, rounds)
                 is_logged = recorded & (version > 0) & ~copied
                 when(is_logged, lambda: self.journal.record(version, slot, 0, accepted=False, event="join"))
                 state = self.slots.states[slot.index]
                 restoration, stopping = self.journal.restored[0], self.is_ending()
-                joined = Joined(rounds, waits, restoration, stopping, copied, version, asked)
+                joined = Joined(rounds, waits, restoration, stopping, copied, version, request)
             self.center.note_pull(slot, unless=copied)  # a worker that resumes from a copy keeps its older center
             slices = self.center.read()
         return self.center.bring(slices), state, joined
@@ -227,9 +227,9 @@ class ParameterServer:
         Worker 1 is taken for dead and started again. The end of the old process must not end the slot of the new one.
         """
         with self.transactions.lock([]) as held, tf.device(self.devices[0]):
-            mine = self.transactions.holds(slot)
-            self.journal.finish(slot, ended, mine)
-            self.slots.write(self.slots.finished, slot, mine | tf.gather(self.slots.finished, slot.index))
+            holds_slot = self.transactions.holds(slot)
+            self.journal.finish(slot, ended, holds_slot)
+            self.slots.write(self.slots.finished, slot, holds_slot | tf.gather(self.slots.finished, slot.index))
         return held.released
 
     def is_ending(self) -> Any:
@@ -271,9 +271,9 @@ class ParameterServer:
 
 def _of_sync(scheme: Scheme, variables: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the rule's variables for a checkpoint, by name; `UserError` if the engine has one of that name."""
-    if taken := variables.keys() & saved.keys():
+    if clashing := variables.keys() & saved.keys():
         raise UserError(
             f"{scheme.name}: the engine has variables with names of the synchronization rule: rename "
-            f"{', '.join(sorted(taken))} in the rule"
+            f"{', '.join(sorted(clashing))} in the rule"
         )
     return {name: [variable] for name, variable in variables.items()}

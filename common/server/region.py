@@ -197,9 +197,9 @@ class Region:
     def _up(self, message: Any, version: Any) -> Any:
         """Merge the region's message into the global model, as an event of its own; returns the reply."""
         transit = Travelling(tf.reshape(message, self.part.initial.shape))
-        given = {"center": self.part.center, "sender": self.number, "sent": None}
+        event = {"center": self.part.center, "sender": self.number, "sent": None}
         with tf.control_dependencies([self._record("up", self.number, 0, False, version=version)]):
-            view = self._view(given, {**self.variables, **self.part.global_variables, "transit": transit})
+            view = self._view(event, {**self.variables, **self.part.global_variables, "transit": transit})
             self.center.scheme_at(version).up(view)
             return tf.identity(transit.content)
 
@@ -219,9 +219,9 @@ class Region:
 
         when(self.answered.read_value() & (self.since >= self.regions.every + self.regions.delay), merge)
 
-    def _view(self, given: Mapping[str, Any], variables: Mapping[str, Any]) -> RegionView:
+    def _view(self, event: Mapping[str, Any], variables: Mapping[str, Any]) -> RegionView:
         constants = {"num_workers": self.center.num_workers, "completes": tf.constant(True), **self.part.constants}
-        return RegionView(**constants, **given, **variables)
+        return RegionView(**constants, **event, **variables)
 
     def _record(
         self, event: str, worker: Any, staleness: Any, accepted: bool, times: Any = None, version: Any = None

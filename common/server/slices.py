@@ -87,12 +87,12 @@ class Slice(SimpleNamespace):
         self.global_variables = variables(OWN, single)
         self.rows = variables(OWN, {name: rows_of(row) for name, row in rows.items()})
         self.numbers = variables(COPIES, {name: tf.fill([self.num_workers], n) for name, n in numbers.items()})
-        made = {"center": self.initial}
+        values = {"center": self.initial}
         if ema_decay is not None:
-            made["average"] = self.initial
+            values["average"] = self.initial
         if self.pulled_names:
-            made["pulled_centers"] = rows_of(self.initial)
-        self.add_variables(scheme.name, made)
+            values["pulled_centers"] = rows_of(self.initial)
+        self.add_variables(scheme.name, values)
 
     def seen_by(self, slot: WorkerSlot | None, scalars: Any, completes: Any) -> Any:
         """Build the scheme's view of this slice for merging or weighing a message.

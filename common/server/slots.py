@@ -82,11 +82,11 @@ class Slots:
     def close_slots(self, flags: Any) -> list[Any]:
         """Mark the workers in `flags` [W] as inactive, and refuse them until they join again."""
         with tf.device(self.device):
-            gone = self.active.assign(self.active & ~flags)
+            closed = self.active.assign(self.active & ~flags)
             # Clear `active` before refusing a worker. A refused worker joins again and sets `active`: the other order
             # could clear that flag.
-            with tf.control_dependencies([gone]):
-                return [gone, self.transactions.void(flags)]
+            with tf.control_dependencies([closed]):
+                return [closed, self.transactions.void(flags)]
 
     def stop(self) -> Any:
         """Stop the run and close all slots; the caller then wakes the waiting workers, whose requests are refused.

@@ -241,9 +241,9 @@ def _links(topology: str, workers: int, written: int | None) -> Links:
         rows, columns = np.nonzero(matrix)
         counts = np.bincount(rows, minlength=workers)
         place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)  # among those of its row
-        most = max(1, int(counts.max()))
-        others.append(np.tile(each[:, None], most).astype(np.int32))
-        weights.append(np.zeros((workers, most), np.float32))
+        width = max(1, int(counts.max()))
+        others.append(np.tile(each[:, None], width).astype(np.int32))
+        weights.append(np.zeros((workers, width), np.float32))
         others[-1][rows, place], weights[-1][rows, place] = columns, matrix[rows, columns]
     return Links(np.array(others), np.array(weights))
 

@@ -69,13 +69,13 @@ def lose(ps: Store, slot: WorkerSlot, of: Tensor, missed: Tensor) -> tuple[Tenso
     """
     ps_variables = ps.variables
     with ps.transactions.lock([]), tf.device(ps.devices[0]):
-        gone, this = out_from(ps) < NEVER, tf.equal(tf.range(ps.num_workers, dtype=tf.int64), of)
-        enough = (ps.slots.count(~(gone | this)) >= ps.min_workers) & (of > 0)
-        ended = tf.reduce_any(ps.slots.finished & this) & tf.gather(ps.slots.finished, slot.index)
-        is_lost = tf.reduce_any(gone & this)
-        new = this & enough & ~is_lost & ~ended
+        is_out, is_worker = out_from(ps) < NEVER, tf.equal(tf.range(ps.num_workers, dtype=tf.int64), of)
+        enough = (ps.slots.count(~(is_out | is_worker)) >= ps.min_workers) & (of > 0)
+        ended = tf.reduce_any(ps.slots.finished & is_worker) & tf.gather(ps.slots.finished, slot.index)
+        is_lost = tf.reduce_any(is_out & is_worker)
+        new = is_worker & enough & ~is_lost & ~ended
         missed_so_far = tf.gather(ps_variables.missed, slot.index)
-        ps.slots.write(ps_variables.missed, slot, tf.where(this, missed, missed_so_far))
+        ps.slots.write(ps_variables.missed, slot, tf.where(is_worker, missed, missed_so_far))
         ps_variables.losses.assign_add(tf.cast(new, tf.int64))
         ps_variables.lost.assign(tf.where(new, tf.reduce_max(ps_variables.begun), ps_variables.lost))
         ps_variables.returned.assign(tf.where(new, tf.constant(NEVER, tf.int64), ps_variables.returned))

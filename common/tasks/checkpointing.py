@@ -120,8 +120,8 @@ class Saver:
         """
         if self.interrupted and self.writer is not None:
             return self.writer.join
-        asked = self.recovery.checkpoint_seconds is not None or self.recovery.checkpoint_steps is not None
-        if self.interrupted or not (asked or wanted or self.version >= 0):
+        is_enabled = self.recovery.checkpoint_seconds is not None or self.recovery.checkpoint_steps is not None
+        if self.interrupted or not (is_enabled or wanted or self.version >= 0):
             return lambda: None
         return self._begin_last(connect)
 
@@ -172,9 +172,9 @@ class Saver:
 
     def without(self, version: int, workers: Sequence[int]) -> str:
         """Return the message that the local state of these workers is not in a checkpoint."""
-        whose = "all workers" if len(workers) == self.about["workers"] else ", ".join(f"worker {k}" for k in workers)
+        owners = "all workers" if len(workers) == self.about["workers"] else ", ".join(f"worker {k}" for k in workers)
         return (
-            f"the checkpoint of version {version} is without the local state ({self.keeping.layout.names}) of {whose}"
+            f"the checkpoint of version {version} is without the local state ({self.keeping.layout.names}) of {owners}"
         )
 
     def write(
@@ -222,12 +222,12 @@ class Saver:
             time.sleep(LOOK_SECONDS)
         return True
 
-    def _complain(self, which: str, error: Exception, **version: int) -> None:
+    def _complain(self, subject: str, error: Exception, **version: int) -> None:
         """Report a missing checkpoint, unless the one before failed, too, or a peer was lost, which others report."""
         lost = is_refusal(error) or (is_absence(error) and not is_late(error))
         if not (self.reported_failure or lost):
             self.reported_failure = True
-            self.report(event="warning", message=f"no checkpoint of {which}: {first_line(error)}", **version)
+            self.report(event="warning", message=f"no checkpoint of {subject}: {first_line(error)}", **version)
 
 
 def identity(plan: Plan, initial: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:

@@ -30,9 +30,9 @@ class Copier:
         self._copy([each if isinstance(each, tf.Operation) else each.op for each in tf.nest.flatten(operation)])
         return tf.nest.map_structure(self._copied, operation)
 
-    def _copied(self, what: Any) -> Any:
+    def _copied(self, item: Any) -> Any:
         """Return the copy of a tensor or of an operation that has been copied."""
-        return self._copies[what] if isinstance(what, tf.Operation) else self._copies[what.op].outputs[what.value_index]
+        return self._copies[item] if isinstance(item, tf.Operation) else self._copies[item.op].outputs[item.value_index]
 
     def _copy(self, wanted: Iterable[Any]) -> None:
         """Copy operations, and those that they depend on."""

@@ -87,8 +87,8 @@ class TaskGraph:
                 index = tf.compat.v1.placeholder_with_default(-1, [], name="index")
             self.identity = index, self.ps.transactions.incarnation
             lazily = partial(LazyOperations, self.graph, threading.RLock())
-            asked = (*OF_PS, GraceRequests) if self.sync.grace else OF_PS
-            builds, of_regions = operations_of(asked, self.ps, first, self.sees_waiting), regions_of(self.ps)
+            kinds = (*OF_PS, GraceRequests) if self.sync.grace else OF_PS
+            builds, of_regions = operations_of(kinds, self.ps, first, self.sees_waiting), regions_of(self.ps)
             self.operations: Any = lazily(builds, of_regions)
             gradient, has_copies, shared = self._gradient(job), _have_copies(job, workers), self.graph.get_operations()
             # Without a constant the graphs of all workers are equal.
@@ -191,13 +191,13 @@ class TaskGraph:
             replica = Replica(self.model, gradient, name, numbers, devices, source, structure, *loss)
             parts = job.scheme, replica, self.ps, slot
             worker = InPlaceWorker(*parts) if self.in_place else DenseWorker(*parts, name, job.options.seed)
-        asked: list[type] = [WorkerRequests]
+        kinds: list[type] = [WorkerRequests]
         built = rounds_of(worker, job.options.batch_size, {1, job.plan.rounds_per_call})
         if self.can_lose:
             worker.initialize = tf.group(worker.initialize, mail.links.initializer)
-            asked.append(LossRequests)
+            kinds.append(LossRequests)
             built |= carriers_of(worker, job.cluster.workers)
-        return {**operations_of(asked, worker, worker.device, self.sees_waiting), **of_stream}, built
+        return {**operations_of(kinds, worker, worker.device, self.sees_waiting), **of_stream}, built
 
     def _mail(self, job: Job, k: int) -> Any:
         """Return the way of a worker to the others: queues, or the parameters of all if it averages in pairs."""
@@ -364,8 +364,8 @@ def _called(nodes: Sequence[Any], functions: dict[str, Any]) -> set[str]:
     while left:
         for node in left.pop():
             values = node.attr.values()
-            asked = {node.op, *(v.func.name for v in values), *(f.name for v in values for f in v.list.func)}
-            new = (asked & functions.keys()) - called
+            names = {node.op, *(v.func.name for v in values), *(f.name for v in values for f in v.list.func)}
+            new = (names & functions.keys()) - called
             called |= new
             left += [functions[name].node_def for name in new]
     return called

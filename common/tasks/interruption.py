@@ -43,13 +43,13 @@ def reason_to_stop(job: Job, version: Callable[[], int], metrics: dict[str, Any]
         version: returns the version of the center; called only if the options limit it.
         metrics: metrics of the newest evaluation.
     """
-    most, wanted, reached = job.options.stop_at_version, job.options.stop_at_accuracy, accuracy_of(metrics)
-    if most is not None and version() >= most:
-        return f"version {most}"
+    last_version, wanted, reached = job.options.stop_at_version, job.options.stop_at_accuracy, accuracy_of(metrics)
+    if last_version is not None and version() >= last_version:
+        return f"version {last_version}"
     if wanted is not None and reached is not None and reached >= wanted:
         return f"accuracy {wanted}"
-    asked = _asked(job)  # once: a signal between two looks at the file would be taken for a callback
-    return "a callback" if asked == "" else asked
+    reason = _asked(job)  # once: a signal between two looks at the file would be taken for a callback
+    return "a callback" if reason == "" else reason
 
 
 class Interruption:

@@ -160,8 +160,8 @@ class Job:
 
     def compiles(self, gpu: bool) -> bool:
         """Return True if XLA compiles the gradients of workers that compute on a GPU, or on a CPU."""
-        asked = self.options.jit
-        return asked == "on" or (asked == "auto" and gpu and not self.recipe.without_xla)
+        jit = self.options.jit
+        return jit == "on" or (jit == "auto" and gpu and not self.recipe.without_xla)
 
     @property
     def transport(self) -> TransportName:
@@ -275,8 +275,8 @@ def make_job(scheme: Scheme, recipe: ModelRecipe, train: Any, test: Any, cluster
         together = not scheme.sync.uses_ps or scheme.sends_in_turn  # all workers must make the same rounds
         if callable(train) and len(set(measured)) > 1 and not together:
             job.shares = measured
-        if told := inputs.uneven(measured, clients, options.batch_size, together):
-            job.warnings.append(told)
+        if warning := inputs.uneven(measured, clients, options.batch_size, together):
+            job.warnings.append(warning)
     before = own_dir if resume is None else checkpoints_of(resume, cluster)
     earlier = config_before(before)
     job.earlier_step_targets = _earlier_step_targets(earlier, steps)

@@ -83,8 +83,8 @@ class Keeping:
     @property
     def why_not(self) -> str:
         """The reason why nothing is kept, if the local states are too large; else empty."""
-        total, most = (number / 2**30 for number in (self.bytes, MOST_BYTES))
-        too_large = f"{total:.3g} GiB of all workers are more than the {most:.3g} GiB that are kept"
+        total, limit = (number / 2**30 for number in (self.bytes, MOST_BYTES))
+        too_large = f"{total:.3g} GiB of all workers are more than the {limit:.3g} GiB that are kept"
         return too_large if self.bytes > MOST_BYTES else ""
 
 
@@ -139,22 +139,22 @@ class LocalState:
 
     def is_asked(self) -> bool:
         """Return True if the chief has requested a copy now."""
-        asked = self.calls.asked
-        if not self.keeping.stops or asked < 0 or asked == self.answered:
+        request = self.calls.asked
+        if not self.keeping.stops or request < 0 or request == self.answered:
             return False
-        return asked == self.meeting if self.keeping.meets else True
+        return request == self.meeting if self.keeping.meets else True
 
     def pause_if_asked(self) -> None:
         """Write a copy if the chief has requested one now, and block until it has been saved."""
         if not self.is_asked():
             return
-        self.answered = asked = self.calls.asked
+        self.answered = request = self.calls.asked
         if self.keeping.gossips:
             self.calls.collect(self.progress.rounds)
         self.write_copy()
 
         def is_saved() -> bool:
-            saved = self.calls.read_asked() != asked
+            saved = self.calls.read_asked() != request
             if self.calls.is_last and not saved:
                 self.ended = True
                 self.at_last()

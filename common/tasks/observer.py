@@ -351,8 +351,8 @@ class Observer:
         if not last and int(snapshot["at"]) == self.reported.get("version"):
             return snapshot  # no update since the last report: each version is reported once
         self.figures.learn(self.calls)
-        tally, made = self._made(int(snapshot["at"]), when)
-        point = self._point(snapshot, self.tally if last else tally, made)
+        tally, made_at = self._made(int(snapshot["at"]), when)
+        point = self._point(snapshot, self.tally if last else tally, made_at)
         if last and self.shows_every:
             self._show_snapshots(point.version, last=True)
         elif last:
@@ -367,8 +367,8 @@ class Observer:
         Messages of a set that makes the next version do not count yet. Workers that gossip have versions of their own.
         """
         tally, last = self.reader.read(lambda log: log.before(NEWEST if self.gossips else version))
-        made = self._time_of(last, now if version else self.began)
-        return self.tally if self.gossips else tally, min(now, made)
+        made_at = self._time_of(last, now if version else self.began)
+        return self.tally if self.gossips else tally, min(now, made_at)
 
     def _time_of(self, microseconds: int, otherwise: float) -> float:
         """Return the time of an event here; `otherwise` if it is not known, or of another start."""
@@ -392,9 +392,9 @@ class Observer:
         self.metrics = point.figures | measured
         if event == "center":
             self.reported = self.metrics
-        what = {"event": event, "when": point.when, **self.metrics}
+        values = {"event": event, "when": point.when, **self.metrics}
         shown = self.shown if event == "center" else None
-        hand_over(shown, point.snapshot, self.report, self.interruption.noticed, **what)
+        hand_over(shown, point.snapshot, self.report, self.interruption.noticed, **values)
         if self.summaries:
             self.summaries.write(self.metrics)
 
@@ -438,18 +438,18 @@ class Observer:
         """
         if self.multiples is None:
             return []
-        every, asked, taken = self.multiples.every, time.monotonic(), self.calls.snapshots()
-        ago = asked - float(taken["now"])  # offset from the clock of the ps to the clock of this task
-        rows = [i for i, passed in enumerate(taken["passed"]) if passed > 0 and i * every <= max(evaluated)]
+        every, asked_at, arrays = self.multiples.every, time.monotonic(), self.calls.snapshots()
+        ago = asked_at - float(arrays["now"])  # offset from the clock of the ps to the clock of this task
+        rows = [i for i, passed in enumerate(arrays["passed"]) if passed > 0 and i * every <= max(evaluated)]
         versions = [i * every for i in rows]
         tallies = self.reader.read(lambda log: log.tallies(versions))
         points = []
         for row, version, (tally, last) in zip(rows, versions, tallies, strict=True):
-            when = self._time_of(last, taken["passed"][row] + ago)
+            when = self._time_of(last, arrays["passed"][row] + ago)
             when = max([when, *(when for other, when in evaluated.items() if other < version)])
             when = min([when, *(when for other, when in evaluated.items() if other > version)])
-            figures = {"version": version, **self.figures.of(tally, version), **distance_of(taken, row)}
-            vectors = {"center": taken["centers"][row], "state": taken["states"][row]}
+            figures = {"version": version, **self.figures.of(tally, version), **distance_of(arrays, row)}
+            vectors = {"center": arrays["centers"][row], "state": arrays["states"][row]}
             points.append(EvaluationPoint(float(when), figures, vectors))
         return points
 

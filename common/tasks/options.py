@@ -216,8 +216,8 @@ class RunOptions:
     @property
     def settings(self) -> dict[str, Any]:
         """The options that config.json has, by name."""
-        given = {name: value for name, value in vars(self).items() if value is not None or name not in LIMITS}
-        return {name: value for name, value in given.items() if name not in NOT_WRITTEN}
+        values = {name: value for name, value in vars(self).items() if value is not None or name not in LIMITS}
+        return {name: value for name, value in values.items() if name not in NOT_WRITTEN}
 
     @property
     def every_round(self) -> bool:
@@ -273,21 +273,21 @@ def takes_options(function: Function) -> Function:
     return function
 
 
-def options_of(given: Mapping[str, Any], names: Iterable[str], makers: Iterable[Callable[..., Any]]) -> RunOptions:
+def options_of(keywords: Mapping[str, Any], names: Iterable[str], makers: Iterable[Callable[..., Any]]) -> RunOptions:
     """Return the options of a call; None stands for the default.
 
     Args:
-        given: keyword arguments of the call.
+        keywords: keyword arguments of the call.
         names: names of all keywords that the call accepts.
         makers: constructors of the other arguments; an unknown keyword may belong to one of them.
 
     Raises:
         UserError: a keyword is unknown; the message says where it belongs, or names the nearest ones.
     """
-    for name in given:
+    for name in keywords:
         if name not in names:
             raise UserError(f"there is no option {name!r} of train{_instead(name, list(names), list(makers))}")
-    return RunOptions(**{name: value for name, value in given.items() if value is not None})
+    return RunOptions(**{name: value for name, value in keywords.items() if value is not None})
 
 
 def _instead(name: str, names: Sequence[str], makers: Sequence[Callable[..., Any]]) -> str:

@@ -168,15 +168,15 @@ class Plan:
             floats: number of floats of one snapshot.
         """
         updates, every = self.updates, self.options.evaluate_every
-        most = SNAPSHOT_BYTES if every is None else WANTED_BYTES
+        limit = SNAPSHOT_BYTES if every is None else WANTED_BYTES
         every = every or round_number(updates // POINTS)
         number = 1 + updates // every  # version 0 included
         if adapts(self.scheme):  # the number of updates is not known
             return None
-        few = number * floats * FLOAT_BYTES <= most and number <= MOST_SNAPSHOTS
+        fits = number * floats * FLOAT_BYTES <= limit and number <= MOST_SNAPSHOTS
         # A snapshot is evaluated with the totals of the record at its version, so the events up to it must be kept.
         counted = self.options.every_round or sum(map(len, self.all_rounds)) <= KEEP
-        return (every, number) if few and counted else None
+        return (every, number) if fits and counted else None
 
     def shards(self) -> np.ndarray:
         """Return the rows of the arrays that each client has, [clients, examples of a shard]."""
@@ -244,7 +244,7 @@ class Plan:
         return self._block - done % self._block
 
 
-def round_number(most: int) -> int:
-    """Return the largest of 1, 2, 5, 10, 20, 50, ... that is at most `most`; 1 if none is."""
-    power = 10 ** max(0, len(str(most)) - 1)
-    return max(power * digit for digit in (1, 2, 5) if power * digit <= max(1, most))
+def round_number(limit: int) -> int:
+    """Return the largest of 1, 2, 5, 10, 20, 50, ... that is at most `limit`; 1 if none is."""
+    power = 10 ** max(0, len(str(limit)) - 1)
+    return max(power * digit for digit in (1, 2, 5) if power * digit <= max(1, limit))

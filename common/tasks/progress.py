@@ -107,10 +107,10 @@ class Progress:
 
     def _diverged(self, losses: np.ndarray, left_out: np.ndarray) -> Diverged:
         bad = int(np.flatnonzero(~np.isfinite(losses) | (left_out > 0))[0])
-        loss, who = losses[bad], f"worker {self.index}"
-        what = f"a gradient of {who} was not finite" if np.isfinite(loss) else f"the loss of {who} became {loss}"
+        loss, worker = losses[bad], f"worker {self.index}"
+        text = f"a gradient of {worker} was not finite" if np.isfinite(loss) else f"the loss of {worker} became {loss}"
         return Diverged(
-            f"{what} in its round {self.rounds - len(losses) + bad}, at version {self.calls.version()} of the center: "
+            f"{text} in its round {self.rounds - len(losses) + bad}, at version {self.calls.version()} of the center: "
             "try a smaller learning rate or period (docs/not-converging.md)"
         )
 

@@ -431,10 +431,10 @@ class LazyOperations(Mapping[str, Operation]):
 
 def operations_of(kinds: Sequence[type], part: Any, device: str, sees_waiting: bool) -> Builds:
     """Return functions that build the requests of these classes, by name; without `sees_waiting` not all of them."""
-    asked = requests_of(*kinds).items()
+    requests = requests_of(*kinds).items()
     return {
         name: partial(asked_for.operation, part, device)
-        for name, asked_for in asked
+        for name, asked_for in requests
         if sees_waiting or not asked_for.of_waiting
     }
 
@@ -453,9 +453,9 @@ def rounds_of(worker: Any, batch_size: int, counts: set[int]) -> dict[str, Opera
 def regions_of(ps: Any) -> dict[str, Operation]:
     """Build the requests to each region, each named by `name_of_carrier`; messages shall not wait for that later."""
     return {
-        name_of_carrier(name, r): asked.operation(region, region.device)
+        name_of_carrier(name, r): declared.operation(region, region.device)
         for r, region in enumerate(ps.regions)
-        for name, asked in requests_of(RegionRequests).items()
+        for name, declared in requests_of(RegionRequests).items()
     }
 
 

@@ -85,20 +85,20 @@ def rounds_of(events: np.ndarray, numbers: np.ndarray, after: np.ndarray) -> np.
         after: `released`, `computed`, `replied` in each worker's first row after these, [W, 3]; set in the same way.
     """
     order = np.argsort(events[:, WORKER], kind="stable")
-    mine, first = events[order], np.ones(len(events), bool)
-    who = mine[:, WORKER]
-    first[1:] = who[1:] != who[:-1]
+    ordered, first = events[order], np.ones(len(events), bool)
+    workers = ordered[:, WORKER]
+    first[1:] = workers[1:] != workers[:-1]
     last = np.roll(first, -1)
-    ended = np.roll(mine[:, ENDS], -1, 0)
-    ended[last] = after[who[last]]
-    after[who[first]] = mine[first][:, ENDS]
-    counts = np.bincount(who, minlength=len(numbers))
+    ended = np.roll(ordered[:, ENDS], -1, 0)
+    ended[last] = after[workers[last]]
+    after[workers[first]] = ordered[first][:, ENDS]
+    counts = np.bincount(workers, minlength=len(numbers))
     numbers -= counts
-    number = numbers[who] + np.arange(len(mine)) - np.repeat(np.flatnonzero(first), counts[counts > 0])
-    rows = np.empty((len(mine), len(ROUND)), np.int64)
+    number = numbers[workers] + np.arange(len(ordered)) - np.repeat(np.flatnonzero(first), counts[counts > 0])
+    rows = np.empty((len(ordered), len(ROUND)), np.int64)
     released, computed, replied = ended.T
-    begun, ready, arrived = mine[:, [BEGUN, READY, MICROSECONDS]].T
-    rows[order] = np.column_stack([who, number, begun, ready, computed, arrived, released, replied])
+    begun, ready, arrived = ordered[:, [BEGUN, READY, MICROSECONDS]].T
+    rows[order] = np.column_stack([workers, number, begun, ready, computed, arrived, released, replied])
     return rows
 
 

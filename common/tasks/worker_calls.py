@@ -201,14 +201,14 @@ class WorkerCalls(Calls, WorkerRequests, StreamRequests, LossRequests):
         if (kind, count) in self._callables:
             return self._callables[kind, count]
         fetches, inputs = self.operations[name_of_rounds(kind, count)]
-        asked = [self.operations["_read_asked"].fetches] if self.listens else []  # read in parallel with the rounds
+        request = [self.operations["_read_asked"].fetches] if self.listens else []  # read in parallel with the rounds
         feeds = [*inputs, *self.graph.identity]
-        run = self.session.make_callable([*fetches, *asked], feeds, accept_options=True)
+        run = self.session.make_callable([*fetches, *request], feeds, accept_options=True)
 
         def call(batches: np.ndarray, before: Before, options: Any) -> Done:
             fed = batches, np.array(before, np.int64), *self.identity.values()
-            results, end, *asked = run(*fed, options=options)
-            self._heed(int(asked[0]) if asked else NEVER)
+            results, end, *request = run(*fed, options=options)
+            self._heed(int(request[0]) if request else NEVER)
             return Done(results[:, 0], results[:, 1], tuple(end.tolist()))
 
         self._callables[kind, count] = call

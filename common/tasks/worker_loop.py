@@ -141,7 +141,7 @@ class WorkerLoop:
         measured: it warms up.
         """
         rounds, first = self.plan.batches(self.index, self.progress.rounds), self.progress.rounds
-        most = self.plan.rounds_per_call
+        limit = self.plan.rounds_per_call
         count, trimmed = 1, False  # rounds in a call; True after the heap was trimmed for calls of this length
         while chunk := list(itertools.islice(rounds, self._allowed(count))):
             turn()
@@ -156,9 +156,9 @@ class WorkerLoop:
             if self.progress.rounds == 1:
                 self.report(event="first_update", worker=self.index)
             elif self.progress.rounds > first + 1:
-                if count < most and is_short(began, used):
-                    self.local.announce_rounds(most)
-                    count, trimmed = most, False
+                if count < limit and is_short(began, used):
+                    self.local.announce_rounds(limit)
+                    count, trimmed = limit, False
                 elif not trimmed:  # to prepare a kind of call takes memory, which is free after its first call
                     give_back_memory()
                     trimmed = True

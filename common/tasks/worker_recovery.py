@@ -121,8 +121,8 @@ class BarrierWait:
         except tf.errors.DeadlineExceededError:
             return None
 
-    def _given_up(self, what: str) -> GivenUp:
-        return GivenUp(f"worker {self.index} waited {self.calls.wait_seconds:g} s {what}")
+    def _given_up(self, reason: str) -> GivenUp:
+        return GivenUp(f"worker {self.index} waited {self.calls.wait_seconds:g} s {reason}")
 
 
 class SideThread:
@@ -251,8 +251,8 @@ class WorkerRecovery:
         """Return True if a call was refused because the run ends now; the logged rounds then count as done."""
         if not self.calls.stopping():
             return False
-        least = self.progress.rounds if self.calls.graph.sync.in_regions else 0  # regions bring their records later
-        self.progress.stopped(max(least, int(self.calls.rounds_applied()[self.index])))
+        done = self.progress.rounds if self.calls.graph.sync.in_regions else 0  # regions bring their records later
+        self.progress.stopped(max(done, int(self.calls.rounds_applied()[self.index])))
         return True
 
     def _was_not_finite(self) -> bool:
@@ -262,8 +262,8 @@ class WorkerRecovery:
         if self.progress.on_nan == "stop":
             drop = "" if self.calls.graph.sync.in_regions else ", or --on-nan drop"  # servers in regions refuse that
             plan = self.progress.plan
-            most = plan.scheme.sync.most_left_out(plan.workers)
-            left_out = f" ({plan.scheme.name} leaves out {most} of {plan.workers} messages)" if most else ""
+            tolerated = plan.scheme.sync.most_left_out(plan.workers)
+            left_out = f" ({plan.scheme.name} leaves out {tolerated} of {plan.workers} messages)" if tolerated else ""
             raise Diverged(
                 f"worker {self.index} sent a message that is not finite, at version {self.calls.version()} of the "
                 f"center, which refused it{left_out}: check the loss, try a smaller learning rate or period{drop}"
@@ -287,9 +287,9 @@ class WorkerRecovery:
                     raise
                 if awake.now() > deadline:
                     ps_answers = is_refusal(again) or isinstance(again, tf.errors.FailedPreconditionError)
-                    what = "the chief, worker 0, to restore the state" if ps_answers else "the ps to come back"
+                    goal = "the chief, worker 0, to restore the state" if ps_answers else "the ps to come back"
                     raise WaitTimeout(
-                        f"worker {self.index} waited {self.rule.repair_seconds:g} s for {what} ({type(again).__name__})"
+                        f"worker {self.index} waited {self.rule.repair_seconds:g} s for {goal} ({type(again).__name__})"
                     ) from None
                 error = again
                 time.sleep(RETRY_SECONDS)

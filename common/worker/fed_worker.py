@@ -78,10 +78,10 @@ class FedWorker(DenseWorker):
         with tf.control_dependencies([total] if scheme.sync.gossips else []):
             return super().message(scheme, begun, total)
 
-    def _end_steps(self, first: Any, made: Any) -> None:
-        super()._end_steps(first, made)
+    def _end_steps(self, first: Any, count: Any) -> None:
+        super()._end_steps(first, count)
         self.replica.may_end = tf.constant(False)
-        show(self.views, steps=tf.cast(made, tf.float32))
+        show(self.views, steps=tf.cast(count, tf.float32))
 
     def _step(self, gradients: Sequence[Any]) -> None:
         """Make a local step, unless the optimizer of the script has made it: then adopt its point."""

@@ -104,8 +104,8 @@ class WorkerRules:
             nothing = [zeros(size) for size in self.buckets.sizes] if self.scheme.sends == "gradient_sum" else []
             start = tf.constant(0), tf.constant(0.0), nothing, [tf.constant(True)] if self.may_end else []
         # One iteration at a time: a step reads the variables that the one before has written.
-        made, total, sums, _ = tf.while_loop(is_left, step, start, parallel_iterations=1)
-        self._end_steps(first, made if self.may_end else tf.shape(rows, tf.int64)[0])
+        count, total, sums, _ = tf.while_loop(is_left, step, start, parallel_iterations=1)
+        self._end_steps(first, count if self.may_end else tf.shape(rows, tf.int64)[0])
         if self.scheme.sends == "gradient_sum":
             show_each(self.views, gradient_sum=sums)
         return total
@@ -116,9 +116,9 @@ class WorkerRules:
         self._step(gradients)
         return loss, gradients, []
 
-    def _end_steps(self, first: Any, made: Any) -> None:
-        """Set the number of the next step, once `made` steps from `first` are done."""
-        show(self.views, step=first + tf.cast(made, tf.int64))
+    def _end_steps(self, first: Any, count: Any) -> None:
+        """Set the number of the next step, once `count` steps from `first` are done."""
+        show(self.views, step=first + tf.cast(count, tf.int64))
 
     def _step(self, gradients: Sequence[Any]) -> None:
         """Build the scheme's local step with a gradient, which is in buckets."""

@@ -81,10 +81,10 @@ class Members:
 
     def rounds(self, workers: int, updates: int) -> np.ndarray:
         """Return the recorded rounds of each worker in a run of so many rounds, [W]."""
-        made = np.full(workers, updates)
+        numbers = np.full(workers, updates)
         for one in self.lost:
-            made[one.worker] -= min(one.returned_at, updates) - one.in_center_until
-        return made
+            numbers[one.worker] -= min(one.returned_at, updates) - one.in_center_until
+        return numbers
 
 
 ALL = Members()
