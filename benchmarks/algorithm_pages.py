@@ -200,14 +200,14 @@ def identities() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for node in ast.walk(ast.parse(file.read_text())) if file.exists() else ():
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ONE_WORKER":
-            for one in node.value.elts:  # pyright: ignore[reportAttributeAccessIssue]
-                item = f"* With one worker `{ast.unparse(one)}` is `Serial`."
-                found.setdefault(names[ast.unparse(one.func)], []).append(item)
+            for call in node.value.elts:  # pyright: ignore[reportAttributeAccessIssue]
+                item = f"* With one worker `{ast.unparse(call)}` is `Serial`."
+                found.setdefault(names[ast.unparse(call.func)], []).append(item)
         elif isinstance(node, ast.Tuple) and len(node.elts) == 3:
-            pair = [one for one in node.elts[:2] if isinstance(one, ast.Call) and ast.unparse(one.func) in names]
+            pair = [call for call in node.elts[:2] if isinstance(call, ast.Call) and ast.unparse(call.func) in names]
             if len(pair) == 2:
                 item = f"* `{ast.unparse(pair[0])}` is `{ast.unparse(pair[1])}`."
-                for name in {names[ast.unparse(one.func)] for one in pair}:
+                for name in {names[ast.unparse(call.func)] for call in pair}:
                     found.setdefault(name, []).append(item)
     return found
 

@@ -130,7 +130,7 @@ def _forecasts(
     for (name, (scheme, settings)), (place, fields) in itertools.product(schemes.items(), platforms.items()):
         algorithm = SCHEMES[scheme](**settings)
         found = [_forecast(algorithm, fields, workers, seed) for seed in SHOWING_SEEDS]
-        rows.append(Row(name, place, {}, [], [1000 / one.gradients for one in found]))
+        rows.append(Row(name, place, {}, [], [1000 / predicted.gradients for predicted in found]))
     return rows
 
 
@@ -175,8 +175,8 @@ def _all_reduce() -> list[Row]:
             "as many ps as workers": ("sync_sgd", link, workers),
         }
         for name, (scheme, fields, ps) in ways.items():
-            one = _forecast(SCHEMES[scheme](), fields, workers, 0, ps)
-            rows.append(Row(name, str(workers), {}, [], [1000 / one.updates]))
+            predicted = _forecast(SCHEMES[scheme](), fields, workers, 0, ps)
+            rows.append(Row(name, str(workers), {}, [], [1000 / predicted.updates]))
     return rows
 
 

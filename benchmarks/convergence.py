@@ -89,7 +89,7 @@ class Study:
 
     def tuning(self, settings: Sequence[Mapping[str, Any]]) -> list[Experiment]:
         """Return the runs for tuning, with some settings."""
-        tried = tuple(dict(one) for one in settings)
+        tried = tuple(dict(setting) for setting in settings)
         return [self._experiment("tuning", tried, TUNING_SEED + i) for i in range(self.tuning_seeds)]
 
     def showing(self, settings: Mapping[str, Any]) -> list[Experiment]:
@@ -148,8 +148,8 @@ def chosen(outcomes: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """
 
     def score(tried: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
-        times = [one["reached"]["seconds"] for one in tried if one["reached"]]
-        finals = [math.inf if one["final"] is None else one["final"] for one in tried]
+        times = [outcome["reached"]["seconds"] for outcome in tried if outcome["reached"]]
+        finals = [math.inf if outcome["final"] is None else outcome["final"] for outcome in tried]
         return len(tried) - len(times), sum(map(math.log, times)) if len(times) == len(tried) else sum(finals)
 
     return min(zip(*outcomes, strict=True), key=score)[0]["settings"]
@@ -159,7 +159,7 @@ def tried(study: Study, cache: Path) -> list[list[dict[str, Any]]]:
     """Return outcomes of a study's grid, and beyond it until the best is at no edge: of each seed, of each setting."""
     found = [experiment.outcomes(cache) for experiment in study.tuning(candidates(study.algorithm, study.period))]
     for _ in range(BEYOND):
-        more = beyond(chosen(found), [one["settings"] for one in found[0]])
+        more = beyond(chosen(found), [outcome["settings"] for outcome in found[0]])
         if not more:
             break
         found = [

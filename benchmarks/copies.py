@@ -125,13 +125,13 @@ class Copies:
     def gradient(self, params: Any, state: Any, seeds: Any, frozen: Any, batch: Any) -> tuple[Any, ...]:
         """Return the mean loss, and in one vector the gradient of each copy, [K P]; 0 where a copy has diverged."""
 
-        def one(vector: Any) -> Any:
+        def of_copy(vector: Any) -> Any:
             loss, parts, *_, count = self.model.gradient(vector, state, seeds, frozen, batch)
             return loss, tf.concat(parts, 0), count
 
         if self.number == 1:
             return self.model.gradient(params, state, seeds, frozen, batch)
-        losses, gradients, counts = tf.vectorized_map(one, tf.reshape(params, [self.number, -1]), warn=False)
+        losses, gradients, counts = tf.vectorized_map(of_copy, tf.reshape(params, [self.number, -1]), warn=False)
         flat = tf.reshape(gradients, [-1])
         return tf.reduce_mean(losses), [tf.where(tf.math.is_finite(flat), flat, 0.0)], state, [], counts[0]
 
@@ -145,9 +145,9 @@ class Copies:
     def _measures(self, x: Any, y: Any) -> Callable[[Any], Any]:
         keras_model, shapes = self.model.model, self.model.shapes
 
-        def one(vector: Any) -> Any:
+        def of_copy(vector: Any) -> Any:
             logits, _ = keras_model.stateless_call(unpack(vector, shapes), [], x, training=False)
             right = tf.equal(tf.argmax(logits, -1, y.dtype), y)
             return keras_model.loss(y, logits), tf.reduce_mean(tf.cast(right, tf.float32))
 
-        return lambda vectors: tf.vectorized_map(one, vectors, warn=False)
+        return lambda vectors: tf.vectorized_map(of_copy, vectors, warn=False)

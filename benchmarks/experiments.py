@@ -42,14 +42,14 @@ class Experiment:
         path = cache / self.file
         if not path.exists():
             write(path, self.measure())
-        return [one | {"settings": with_tuples(one["settings"])} for one in json.loads(path.read_text())]
+        return [outcome | {"settings": with_tuples(outcome["settings"])} for outcome in json.loads(path.read_text())]
 
     def measure(self) -> list[dict[str, Any]]:
         """Return the outcomes of runs with all settings; a search for the best runs only the settings it needs."""
         options: dict[str, Any] = {"workers": self.workers, "seed": self.seed, "gradients": self.gradients}
         until = None if self.part == "main" else self.target
         curves = simulated(self.algorithm, self.settings, until=until, **options)
-        return [self._outcome(*one) for one in zip(self.settings, curves, strict=True)]
+        return [self._outcome(*pair) for pair in zip(self.settings, curves, strict=True)]
 
     def _outcome(self, settings: Mapping[str, Any], curve: LearningCurve) -> dict[str, Any]:
         reached, final = curve.to(self.target), curve.final if math.isfinite(curve.final) else None

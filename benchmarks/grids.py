@@ -84,7 +84,7 @@ def beyond(best: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> list[
     """Return settings outside of those that were tried, next to the best, for each number that is at an edge."""
     found = []
     for name, value in best.items():
-        values = sorted({one[name] for one in tried})
+        values = sorted({settings[name] for settings in tried})
         if "momentum" in name or len(values) == 1 or value not in (values[0], values[-1]):
             continue
         neighbour = values[1] if value == values[0] else values[-2]
@@ -142,7 +142,7 @@ def search_space(kind: type[Scheme]) -> dict[str, tuple[Any, Any]]:
 
 
 def _fields(kind: type[Scheme]) -> set[str]:
-    return {one.name for one in fields(kind)}
+    return {field.name for field in fields(kind)}
 
 
 def _wider(least: Any, most: Any) -> tuple[Any, Any]:

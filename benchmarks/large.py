@@ -163,22 +163,22 @@ def main(arguments: list[str]) -> int:
             passages.append(passage(model, ps, options))
             console.print(line_of(passages[-1]), soft_wrap=True)
     path = place.output / "large.json"
-    write(path, {"workers": WORKERS, "batch_size": BATCH, "passages": [vars(one) for one in passages]}, indent=2)
+    write(path, {"workers": WORKERS, "batch_size": BATCH, "passages": [vars(p) for p in passages]}, indent=2)
     if place.is_shown:
         update_page(THROUGHPUT)
     console.print(f"written to {path}", soft_wrap=True)
     return 0
 
 
-def line_of(one: Passage) -> str:
+def line_of(row: Passage) -> str:
     """Return a line for the terminal."""
-    seconds = ", ".join(f"{what} {value:g}" for what, value in one.seconds.items())
+    seconds = ", ".join(f"{what} {value:g}" for what, value in row.seconds.items())
     memory = ", ".join(
-        f"{name} {number:g} MB ({one.vectors[name]:g} vectors"
-        + (f" of at most {one.allowed[name]})" if name in one.allowed else ")")
-        for name, number in one.megabytes.items()
+        f"{name} {number:g} MB ({row.vectors[name]:g} vectors"
+        + (f" of at most {row.allowed[name]})" if name in row.allowed else ")")
+        for name, number in row.megabytes.items()
     )
-    return f"{one.model}, {one.scheme}, {one.ps} ps: seconds: {seconds}; memory: {memory}"
+    return f"{row.model}, {row.scheme}, {row.ps} ps: seconds: {seconds}; memory: {memory}"
 
 
 def passage(model: str, ps: int, options: Options) -> Passage:

@@ -131,8 +131,8 @@ class Study:
             self.place.name,
             self.goal.name,
             dict(best),
-            [one and round(one.seconds, 3) for one in found],
-            [one and round(one.bytes / 1e6, 3) for one in found],
+            [reached and round(reached.seconds, 3) for reached in found],
+            [reached and round(reached.bytes / 1e6, 3) for reached in found],
         )
 
     def _run(self, settings: Sequence[Mapping[str, Any]], seed: int) -> list[tuple[Reached | None, float]]:
@@ -174,11 +174,11 @@ def measured(studies: Sequence[Study], console: Console) -> Iterator[Entry]:
 def _execute(study: bytes) -> Entry:
     import_tensorflow()
     tf.get_logger().setLevel("ERROR")  # it warns of functions that are traced again, for each run
-    one: Study = cloudpickle.loads(study)
+    loaded: Study = cloudpickle.loads(study)
     try:
-        return one.entry()
+        return loaded.entry()
     except Exception as error:
-        if isinstance(error, DistsgdError) or not class_digest(one.kind):
+        if isinstance(error, DistsgdError) or not class_digest(loaded.kind):
             raise
         raise UserError(f"{type(error).__name__}: {error}") from None  # in the rule of an imported file
 

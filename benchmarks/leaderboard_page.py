@@ -45,19 +45,19 @@ def kept(results: Path) -> list[Entry]:
 
 def keep(entries: Sequence[Entry], results: Path) -> None:
     """Write entries beside those in the file, in place of those of the same algorithm and workload."""
-    write(results / FILE, [asdict(one) for one in renewed(kept(results), entries)])
+    write(results / FILE, [asdict(entry) for entry in renewed(kept(results), entries)])
 
 
 def renewed(before: Sequence[Entry], entries: Sequence[Entry]) -> list[Entry]:
     """Return entries in place of those of the same algorithm and workload, beside the others, in a fixed order."""
-    found = {(one.algorithm, one.workload): one for one in [*before, *entries]}
+    found = {(entry.algorithm, entry.workload): entry for entry in [*before, *entries]}
     return [found[place] for place in sorted(found)]
 
 
 def cells(entries: Sequence[Entry]) -> list[list[str]]:
     """Return the rows of the table, its titles first; the best by seconds is on top."""
-    columns = sorted({(PLATFORMS.index(one.platform), one.task, one.workload) for one in entries})
-    by_place = {(one.algorithm, one.workload): one for one in entries}
+    columns = sorted({(PLATFORMS.index(entry.platform), entry.task, entry.workload) for entry in entries})
+    by_place = {(entry.algorithm, entry.workload): entry for entry in entries}
     by_seconds, by_bytes = (scores(entries, measure) for measure in ("seconds", "megabytes"))
     rows = [["algorithm", "score: seconds", "bytes", *(workload for *_, workload in columns)]]
     for name in sorted(by_seconds, key=lambda name: (-by_seconds[name], name)):
@@ -68,8 +68,8 @@ def cells(entries: Sequence[Entry]) -> list[list[str]]:
 
 def sheet(entries: Sequence[Entry]) -> Sheet:
     """Return a table with a row for each algorithm: scores, and seconds to each target, as means over the seeds."""
-    workloads = sorted({(PLATFORMS.index(one.platform), one.task, one.workload) for one in entries})
-    by_place = {(one.algorithm, one.workload): one for one in entries}
+    workloads = sorted({(PLATFORMS.index(entry.platform), entry.task, entry.workload) for entry in entries})
+    by_place = {(entry.algorithm, entry.workload): entry for entry in entries}
     by_seconds, by_bytes = (scores(entries, measure) for measure in ("seconds", "megabytes"))
     names = sorted(by_seconds, key=lambda name: (-by_seconds[name], name))
     columns: dict[str, list[Cell]] = {"algorithm": list(names)}

@@ -159,8 +159,8 @@ def apart(model: str, seconds: float) -> dict[str, Any]:
         for core in itertools.islice(cores, WORKERS)
     ]
     results = [json.loads(process.communicate()[0].splitlines()[-1]) for process in started]
-    rate = sum(one["rate"] for one in results)
-    return {"rate": rate, "cpu": {"process": sum(one["rate"] * one["cpu"]["process"] for one in results) / rate}}
+    rate = sum(r["rate"] for r in results)
+    return {"rate": rate, "cpu": {"process": sum(r["rate"] * r["cpu"]["process"] for r in results) / rate}}
 
 
 def pss(model: str, seconds: float) -> dict[str, Any]:

@@ -35,9 +35,9 @@ def curves_of(rows: Mapping[str, Any]) -> Any:
 def timelines_of(rows: list[dict[str, Any]]) -> Any:
     """Return the figure of the two timelines."""
     tracks = []
-    for one in rows:
-        columns: Any = {name: np.array(column, np.int64) for name, column in one["columns"].items()}
-        tracks.append(Tracks(**{**one, "columns": columns}))
+    for row in rows:
+        columns: Any = {name: np.array(column, np.int64) for name, column in row["columns"].items()}
+        tracks.append(Tracks(**{**row, "columns": columns}))
     return picture.draw(tracks, 0.0, END)
 
 
@@ -55,8 +55,8 @@ def runs_of_timelines(folder: Path) -> list[dict[str, Any]]:
     _execute(block.replace("bash run.sh", f"bash {ROOT}/run.sh"), folder)
     found = [read_lanes(folder / name, 0.0, END) for name in ("runs/together", "runs/alone")]
     return [
-        asdict(one) | {"name": "", "columns": {name: column.tolist() for name, column in one.columns.items()}}
-        for one in found
+        asdict(tracks) | {"name": "", "columns": {name: column.tolist() for name, column in tracks.columns.items()}}
+        for tracks in found
     ]
 
 

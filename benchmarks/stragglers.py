@@ -228,9 +228,9 @@ def figure_of(content: dict[str, Any]) -> Any:
     shades = colormaps["viridis"](np.linspace(0, 0.9, len(runs)))
     colours = dict(zip(runs, shades, strict=True)) | {ASYNCHRONOUS: colour(ASYNCHRONOUS)}
     for kind, repeats in content["runs"].items():
-        for i, one in enumerate(repeats):
+        for i, run in enumerate(repeats):
             name = kind if kind == ASYNCHRONOUS else f"{kind} backup workers"
-            losses.plot(*one["curve"].values(), color=colours[kind], lw=1, label=name if i == 0 else None)
+            losses.plot(*run["curve"].values(), color=colours[kind], lw=1, label=name if i == 0 else None)
     losses.set(xlabel="seconds", ylabel="test loss", title="test loss of the center")
     losses.legend(fontsize=8)
     for axes in (times, losses):

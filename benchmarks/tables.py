@@ -113,7 +113,7 @@ def stragglers(results: Path) -> str:
     if not path.exists():
         return ""
     kinds = json.loads(path.read_text())["runs"]
-    level = max(min(one["curve"]["loss"]) for repeats in kinds.values() for one in repeats)
+    level = max(min(run["curve"]["loss"]) for repeats in kinds.values() for run in repeats)
     columns = (
         "backup workers",
         "ms for an update",
@@ -125,23 +125,23 @@ def stragglers(results: Path) -> str:
     )
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for kind, repeats in kinds.items():
-        times, dropped, losses = ([one[key] for one in repeats] for key in ("milliseconds", "dropped", "loss"))
+        times, dropped, losses = ([run[key] for run in repeats] for key in ("milliseconds", "dropped", "loss"))
         predicted, dropped_late = _predicted(repeats)
         rows.append(
             f"| {kind if kind.isdigit() else f'`{kind}`'} | {mean(times):.1f} ± {pstdev(times):.1f} | {predicted} "
             f"| {mean(dropped):.0%} | {dropped_late} | {mean(losses):.3f} ± {pstdev(losses):.3f} "
-            f"| {mean(seconds_to(level, one['curve']) for one in repeats):.1f} |"
+            f"| {mean(seconds_to(level, run['curve']) for run in repeats):.1f} |"
         )
     return "\n".join(rows)
 
 
 def _predicted(runs: Sequence[dict[str, Any]]) -> tuple[str, str]:
     """Return the predicted milliseconds for an update, and dropped gradients; dashes if they were not predicted."""
-    predictions = [one["predicted"] for one in runs if "predicted" in one]
+    predictions = [run["predicted"] for run in runs if "predicted" in run]
     if len(predictions) < len(runs):
         return "-", "-"
-    milliseconds, dropped = (mean(one[key] for one in predictions) for key in ("milliseconds", "dropped"))
-    wrong = milliseconds / mean(one["milliseconds"] for one in runs) - 1
+    milliseconds, dropped = (mean(run[key] for run in predictions) for key in ("milliseconds", "dropped"))
+    wrong = milliseconds / mean(run["milliseconds"] for run in runs) - 1
     return f"{milliseconds:.1f} ({wrong:+.0%}){missed(abs(wrong) > RATE_AIM)}", f"{dropped:.0%}"
 
 
@@ -170,7 +170,7 @@ def validation(results: Path) -> str:
             f"{real['staleness']:.2f}",
             f"{predicted['staleness']:.2f}{missed(abs(predicted['staleness'] - real['staleness']) > STALENESS_AIM)}",
             f"{real['slow']:.0%}", f"{predicted['slow']:.0%}", f"{real['waiting']:.0%}", f"{predicted['waiting']:.0%}",
-            *(f"{one['seconds_to']:.1f}" if one["seconds_to"] is not None else "-" for one in (real, predicted)),
+            *(f"{run['seconds_to']:.1f}" if run["seconds_to"] is not None else "-" for run in (real, predicted)),
         ]  # fmt: skip
         rows.append(f"| {' | '.join(cells)} |")
     errors = [abs(row["predicted"]["updates"] / row["real"]["updates"] - 1) for row in content["rows"]]
@@ -224,7 +224,7 @@ def goals(results: Path, measured: str = "throughput") -> str:
     for goal in GOALS:
         cells = []
         for name, model in models.items():
-            value = next((one["measured"] for one in model["goals"] if one["ratio"] == goal.name), None)
+            value = next((row["measured"] for row in model["goals"] if row["ratio"] == goal.name), None)
             least = goal.least.get(name.partition(",")[0])
             if value is None or least is None:
                 cells.append("")
@@ -256,13 +256,13 @@ def many_workers(results: Path) -> str:
     found = (_measured(results).get("startup") or {}).get("many_workers", [])
     columns = "workers", "seconds", "CPU s", "bare TensorFlow: seconds", "CPU s", "threads", "descriptors", "MB"
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for one in found:
-        times = one["seconds"] / found[0]["seconds"]
-        bare_times = one["bare"]["seconds"] / found[0]["bare"]["seconds"]
-        held = [", ".join(f"{n:g}" for n in one[kind] or []) for kind in ("threads", "descriptors", "megabytes")]
-        seconds = f"{one['seconds']:.1f} ({times:.1f} times{missed(times > 3)})"
-        bare = f"{one['bare']['seconds']:.1f} ({bare_times:.1f} times) | {one['bare']['cpu_seconds']:.1f}"
-        rows.append(f"| {one['workers']} | {seconds} | {one['cpu_seconds']:.1f} | {bare} | {' | '.join(held)} |")
+    for row in found:
+        times = row["seconds"] / found[0]["seconds"]
+        bare_times = row["bare"]["seconds"] / found[0]["bare"]["seconds"]
+        held = [", ".join(f"{n:g}" for n in row[kind] or []) for kind in ("threads", "descriptors", "megabytes")]
+        seconds = f"{row['seconds']:.1f} ({times:.1f} times{missed(times > 3)})"
+        bare = f"{row['bare']['seconds']:.1f} ({bare_times:.1f} times) | {row['bare']['cpu_seconds']:.1f}"
+        rows.append(f"| {row['workers']} | {seconds} | {row['cpu_seconds']:.1f} | {bare} | {' | '.join(held)} |")
     return "\n".join(rows) if found else ""
 
 
@@ -275,10 +275,12 @@ def large(results: Path) -> str:
         "resumed, to its first, s", "worker, MB (vectors)", "a ps", "shared", "evaluator", "launcher", "fork server",
     )  # fmt: skip
     rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for one in passages:
-        times = [f"{one['seconds'][name]:.2g}" for name in ("start", "step", "end", "resume")]
-        memory = [_memory(one, kind) for kind in ("worker", "ps", "shared", "evaluator", "launcher", "fork server")]
-        rows.append(f"| {one['model']}, `{one['scheme']}` | {one['ps']} | {' | '.join([*times, *memory])} |")
+    for passage in passages:
+        times = [f"{passage['seconds'][name]:.2g}" for name in ("start", "step", "end", "resume")]
+        memory = [_memory(passage, kind) for kind in ("worker", "ps", "shared", "evaluator", "launcher", "fork server")]
+        rows.append(
+            f"| {passage['model']}, `{passage['scheme']}` | {passage['ps']} | {' | '.join([*times, *memory])} |"
+        )
     return "\n".join(rows) if passages else ""
 
 

@@ -138,7 +138,7 @@ def main(arguments: list[str]) -> int:
     if place.is_shown:
         update_page(THROUGHPUT)
     console.print(f"written to {path}", soft_wrap=True)
-    return 0 if all(len(m) == options.repetitions for one in measured.values() for m in one.values()) else 1
+    return 0 if all(len(m) == options.repetitions for column in measured.values() for m in column.values()) else 1
 
 
 def use(device: Device) -> str:
@@ -189,7 +189,7 @@ def total_cpu(measured: Measured) -> float:
 
 def rate(measured: Measurements, name: str) -> float | None:
     """Return the median of a system, or the best of those that the name stands for; None without results."""
-    medians = [median(m.rate for m in measured[one]) for one in ONE_OF.get(name, (name,)) if measured.get(one)]
+    medians = [median(m.rate for m in measured[system]) for system in ONE_OF.get(name, (name,)) if measured.get(system)]
     return max(medians, default=None)
 
 
@@ -222,13 +222,13 @@ def rate_table(column: str, model: str, measured: Measurements, over: Sequence[s
     ratios = [f"/ {name}" for name in found]
     result = table(f"\n{column} ({units})", ["system", "steps/s", "min - max", "CPU ms a step", *ratios])
     for name, values in measured.items():
-        rates = [one.rate for one in values]
+        rates = [m.rate for m in values]
         result.add_row(
             SYSTEMS[name].title,
             _rounded(median(rates)) if rates else "failed",
             f"{_rounded(min(rates))} - {_rounded(max(rates))}" if rates else "-",
             _rounded(median(map(total_cpu, values))) if rates else "-",
-            *(_shown(ratio(measured, name, one)) for one in found),
+            *(_shown(ratio(measured, name, system)) for system in found),
         )
     return result
 
@@ -287,5 +287,5 @@ def save(
 def _row(name: str, values: Sequence[Measured]) -> dict[str, Any]:
     """Return a row: one system with one model."""
     tasks = values[0].cpu if values else ()
-    cpu = {task: round(median(one.cpu.get(task, 0.0) for one in values), 4) for task in tasks}
-    return {"title": SYSTEMS[name].title, "rates": [round(one.rate, 2) for one in values], "cpu_ms": cpu}
+    cpu = {task: round(median(m.cpu.get(task, 0.0) for m in values), 4) for task in tasks}
+    return {"title": SYSTEMS[name].title, "rates": [round(m.rate, 2) for m in values], "cpu_ms": cpu}

@@ -205,8 +205,8 @@ def compared(
     seconds, losses = curves[0]
     level = float(np.interp(LEVEL * seconds[-1], seconds, losses))
     run_figures = [
-        figures_of(planned, place) | {"seconds_to": seconds_to(level, *one)}
-        for place, one in zip((real, folder), curves, strict=True)
+        figures_of(planned, place) | {"seconds_to": seconds_to(level, *points)}
+        for place, points in zip((real, folder), curves, strict=True)
     ]
     return {
         "name": planned.name,

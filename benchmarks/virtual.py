@@ -162,7 +162,7 @@ def simulated(
         try:
             found += _Run(group, *arguments).follow(until, patience, evaluations)
         except Diverged:  # each for itself: the others may be well
-            found += [_Run([one], *arguments).follow(until, patience, evaluations, fails=True)[0] for one in group]
+            found += [_Run([s], *arguments).follow(until, patience, evaluations, fails=True)[0] for s in group]
     return found
 
 
