@@ -284,7 +284,7 @@ class BatchedWorkers:
         """
         changed: list[bool] = []
 
-        def one(row: Any) -> Any:
+        def act_on_row(row: Any) -> Any:
             of_worker, others = row
             variables = tf.nest.map_structure(ShadowVariable.of, of_worker)
             result = act(variables, *others)
@@ -293,7 +293,7 @@ class BatchedWorkers:
             changed[:] = [variable.changed for variable in flat]
             return [variable.read_value() for variable in flat if variable.changed], result
 
-        new, result = tf.vectorized_map(one, (values, tensors), warn=False)
+        new, result = tf.vectorized_map(act_on_row, (values, tensors), warn=False)
         left = iter(new)
         flat = [next(left) if has else value for value, has in zip(tf.nest.flatten(values), changed, strict=True)]
         return tf.nest.pack_sequence_as(values, flat), result

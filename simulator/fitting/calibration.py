@@ -194,9 +194,9 @@ def _crowd(size: float, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
     return np.stack([size * (crowd - crowd.mean()), took - took.mean()])
 
 
-def _follows(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _follows(rows: np.ndarray, next_rows: np.ndarray) -> np.ndarray:
     """Return True where a round is the next one of the same worker."""
-    return (one[:, WORKER] == other[:, WORKER]) & (one[:, NUMBER] + 1 == other[:, NUMBER])
+    return (rows[:, WORKER] == next_rows[:, WORKER]) & (rows[:, NUMBER] + 1 == next_rows[:, NUMBER])
 
 
 def _since_start(rows: np.ndarray, before: np.ndarray) -> np.ndarray:

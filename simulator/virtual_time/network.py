@@ -98,8 +98,8 @@ class Network:
         into, regions = out + len(self.region_links), self.regions.tolist()
 
         def way(ends: tuple[int, int]) -> list[int]:
-            (one, other), (sender, receiver) = ends, (regions[ends[0]], regions[ends[1]])
-            return [one, down + other, *((out + sender, into + receiver) if sender != receiver else ())]
+            (sender, receiver), (origin, destination) = ends, (regions[ends[0]], regions[ends[1]])
+            return [sender, down + receiver, *((out + origin, into + destination) if origin != destination else ())]
 
         of_workers, of_regions = [*self.uplinks, *self.downlinks], [*self.region_links] * 2
         longest = 2 * sum(any(map(math.isfinite, rates)) for rates in (of_workers, of_regions))
@@ -152,9 +152,11 @@ class Network:
             latency = np.minimum(latency * lognormal_factors(u, self.sigma), NEVER)
         return np.rint(latency).astype(np.int64).tolist()
 
-    def _latencies(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    def _latencies(self, origins: np.ndarray, destinations: np.ndarray) -> np.ndarray:
         """Return the mean latencies of messages between workers of these regions."""
-        return self.machines.latency + np.where(one == other, 0, self.added[one] + self.added[other])
+        return self.machines.latency + np.where(
+            origins == destinations, 0, self.added[origins] + self.added[destinations]
+        )
 
     def _factors(self, u: np.ndarray, many: np.ndarray | float = 1.0) -> np.ndarray:
         """Return the longest of `many` latencies with mean 1, drawn with uniform numbers `u`."""
