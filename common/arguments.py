@@ -165,22 +165,22 @@ def _is_part(part: str, whole: str) -> bool:
     return f"_{part}_" in f"_{whole}_"
 
 
-def _has_near_words(one: str, other: str) -> bool:
+def _has_near_words(word: str, other_word: str) -> bool:
     """Return False if a word is another one, as in `inner_optimizer` for `server_optimizer`."""
-    parts, other_parts = one.split("_"), other.split("_")
+    parts, other_parts = word.split("_"), other_word.split("_")
     return len(parts) != len(other_parts) or all(
         _edits(a, b) <= (len(a) + 1) // 2 for a, b in zip(parts, other_parts, strict=True)
     )
 
 
-def _edits(one: str, other: str) -> int:
+def _edits(word: str, other_word: str) -> int:
     """Return how many letters must be inserted, deleted, replaced or exchanged with the next, from word to word."""
-    before, row = [], [*range(len(other) + 1)]
-    for i, a in enumerate(one, 1):
+    before, row = [], [*range(len(other_word) + 1)]
+    for i, a in enumerate(word, 1):
         before, last, row = row, before, [i]
-        for j, b in enumerate(other, 1):
+        for j, b in enumerate(other_word, 1):
             row.append(min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b)))
-            if i > 1 and j > 1 and (a, one[i - 2]) == (other[j - 2], b):
+            if i > 1 and j > 1 and (a, word[i - 2]) == (other_word[j - 2], b):
                 row[j] = min(row[j], last[j - 2] + 1)
     return row[-1]
 

@@ -185,7 +185,7 @@ class Optimizer(keras.optimizers.Optimizer):
             self._began_at = self._variable(tf.constant(0, tf.int64), "began_at")  # step at which the run began
             self._first = len(self.variables)  # index of the first variable of the run
             common: dict[str, Any] = {"workers": self.workers, "ps": self.ps, "shapes": shapes, "seed": self.seed}
-            common["without_decay"] = [i for i, one in enumerate(variables) if not self._use_weight_decay(one)]
+            common["without_decay"] = [i for i, v in enumerate(variables) if not self._use_weight_decay(v)]
             self._operations = Operations(self.scheme, center, **common, variable=self._variable, for_xla=True)
             self._operations.learning_rate = self._rate if "learning_rate" in rates_of(self.scheme) else None
             self._table = Table(partial(TurnsAhead, self.scheme, self.workers, self.order, self.seed), self.workers)

@@ -81,7 +81,7 @@ def class_of(kind: type) -> ast.ClassDef | None:
     node: ast.AST | None = tree(kind.__module__)
     for name in kind.__qualname__.replace("<locals>.", "").split("."):
         inside = ast.walk(node) if node else ()
-        node = next((one for one in inside if getattr(one, "name", None) == name), None)
+        node = next((candidate for candidate in inside if getattr(candidate, "name", None) == name), None)
     return node if isinstance(node, ast.ClassDef) else None
 
 

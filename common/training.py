@@ -116,9 +116,9 @@ def _in_order(values: list[Any], named: dict[str, Any]) -> tuple[Any, Any, Any]:
         UserError: one of them is missing, or it is not certain which is which.
     """
     schemes = [named.pop("scheme")] if "scheme" in named else []
-    schemes += [one for one in values if isinstance(one, Scheme)]
+    schemes += [value for value in values if isinstance(value, Scheme)]
     others = [named.pop("model")] if "model" in named else []
-    others += [one for one in values if not isinstance(one, Scheme)]
+    others += [value for value in values if not isinstance(value, Scheme)]
     model, *data = [*others, *(named.pop(name) for name in ("data", "x", "y") if name in named)] or [None]
     if not schemes and len(data) == 2:
         return model, *data  # the second is no algorithm, and will be refused
@@ -126,7 +126,7 @@ def _in_order(values: list[Any], named: dict[str, Any]) -> tuple[Any, Any, Any]:
         raise UserError(f"train needs a model, data and an algorithm, as in {USAGE}")
     if len(data) == 1:
         return model, data[0], schemes[0]
-    if any(isinstance(one, tuple) or callable(one) or yields_batches(one) for one in data):
+    if any(isinstance(value, tuple) or callable(value) or yields_batches(value) for value in data):
         raise UserError(
             f"train takes one argument of data, as in {USAGE}; those for validation are validation_data=..."
         )

@@ -174,23 +174,25 @@ def _trials(texts: Sequence[str], words: Sequence[str]) -> tuple[list[Trial], Sw
         settings += _settings(text if len(texts) > 1 else "", kind, typed, options_of_text)
     sweeping, options = settings[0].sweep_options, settings[0].options
     found = [
-        (one, seed) for one in settings for seed in range(one.options.run.seed, one.options.run.seed + sweeping.seeds)
+        (setting, seed)
+        for setting in settings
+        for seed in range(setting.options.run.seed, setting.options.run.seed + sweeping.seeds)
     ]
     if len(found) == 1:
         raise UserError(f"sweep needs several values of an option, or --seeds, or several algorithms, {HOW}")
     fitted = with_machines(options)  # --like is fitted once
-    schemes = [one.scheme for one in settings]
+    schemes = [setting.scheme for setting in settings]
     trials = []
-    for one, seed in found:
-        trial_options = replace(one.options, run=replace(one.options.run, seed=seed))
+    for setting, seed in found:
+        trial_options = replace(setting.options, run=replace(setting.options.run, seed=seed))
         trial_options, note = with_data(replace(trial_options, platform=fitted.platform, like=fitted.like), schemes)
-        cluster = find_cluster(trial_options, one.scheme.sync.uses_ps)
+        cluster = find_cluster(trial_options, setting.scheme.sync.uses_ps)
         _refuse(trial_options, cluster)
-        checked(one.scheme, None, cluster, trial_options.run)
-        folder = run_dir_of(one.scheme, trial_options)
+        checked(setting.scheme, None, cluster, trial_options.run)
+        folder = run_dir_of(setting.scheme, trial_options)
         trial_options = replace(trial_options, run=replace(trial_options.run, run_dir=folder))
-        kept = {name: value for name, value in one.values.items() if name != "seed"}
-        trials.append(Trial(kept, seed, folder, one.scheme, trial_options, note, result_in(folder)))
+        kept = {name: value for name, value in setting.values.items() if name != "seed"}
+        trials.append(Trial(kept, seed, folder, setting.scheme, trial_options, note, result_in(folder)))
     return trials, sweeping, options
 
 

@@ -112,8 +112,8 @@ def between_classes(loss: Any, labels: Any) -> tuple[int, float] | None:
     """
     losses, arrays = keras.tree.flatten(loss), leaves(labels)
     losses = losses * len(arrays) if len(losses) == 1 else losses
-    for one, array in zip(losses, arrays, strict=False) if len(losses) == len(arrays) else ():
-        if array.dtype.kind == "f" and _takes_classes(one):
+    for part, array in zip(losses, arrays, strict=False) if len(losses) == len(arrays) else ():
+        if array.dtype.kind == "f" and _takes_classes(part):
             bad = array != np.trunc(array)
             if bad.any():
                 place = np.unravel_index(int(bad.argmax()), array.shape)

@@ -27,11 +27,11 @@ def as_tensors(vector: Any, like: Sequence[Any]) -> list[Any]:
     if len(like) == 1 and like[0].dtype == tf.float32 and like[0].shape.rank == 1:
         return [vector]
     lengths, begin, found = tf.bitcast(vector[: len(like)], tf.int32), len(like), []
-    for i, one in enumerate(like):
-        length = lengths[i] if one.shape[0] is None else one.shape[0]
-        size = length * math.prod(one.shape[1:]) * one.dtype.size
+    for i, tensor in enumerate(like):
+        length = lengths[i] if tensor.shape[0] is None else tensor.shape[0]
+        size = length * math.prod(tensor.shape[1:]) * tensor.dtype.size
         end = begin - (-size // FLOAT)
-        found.append(_of_bits(vector[begin:end], size, one.dtype, [length, *one.shape[1:]]))
+        found.append(_of_bits(vector[begin:end], size, tensor.dtype, [length, *tensor.shape[1:]]))
         begin = end
     return found
 

@@ -177,12 +177,12 @@ class Segments:
     def _kept(self, first: np.ndarray, *others: np.ndarray) -> Segment | None:
         """Return the segment of this process whose bytes these are, or None."""
         segments = [] if others else self._own.get(first.nbytes, [])
-        return next((one for one in segments if one.address == first.ctypes.data), None)
+        return next((segment for segment in segments if segment.address == first.ctypes.data), None)
 
     def _free(self, size: int) -> Segment:
         """Return a free segment of that size, a new one if there is none."""
         segments = self._own.setdefault(size, [])
-        segment = next((one for one in segments if one.is_free()), None)
+        segment = next((candidate for candidate in segments if candidate.is_free()), None)
         if segment is None:
             segment = Segment.new(size)
             segments.append(segment)
@@ -212,8 +212,8 @@ class Segments:
 
     def _made(self, process: int, descriptor: int, name: int) -> Segment | None:
         """Return the segment of this handle if this process has made it, else None."""
-        segments = (one for same in self._own.values() for one in same) if process == os.getpid() else ()
-        return next((one for one in segments if (one.descriptor, one.name) == (descriptor, name)), None)
+        segments = (segment for same in self._own.values() for segment in same) if process == os.getpid() else ()
+        return next((segment for segment in segments if (segment.descriptor, segment.name) == (descriptor, name)), None)
 
     def _close_idle(self) -> None:
         """Close idle segments. Arrays keep their memory and their lock as long as they exist."""
@@ -222,8 +222,10 @@ class Segments:
             return
         self._looked = now
         for size, segments in list(self._own.items()):
-            self._own[size] = [one for one in segments if now - one.used < IDLE_SECONDS or not one.is_free()]
-        self._seen = {key: one for key, one in self._seen.items() if now - one.used < IDLE_SECONDS}
+            self._own[size] = [
+                segment for segment in segments if now - segment.used < IDLE_SECONDS or not segment.is_free()
+            ]
+        self._seen = {key: segment for key, segment in self._seen.items() if now - segment.used < IDLE_SECONDS}
 
     def count(self) -> int:
         """Return the number of segments that this process has made."""

@@ -74,7 +74,7 @@ class Series:
 
     def cut(self, name: str, most: int) -> None:
         """Drop the rows whose count of this name is above `most`; the next row is kept."""
-        self.kept, self.last = ([one for one in rows if one[1].get(name, 0) <= most] for rows in (self.kept, self.last))
+        self.kept, self.last = ([row for row in rows if row[1].get(name, 0) <= most] for rows in (self.kept, self.last))
         self.count = len(self.kept) * self.every
 
     def thin(self) -> bool:

@@ -76,7 +76,7 @@ def _in_rounds(
         members = members_of(run)
         if not members.lost:
             _check_evicted(run)
-        back = [one.worker for one in members.lost if one.returned_at <= run.result["updates"]]
+        back = [lost.worker for lost in members.lost if lost.returned_at <= run.result["updates"]]
         _check_messages(run, memory(scheme) and sorted(run.trace["worker"][run.joins]) != sorted(back))
         updates = run.result["updates"]  # fewer than steps if the run was stopped early
         counted = run.trace["accepted"] == 1

@@ -28,7 +28,7 @@ def members_of(run: RecordedRun) -> gossip_rules.Members:
     """
     entries = run.result["recovery"].get("lost_workers", [])
     members = gossip_rules.members_of(entries, run.workers, run.result["updates"])
-    if any(one.times > 1 for one in members.lost) or (members.lost and not run.hyperparameters.get("topology")):
+    if any(lost.times > 1 for lost in members.lost) or (members.lost and not run.hyperparameters.get("topology")):
         raise UserError(f"workers were lost in a way that the transcription of {run.algorithm} cannot follow")
     return members
 

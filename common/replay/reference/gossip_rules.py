@@ -52,38 +52,38 @@ class Members:
         complement, and 1 for D. A worker that has not heard a message before that has its weight itself.
         """
         mixed = np.array(weights, np.float64)
-        out = np.array([one.worker for one in self.lost if one.out_from <= t < one.returned_at], int)
+        out = np.array([lost.worker for lost in self.lost if lost.out_from <= t < lost.returned_at], int)
         if out.size:
             left = np.delete(np.arange(len(mixed)), out)
             (among, to_out), (from_out, inside) = ([mixed[a][:, b] for b in (left, out)] for a in (left, out))
             whole = among + to_out @ np.linalg.pinv(np.eye(out.size) - inside) @ from_out
             mixed = np.eye(len(mixed))
             mixed[left[:, None], left] = whole
-        for one in self.lost:
-            if t < min(one.out_from, one.returned_at):
-                missing = [i for i, first in enumerate(one.missed_from) if first <= t and i != one.worker]
-                mixed[missing, missing] += mixed[missing, one.worker]
-                mixed[missing, one.worker] = 0
+        for lost in self.lost:
+            if t < min(lost.out_from, lost.returned_at):
+                missing = [i for i, first in enumerate(lost.missed_from) if first <= t and i != lost.worker]
+                mixed[missing, missing] += mixed[missing, lost.worker]
+                mixed[missing, lost.worker] = 0
         return mixed.astype(dtype)
 
     def mean(self, rows: np.ndarray, rounds: int) -> np.ndarray:
         """Return the mean of rows [W, P] over the workers in the center after that many rounds."""
-        absent = [one.worker for one in self.lost if one.in_center_until < rounds <= one.returned_at]
+        absent = [lost.worker for lost in self.lost if lost.in_center_until < rounds <= lost.returned_at]
         return np.delete(rows, absent, axis=0).mean(axis=0)
 
     def anew(self, t: int) -> list[int]:
         """Return the workers that begin anew with round t, at the mean of the others."""
-        return [one.worker for one in self.lost if one.returned_at == t]
+        return [lost.worker for lost in self.lost if lost.returned_at == t]
 
     def changes(self, t: int) -> bool:
         """Return True if a worker is out, or back, from round t on."""
-        return any(t in (min(one.out_from, one.returned_at), one.returned_at) for one in self.lost)
+        return any(t in (min(lost.out_from, lost.returned_at), lost.returned_at) for lost in self.lost)
 
     def rounds(self, workers: int, updates: int) -> np.ndarray:
         """Return the recorded rounds of each worker in a run of so many rounds, [W]."""
         numbers = np.full(workers, updates)
-        for one in self.lost:
-            numbers[one.worker] -= min(one.returned_at, updates) - one.in_center_until
+        for lost in self.lost:
+            numbers[lost.worker] -= min(lost.returned_at, updates) - lost.in_center_until
         return numbers
 
 
@@ -94,7 +94,7 @@ def members_of(entries: Any, workers: int, updates: int) -> Members:
     """Return the members of a run from the lost workers in its record; `ValueError` if these cannot be."""
     try:
         lost = [_lost(entry, workers, updates) for entry in entries]
-        fits = len({one.worker for one in lost}) == len(lost) < workers
+        fits = len({entry.worker for entry in lost}) == len(lost) < workers
     except (KeyError, TypeError):
         fits, lost = False, []
     if not fits:
