@@ -104,7 +104,7 @@ class Operations:
         self.builds_together = not self.sync.uses_ps and not scheme.overlap
         self.tolerated = scheme.sync.most_left_out(self.sync.set_size(workers) or 0)
         self.begin(center, variable)
-        self.given: Any = None
+        self.gradient_and_loss: Any = None
         self.learning_rate: Callable[[], Any] | None = None
 
     def begin(self, center: Tensor, variable: Callable[[Any, str], Any]) -> None:
@@ -150,8 +150,8 @@ class Operations:
     def local_step(self, now: Now) -> None:
         """Make a local step with the given gradient."""
         if not self.sync.exchanges:
-            check_finite(now, Message(self.given[0]))
-        self.local.local_step(self.scheme_at(now.step), now, *self.given)
+            check_finite(now, Message(self.gradient_and_loss[0]))
+        self.local.local_step(self.scheme_at(now.step), now, *self.gradient_and_loss)
 
     def use_reply(self, now: Now) -> None:
         """Let a worker pull: it uses the last reply, or the one that it keeps."""
@@ -393,7 +393,7 @@ class Group:
         """
         check_eager("step")
         k, vector = self._ready_worker(k), self._structure.vector(gradient, "gradient")
-        self._operations.given = vector, None if loss is None else tf.cast(scalar(loss), tf.float32)
+        self._operations.gradient_and_loss = vector, None if loss is None else tf.cast(scalar(loss), tf.float32)
         self._turns.step(k)
         return k in self.ready
 

@@ -277,7 +277,7 @@ class Optimizer(keras.optimizers.Optimizer):
             self._prepare()
             self._seen = int(self._iterations.numpy()) + 1
         operations, table = self._operations, self._table
-        operations.given, self._loss = (self._structure.vector(list(grads), "gradients"), self._loss), None
+        operations.gradient_and_loss, self._loss = (self._structure.vector(list(grads), "gradients"), self._loss), None
         begin, end, following = table.of(self._iterations.value)
         rows = table.rows.read_value()
 

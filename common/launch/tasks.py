@@ -40,9 +40,9 @@ def joined(job: Job, task: tuple[str, int], report: Report) -> Iterator[tuple[Re
     if job.cluster.task is None:
         yield report, None
         return
-    with membership(member(job, job.cluster.task, task), report) as mine:
-        job.earlier_step_targets = mine.earlier_step_targets
-        yield mine.report, mine
+    with membership(member(job, job.cluster.task, task), report) as own_membership:
+        job.earlier_step_targets = own_membership.earlier_step_targets
+        yield own_membership.report, own_membership
 
 
 def member(job: Job, spec: TaskSpec, task: tuple[str, int]) -> Member:
@@ -98,19 +98,19 @@ def run_worker(job: Job, addresses: Addresses, index: int, report: Report) -> No
     if job.script is not None:
         server = start_server(addresses, "worker", index, _config(job, INTER_OP))
         report_devices(job, index, report)
-        with precision(job), joined(job, ("worker", index), report) as (report, mine):
+        with precision(job), joined(job, ("worker", index), report) as (report, own_membership):
             report(event="arithmetic", **arithmetic(job))
-            run_script(Launched(job, job.script, addresses, index, server.target, report, mine))
-            if mine is not None:
-                mine.post(script_of(index), {"ended": True})
+            run_script(Launched(job, job.script, addresses, index, server.target, report, own_membership))
+            if own_membership is not None:
+                own_membership.post(script_of(index), {"ended": True})
         return
     server = start_server(addresses, "worker", index, _config(job, 2))
     report_devices(job, index, report)
-    with precision(job), joined(job, ("worker", index), report) as (report, mine):
+    with precision(job), joined(job, ("worker", index), report) as (report, own_membership):
         report(event="arithmetic", **arithmetic(job))
         graph = _worker_graph(job, index)
         session, connect = connect_worker(job, graph.graph, index, server.target, addresses, inter_op=2)
-        silent = None if mine is None else mine.heartbeat.silent
+        silent = None if own_membership is None else own_membership.heartbeat.silent
         loop = WorkerLoop(job, session, graph, index, report, connect, silent)
         loop.prepare()
         loop.join()
@@ -133,10 +133,10 @@ def _worker_graph(job: Job, index: int) -> TaskGraph:
 
 def run_evaluator(job: Job, addresses: Addresses, index: int, report: Report) -> None:
     """Follow the center from outside the cluster, as a client of the first ps."""
-    with precision(job), joined(job, ("evaluator", index), report) as (report, mine):
+    with precision(job), joined(job, ("evaluator", index), report) as (report, own_membership):
         if job.script is None:
             return _evaluate(job, addresses, report)
-        follow_joins(job, job.script, lambda job, report: _evaluate(job, addresses, report), report, mine)
+        follow_joins(job, job.script, lambda job, report: _evaluate(job, addresses, report), report, own_membership)
 
 
 def _evaluate(job: Job, addresses: Addresses, report: Report) -> None:

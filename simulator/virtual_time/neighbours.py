@@ -137,5 +137,5 @@ def between_peers(network: Network, sync: Synchronization) -> Network:
 
     network.up = network.down = network.between_workers()
     network.way_up, network.way_down = way_up, way_back
-    network.message_late, network.reply_late = partial(latency, way_up), partial(latency, way_back)
+    network.message_latency, network.reply_latency = partial(latency, way_up), partial(latency, way_back)
     return network

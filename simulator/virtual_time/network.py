@@ -55,7 +55,7 @@ class Network:
     Attributes:
         up, down: the resources that messages and replies share; None if their bytes take no time.
         latency: mean latency of each worker, one way, [W].
-        message_late, reply_late: nanoseconds of latency, a function of the worker and its round.
+        message_latency, reply_latency: nanoseconds of latency, a function of the worker and its round.
     """
 
     def __init__(self, machines: Machines, workers: int, ps: int, seed: int):
@@ -68,7 +68,7 @@ class Network:
         added, links = zip(*machines.regions, strict=True)
         self.added, self.region_links = np.array(added), np.array(links)
         self.latency = (machines.latency + self.added[self.regions]).tolist()
-        self.message_late, self.reply_late = (
+        self.message_latency, self.reply_latency = (
             latencies(self.latency, self.sigma, seed, purpose) for purpose in ("message", "reply")
         )
         # With which a worker's message, or reply, of a round is sent over `up`, or `down`; None if there is none.

@@ -175,7 +175,9 @@ class Regional:
     def _sent(self, number: int, now: int) -> None:
         """Add the latency to a message between servers, and the time for which its sender held the lock before."""
         kind, region = self._kind(number)
-        latency = (self.network.message_late if kind == UP else self.network.reply_late)(region, self.merges[region])
+        latency = (self.network.message_latency if kind == UP else self.network.reply_latency)(
+            region, self.merges[region]
+        )
         held = self.holds[EXCHANGE if kind == UP else UP]
         if latency + held:
             self.queue.at(now + latency + held, ARRIVE, number)

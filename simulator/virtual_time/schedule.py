@@ -234,7 +234,7 @@ class EventLoop:
 
     def _sent(self, worker: int, now: int) -> None:
         """Add the latency to a message whose bytes have all been sent."""
-        latency = self.network.message_late(worker, self.sequencer.recorded[worker])
+        latency = self.network.message_latency(worker, self.sequencer.recorded[worker])
         if latency:
             self.queue.at(now + latency, ARRIVE, worker)
         else:
@@ -282,7 +282,7 @@ class EventLoop:
 
     def _replied(self, worker: int, now: int) -> None:
         """Add the latency to a reply whose bytes have all been sent, and pass it to the worker."""
-        now += self.network.reply_late(worker, max(0, self.sequencer.recorded[worker] - 1))
+        now += self.network.reply_latency(worker, max(0, self.sequencer.recorded[worker] - 1))
         if worker in self.fetching:
             self.fetching.remove(worker)
             self._begin(worker, now)
