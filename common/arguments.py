@@ -7,7 +7,7 @@ import inspect
 import math
 import numbers
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, cast
 
 from .errors import UserError
@@ -73,9 +73,9 @@ def at_most(maximum: float, **values: float) -> None:
 
 
 def positive(**values: Any) -> None:
-    """Raise `UserError` for the first named value that is not a finite number above zero (or a schedule)."""
+    """Raise `UserError` for the first named value that is not a finite number above zero."""
     for name, value in values.items():
-        if not callable(value) and not (_is_finite(value) and value > 0):
+        if not (_is_finite(value) and value > 0):
             raise UserError(f"{name} must be a positive number. Received: {name}={value!r}")
 
 
@@ -102,19 +102,27 @@ def not_negative(**values: float) -> None:
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and math.isfinite(value)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def one_of(allowed: Sequence[str], **values: str) -> None:
     """Raise `UserError` for the first named value that is not known."""
     for name, value in values.items():
-        if value not in allowed:
+        if not isinstance(value, Hashable) or value not in allowed:  # an array has no truth value
             raise UserError(f"{name} must be one of {', '.join(allowed)}. Received: {name}={value}")
+
+
+def a_text(**values: Any) -> None:
+    """Raise `UserError` for the first named value that is no text."""
+    for name, value in values.items():
+        if not isinstance(value, str):
+            raise UserError(f"{name} must be a text in quotes. Received: {name}={value!r}")
 
 
 def check_known(kind: str, *names: str, known: Iterable[str]) -> None:
     """Raise `UserError` for the first name that is not known, with the names near to it."""
     for name in names:
+        a_text(**{kind: name})
         if name not in known:
             raise UserError(f"unknown {kind} {name!r}. {nearest(name, known)}")
 

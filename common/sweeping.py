@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from typing import Any, Unpack
 from .arguments import at_least, checked_call
 from .cluster.cluster import BackendName, Cluster
 from .cluster.fingerprint import class_digest, data_digest, model_digest
-from .contract.checks import check_kind
 from .contract.scheme import Scheme
 from .data.dataset import leaves
 from .errors import DistsgdError, Interrupted, UserError
@@ -25,8 +25,8 @@ from .record.plot import Axis, Width
 from .record.repeats import FINISHED, completed
 from .record.saved_runs import SavedRun, by_seed, picture_of_means, read_run, sheet_of
 from .record.sheet import TableFormat
-from .tasks.options import Keywords, takes_options
-from .training import cluster_of, train
+from .tasks.options import Keywords, Recovery, RunOptions, options_of, takes_options
+from .training import check_kinds, cluster_of, train
 
 
 @dataclass(frozen=True)
@@ -129,14 +129,15 @@ def sweep(
     at_least(1, seeds=seeds)
     listed: list[Any] = list(schemes) if isinstance(schemes, Iterable) and not isinstance(schemes, str) else [schemes]
     short = {"workers": workers, "ps": ps, "backend": backend}
-    _check(model, listed, cluster, options)
-    first = options.pop("seed", 0)
+    short = {name: value for name, value in short.items() if value is not None}
+    first = _checked(model, listed, cluster, options).seed
+    options.pop("seed", None)
     problem = {"validation_data": validation_data, "validation_split": validation_split, "class_weight": class_weight}
     common = {name: _in_words(value) for name, value in {"data": data, **problem, **options}.items()}
     runs = []
     with keep_warm():
         for scheme, seed in itertools.product(listed, range(first, first + seeds)):
-            run_cluster = cluster_of(scheme, cluster, **short) if any(short.values()) else cluster
+            run_cluster = cluster_of(scheme, cluster, **short) if short else cluster
             keras.utils.set_random_seed(seed)
             seed_torch(seed)
             built = model()
@@ -156,7 +157,8 @@ def sweep(
     return Sweep(runs)
 
 
-def _check(model: Any, schemes: Sequence[Any], cluster: Cluster | None, options: Any) -> None:
+def _checked(model: Any, schemes: Sequence[Any], cluster: Cluster | None, options: Any) -> RunOptions:
+    """Return the options of each run, once no argument is of another type than a sweep takes."""
     if not callable(model) or isinstance(model, keras.Model):
         raise UserError(
             "model must be a function that returns a compiled Keras model: each seed has initial weights of its own. "
@@ -165,11 +167,12 @@ def _check(model: Any, schemes: Sequence[Any], cluster: Cluster | None, options:
     if not schemes:
         raise UserError("schemes must be a list of algorithms, such as [SyncSGD(), DiLoCo()]. Received: none")
     for scheme in schemes:
-        check_kind(scheme, "sweep(build, (x, y), [SyncSGD(), DiLoCo()])")
+        check_kinds(scheme, cluster, (), "sweep(build, (x, y), [SyncSGD(), DiLoCo()])")
     if "run_dir" in options:
         raise UserError("each run of a sweep has a folder of its own: leave run_dir out")
     if cluster is not None and cluster.task is not None:
         raise UserError("a sweep trains on this machine: give Cluster.local(...)")
+    return options_of(options, inspect.signature(sweep).parameters, (Cluster.local, Recovery))
 
 
 def _in_words(value: Any) -> Any:

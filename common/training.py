@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Unpack, cast
 
 from rich.console import Console
 
-from .arguments import checked_call
+from .arguments import a_text, checked_call
 from .cluster.cluster import BackendName, Cluster
 from .cluster.fingerprint import given_name, model_digest
 from .contract.checks import check_kind
@@ -213,7 +213,7 @@ def train(
     require_tensorflow()
     refuse()
     callbacks = [*callbacks] if isinstance(callbacks, list | tuple) else [callbacks] if callbacks is not None else []
-    _check_kinds(scheme, cluster, callbacks)
+    check_kinds(scheme, cluster, callbacks)
     parsed = options_of(options, inspect.signature(train).parameters, (type(scheme), Cluster.local, Recovery))
     cluster = cluster_of(scheme, cluster, workers=workers, ps=ps, backend=backend)
     data, size = read(data, "data", model, options.get("batch_size"), parsed.steps and parsed.steps * cluster.workers)
@@ -288,6 +288,7 @@ def problem(dataset: str, model: str | None = None, *, seed: int = 0) -> tuple[A
     Raises:
         UserError: a name or an option is unknown, or the model is not for these data.
     """
+    a_text(dataset=dataset)
     require_tensorflow()
     use_tensorflow()
     found = load(dataset)
@@ -369,9 +370,9 @@ def _naming_examples(job: Job, model: Any) -> Iterator[None]:
             )
 
 
-def _check_kinds(scheme: Any, cluster: Any, callbacks: Any) -> None:
-    """Raise `UserError` for arguments of another type than `train` takes."""
-    check_kind(scheme, USAGE)
+def check_kinds(scheme: Any, cluster: Any, callbacks: Any, usage: str = USAGE) -> None:
+    """Raise `UserError` for arguments of another type than `train` takes, with the call as it should be."""
+    check_kind(scheme, usage)
     if cluster is not None and not isinstance(cluster, Cluster):
         raise UserError(f"cluster must be a Cluster, as in cluster=Cluster.local(workers=4). Received: {cluster!r}")
     for callback in callbacks:

@@ -2,8 +2,11 @@
 
 import copy
 import inspect
+import itertools
 import json
+import math
 import pickle
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import get_type_hints
 
@@ -380,6 +383,18 @@ def test_short_forms_of_a_cluster_on_this_machine():
 def test_an_argument_that_is_not_known_is_refused_with_the_nearest_name(call, message):
     with pytest.raises(UserError, match=message):
         call()
+
+
+ANYTHING = 5, -1, 1.5, "x", b"x", [1], {}, True, object(), math.nan, None, np.zeros(3), lambda: 1
+
+
+@pytest.mark.parametrize(
+    "make", [RunOptions, Recovery, Platform, Cluster.local, *SCHEMES.values()], ids=lambda make: make.__qualname__
+)
+def test_a_value_of_any_kind_is_accepted_or_refused_by_a_user_error(make):
+    for name, value in itertools.product(inspect.signature(make).parameters, ANYTHING):
+        with suppress(UserError):
+            make(**{name: value})
 
 
 def test_a_name_is_suggested_only_if_a_third_of_its_letters_differ():

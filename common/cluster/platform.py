@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from ..arguments import CheckedCall, at_most, nearest
+from ..arguments import CheckedCall, a_text, at_most, nearest
 from ..contract.hyperparameters import Natural, NotNegative, Positive, check_fields, check_values
 from ..errors import UserError
 from ..spec import parse
@@ -117,6 +117,7 @@ def _values_of(network: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: the network is unknown, or the file has a wrong key or value.
     """
+    a_text(network=network)
     if not network.endswith(".toml"):
         if network not in NETWORKS:
             suggestion = nearest(network, NETWORKS)

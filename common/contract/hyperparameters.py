@@ -8,17 +8,19 @@ The command line reads the same annotations to parse its flags.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from importlib import import_module
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..arguments import at_least, below_one, fraction, not_negative, one_of, positive
+from ..arguments import a_text, at_least, below_one, fraction, not_negative, one_of, positive
 from ..errors import UserError
 from ..sync.topology import Topology
 
-Rate = Annotated[float | Callable[[Any], Any], positive]
+Rate = Annotated[float | Callable[[Any], Any], lambda **given: None if callable(*given.values()) else positive(**given)]
 """A learning rate, or a schedule (`keras.optimizers.schedules`) of local steps."""
 Positive = Annotated[float, positive]
 """A number above zero."""
@@ -130,8 +132,10 @@ def _check(name: str, kind: Any, value: Any) -> None:
         raise UserError(f"{name} must be True or False. Received: {name}={value!r}")
     elif kind is float and callable(value):
         raise UserError(f"{name} is a number: give the field the type Rate for a schedule. Received: {name}={value!r}")
-    elif kind in (str, str | None) and not isinstance(value, str | None):
-        raise UserError(f"{name} must be a text in quotes. Received: {name}={value!r}")
+    elif kind in (str, str | None) and value is not None:
+        a_text(**{name: value})
+    elif kind is Path and not isinstance(value, str | os.PathLike):
+        raise UserError(f"{name} must be a path, a text in quotes. Received: {name}={value!r}")
     elif origin in (Union, UnionType) and value is not None:
         for part in parts:
             if part not in (NoneType, str):

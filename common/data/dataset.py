@@ -51,8 +51,6 @@ def weighted(data: tuple[Any, ...], class_weight: Mapping[int, float]) -> tuple[
     """
     if len(data) == 3:
         raise UserError("class_weight and sample_weight cannot be used at the same time: multiply them yourself")
-    if not isinstance(class_weight, Mapping):
-        raise UserError(f"class_weight must be a dict, as in {{0: 2.0, 1: 1.0}}. Received: {class_weight!r}")
     x, y = (*data, None)[:2]
     if not isinstance(y, np.ndarray):
         raise UserError(f"class_weight needs class numbers in y. Received: y is a {type(y).__name__}")

@@ -28,6 +28,8 @@ def prepared(data: Any, validation: Any, split: float, class_weight: Mapping[int
         UserError: the data are of another kind, or do not permit a split or class weights.
     """
     fraction(validation_split=split)
+    if not isinstance(class_weight, Mapping | None):
+        raise UserError(f"class_weight must be a dict, as in {{0: 2.0, 1: 1.0}}. Received: {class_weight!r}")
     if callable(data):
         if split or class_weight:
             raise UserError("validation_split and class_weight need arrays: a data function can do both itself")

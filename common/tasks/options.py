@@ -93,9 +93,9 @@ class Recovery(CheckedCall):
     """Reaction to a message that is not finite: stop the run, or drop the message. It never reaches the center."""
 
     def __post_init__(self):
+        check_fields(self)
         if self.resume is not None:
             object.__setattr__(self, "resume", named(Path(self.resume)))  # Python users give a text
-        check_fields(self)
         for name in self._names:
             if name not in FURTHER:
                 further = ", ".join(name.removeprefix("SIG") for name in FURTHER)
@@ -208,6 +208,10 @@ class RunOptions:
             object.__setattr__(self, "run_dir", newest(Path(self.run_dir)))
         attack_of(self.hostile)
         codec_of(self.codec)
+        if not isinstance(self.schedule, Sequence):
+            raise UserError(
+                f"schedule must be a list of workers, as in [0, 1, 1]. Received: schedule={self.schedule!r}"
+            )
         if not isinstance(self.recovery, Recovery):
             raise UserError(
                 f"recovery must be a Recovery, as in recovery=Recovery(max_restarts=5). Received: {self.recovery!r}"
