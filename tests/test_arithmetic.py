@@ -217,17 +217,17 @@ def test_a_worker_that_ignores_replies_keeps_its_parameters():
     np.testing.assert_allclose(found["center"], center, rtol=1e-5, atol=1e-6)
 
 
-def test_a_message_that_is_not_finite_ends_the_run_before_the_center():
+def test_a_message_that_is_not_finite_ends_the_run_before_the_center_unless_it_is_dropped():
     x, y = DIGITS.train
     x = x.copy()
     x[shard_rows((x, y), 3, 0)[1]] = np.nan  # all that worker 1 has
-    job = small(CATALOGUE["async_sgd"], steps=4, data=(x, y))
-    trace = by_hand((0, 0, 0, 1, "exchange"), (1, 2, 1, 1, "exchange"), (2, 1, 2, 1, "exchange"))
-    arithmetic = Arithmetic(job, trace)
-    with pytest.raises(Diverged, match=r"^.*worker 1 .* version 2.*$"):
-        arithmetic.run(3)
+    job = small(CATALOGUE["ringmaster"], steps=4, data=(x, y))
+    messages = (0, 0, 0, 1), (1, 2, 1, 1), (2, 1, 2, 0), (2, 0, 1, 1), (3, 1, 1, 1)
+    arithmetic = Arithmetic(job, by_hand(*((*message, "exchange") for message in messages)))
+    with pytest.raises(Diverged, match=r"^.*worker 1 .* version 3.*$"):
+        arithmetic.run(5)
     found = arithmetic.snapshot()
-    assert found["at"] == 2
+    assert found["at"] == 3
     assert np.isfinite(found["center"]).all()
 
 

@@ -184,7 +184,7 @@ class Arithmetic:
             self._compute()
             missing = np.flatnonzero((row >= 0) & ~self.computed[row])
         ready = self.position + int(missing[0]) if len(missing) else end
-        spoiled = np.flatnonzero((row >= 0) & ~self.finite[row] & (self.trace["accepted"][row] == 1))
+        spoiled = np.flatnonzero((row >= 0) & ~self.finite[row])
         spoiled = [i for i in spoiled if self.position + i < ready and not self._is_left_out(row[i])]
         if spoiled:
             self._do(self.position + int(spoiled[0]))
@@ -198,7 +198,7 @@ class Arithmetic:
         return np.bincount(workers, minlength=len(self.last))
 
     def _is_left_out(self, row: int) -> bool:
-        """Return True if the rule leaves out the message of that row, which is not finite."""
+        """Return True if the rule drops or leaves out the message of that row, which is not finite."""
         version, accepted = self.trace["version"], self.trace["accepted"] == 1
         together = accepted & (version == version[row])  # the messages of its set
         so_far = int(np.count_nonzero(together[: row + 1] & ~self.finite[: row + 1]))
