@@ -157,6 +157,7 @@ def test_a_run_that_is_interrupted_says_so_and_keeps_its_center(tmp_path, monkey
     result = log.finish(error)
     assert (result["outcome"], result["exit_code"], result["stopped_by"]) == ("interrupted", 143, "SIGTERM")
     assert 0 < result["updates"] <= 12
+    assert result["staleness"]["steady"] == steady_staleness(arrays(tmp_path, "trace.npz"))
     assert 0 < result["simulated"]["virtual_seconds"] == log.history()["seconds"][-1]
     assert json.loads((tmp_path / "result.json").read_text()) == result
     assert len(np.load(tmp_path / "trace.npz")["version"]) == result["updates"]
