@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from covering import CATALOGUE
 from distsgd.algorithms import (
     DESLOC,
     PALSGD,
@@ -99,10 +100,15 @@ def test_the_mean_of_workers_that_gossip_is_collected_a_hundred_times_in_a_run_u
     assert Gossip().every(5000, (7, 3)) == 7
 
 
-@pytest.mark.parametrize("done", [6, 12, 18, 30, 36])
-def test_des_loc_resumes_in_the_middle_of_its_cycle(done):
-    scheme = DESLOC(communication_period=6, first_moment_every=2, second_moment_every=3)  # a cycle of 36 steps
-    assert [*scheme.rounds(done), *scheme.rounds(80 - done, done)] == [*scheme.rounds(80)]
+def test_a_run_that_is_resumed_after_any_round_has_the_rounds_of_one_that_is_not():
+    """A push or a pull alone ends no run."""
+    cycle = DESLOC(communication_period=6, first_moment_every=2, second_moment_every=3)  # of 36 steps
+    for name, scheme in {**CATALOGUE, "cycle": cycle}.items():
+        rounds, done = [*scheme.rounds(80)], 0
+        for number, (steps, kind) in enumerate(rounds, 1):
+            done += steps
+            if kind not in ("push", "pull"):
+                assert [*scheme.rounds(80 - done, done)] == rounds[number:], (name, done)
 
 
 def test_of_few_workers_one_value_is_left_to_the_trimmed_mean():
