@@ -17,7 +17,7 @@ from distsgd.common.server.region import Region
 from distsgd.common.server.slots import Slots
 from distsgd.common.server.snapshots import NEVER as NOT_TAKEN
 from distsgd.common.server.snapshots import Multiples, SnapshotBuffer
-from distsgd.common.server.trace import ROW
+from distsgd.common.server.trace import ROW, UNKNOWN
 from distsgd.common.server.transaction import Transactions
 from distsgd.common.sync.in_regions import InRegions
 from distsgd.common.sync.store import Message
@@ -115,6 +115,29 @@ def test_rounds_that_a_worker_was_out_are_no_events_of_the_log(parts):
     parts.do(lambda: journal.skip_rounds(integers(0, 3, 0, 1)))
     rounds, joins = parts.run(lambda: [journal.rounds_applied, journal.joins])
     assert (rounds.tolist(), rounds.sum() + joins) == ([0, 3, 0, 1], 0)
+
+
+def test_rounds_of_workers_that_are_lost_are_neither_logged_nor_counted_nor_released(parts):
+    journal = parts.journal
+
+    def two_rounds():
+        times = tf.tile(tf.range(5, dtype=tf.int64)[None, None], [4, 2, 1])  # the last is that of the release
+        journal.record_rounds(7, times, tf.constant([True, False, True, False]))
+
+    parts.do(two_rounds)
+    rows, rounds, released = parts.run(
+        lambda: [journal.records.dequeue_many(4), journal.rounds_applied, journal.released]
+    )
+    assert rows[:, : ROW.index("staleness")].tolist() == [[7, 0], [7, 2], [8, 0], [8, 2]]
+    assert (rounds.tolist(), released.tolist()) == ([2, 0, 2, 0], [4, UNKNOWN, 4, UNKNOWN])
+
+
+def test_a_dropped_message_is_released_when_it_arrives_and_one_of_a_set_with_its_set(parts):
+    for accepted in (False, True, True):
+        parts.do(lambda accepted=accepted: parts.journal.record(0, parts.slot, 0, tf.constant(accepted), locked=False))
+    rows = parts.run(lambda: parts.journal.records.dequeue_many(3))
+    dropped = rows[0, ROW.index("microseconds")]
+    assert rows[:, ROW.index("released")].tolist() == [UNKNOWN, dropped, UNKNOWN]
 
 
 def rows_of(**columns):
