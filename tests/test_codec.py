@@ -8,11 +8,13 @@ import pytest
 import tensorflow as tf
 from own_codec import Rounded, RoundedSGD
 
-from distsgd.algorithms import EFSGD, AllReduce, OneBitAdam, SignSGDMV
+from distsgd.algorithms import EFSGD, AllReduce, AsyncSGD, FedNova, Hogwild, OneBitAdam, PowerSGD, SignSGDMV, SparseLoCo
 from distsgd.common import Cluster, UserError, train
 from distsgd.common.contract import Codec, Coordinates, ScaledSigns, Signs, Span, WholeNumbers
 from distsgd.common.contract.checks import check_scheme
-from distsgd.common.messages.codec import SummedCoordinates
+from distsgd.common.contract.rounding import Int8
+from distsgd.common.messages.codec import BatchCoordinates, SummedCoordinates
+from distsgd.common.server.traffic import Traffic
 from runs import DIGITS, linear
 
 SIZE = 37
@@ -103,6 +105,21 @@ def test_a_result_counts_the_bytes_that_travel(tmp_path, scheme, message, reply)
     assert result.metrics["bytes_pushed"] == pytest.approx(workers * rounds * message * size, rel=0.01)
     pulled = workers * rounds * reply * size + workers * 4 * size  # the last are the center that each began with
     assert result.metrics["bytes_pulled"] == pytest.approx(pulled, rel=0.01)
+
+
+def test_a_round_has_the_bytes_of_its_vectors_in_both_slices_with_scalars_and_states():
+    """Of four workers, a matrix and a vector of ten in slices of 60 and 40, and seven floats of state."""
+
+    def moved(scheme, codec=None):
+        traffic = Traffic(scheme, codec or scheme.codecs()[0], 4, [60, 40], state_size=7, shapes=[(10, 9), (10,)])
+        return [*traffic.vectors, traffic.reply, traffic.center]
+
+    state = 4 * 7
+    assert moved(FedNova()) == [400 + state + 2 * 4, 400, 400]  # the number of steps goes to each slice
+    assert moved(AsyncSGD(), Int8(block=50)) == [100 + 3 * 4 + state, 400, 400]
+    assert moved(SparseLoCo(share=0.05)) == [8 * 5 + state, 4 * 8 * 5, 400]  # the sum of four
+    assert moved(PowerSGD(rank=2)) == [4 * 20, 4 * (18 + 10) + state, 4 * (20 + 18 + 10), 400]
+    assert moved(Hogwild(), BatchCoordinates(30))[2] == 0  # a sparse worker keeps no copy of the center
 
 
 def test_scaled_signs_come_back_with_the_size_of_their_variable():
