@@ -12,11 +12,12 @@ from distsgd.algorithms import SCHEMES, AsyncSGD, SignSGDMV
 from distsgd.common import UserError
 from distsgd.common.cli.main import dispatch
 from distsgd.common.contract.rounding import only_takes_gradients
-from distsgd.common.record_format import EVENTS
+from distsgd.common.data.recipes import Dataset, make
+from distsgd.common.record_format import EVENTS, read_config
 from distsgd.common.replay import comparison
 from distsgd.common.replay.adapters import TRANSCRIPTIONS
 from distsgd.common.replay.comparison import CERTAIN, References, Verdict, _disturbed, judge
-from distsgd.common.replay.recorded import Hyperparameters
+from distsgd.common.replay.recorded import Hyperparameters, _computed
 from distsgd.common.replay.replay import read, replay
 from distsgd.common.replay.with_codec import PUSH_GRADIENTS
 from distsgd.common.tasks.observer import Observer
@@ -234,6 +235,39 @@ def test_a_record_with_more_or_fewer_updates_than_messages_is_refused(recorded):
     for wrong in (fewer, replace(run, result={**run.result, "updates": 59})):
         with pytest.raises(ValueError, match="how many updates there were"):
             wrong.execute()
+    alone = replace(run, equations=replace(run.equations, kind="alone"))  # each step is an update
+    with pytest.raises(ValueError, match="how many steps there were"):
+        replace(alone, steps=59).execute()
+    with pytest.raises(UserError, match="some were left out"):
+        replace(alone, steps=61).execute()
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "codec", "jumps"),
+    [
+        ({}, "float32", False),
+        ({"inner_optimizer": "adamw", "server_optimizer": "adam"}, "float32", False),
+        ({"inner_optimizer": "lion:weight_decay=0.1"}, "float32", True),
+        ({"server_optimizer": "yogi"}, "float32", True),
+        ({}, "int8", True),
+    ],
+)
+def test_signs_and_codecs_are_jumps(optimizers, codec, jumps, recorded):
+    run = read(recorded, SCHEMES)
+    run = replace(run, equations=replace(run.equations, codec=codec), hyperparameters=Hyperparameters(optimizers))
+    assert run.has_jumps == jumps
+
+
+def test_losses_of_averages_prove_nothing_and_a_change_of_gradients_makes_them_dense(recorded, monkeypatch):
+    monkeypatch.setattr("distsgd.common.replay.recorded.recorded_losses", lambda folder: {1: 0.5})
+    rows = np.zeros((60, 2), np.int32), np.ones((60, 2), np.float32)
+    sparse = Dataset((rows, np.zeros(60)), (rows, np.zeros(60)), 2, features=5)
+    config = read_config(recorded)
+    for changes in ({}, {"ema_decay": 0.9}, {"hostile": "sign-flip:1"}, {"l2": 0.1}):
+        losses = _computed(recorded, config | changes, True, make)["losses"]
+        assert bool(losses) == ("ema_decay" not in changes)
+        of_sparse = _computed(recorded, config | changes | {"model": "logistic"}, True, lambda _: sparse)
+        assert of_sparse["sparse"] == (not changes)
 
 
 def test_an_order_that_was_changed_is_noticed(copy, capsys):
