@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from distsgd.algorithms import SyncSGD
+from distsgd.algorithms import DPSGD, AllReduce, SyncSGD
 from distsgd.benchmarks.reproduced_links import TABLE, exchange, first_points, point, step_of
 from distsgd.common import UserError
 from distsgd.common.cli.main import dispatch
@@ -110,6 +110,12 @@ def test_the_bandwidths_of_streaming_diloco_are_those_of_the_paper(size):
     ]
     assert sum(each == 0 for each in apart) >= 23
     assert all(abs(each) <= 1 for each in apart)
+
+
+@pytest.mark.parametrize(("scheme", "moved"), [(SyncSGD(), 4), (AllReduce(), 2 * 3 / 4 * 4), (DPSGD(), 2 * 4)])
+def test_a_worker_sends_its_message_both_halves_of_a_reduction_or_one_to_each_neighbour(scheme, moved):
+    found = forecast(scheme, Platform(step_ms=10.0), workers=4, parameters=1000, layers=4)
+    assert (found.sent, found.received) == pytest.approx((moved * 1000 / 0.01,) * 2)
 
 
 def test_workers_share_the_card_of_the_ps():

@@ -212,8 +212,9 @@ def test_no_worker_waits_for_a_slow_one():
 
 
 def test_a_message_and_its_reply_take_the_links_of_a_pair_and_the_latency():
-    """Of two workers one begins each average; the other makes its step at once."""
-    found = loop_of(2, 1, step_ms=10, uplink="1MB", latency="5ms").rounds  # a byte each microsecond
+    """Of two workers one begins each average; the other makes its step at once. No ps serves a message."""
+    machines = {"step_ms": 10, "uplink": "1MB", "latency": "5ms", "service": "3ms"}  # a byte each microsecond
+    found = loop_of(2, 1, **machines).rounds
     ends = found[np.argsort(found[:, 0]), -1]
     np.testing.assert_allclose(ends, [10_000, 10_000 + 2 * (1_000 + 5_000)], atol=2)
 

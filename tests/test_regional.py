@@ -81,6 +81,13 @@ def test_nothing_is_on_record_after_the_last_update():
     assert (cut.trace["version"].max(), cut.trace["event"][-1]) == (8, KINDS["exchange"])
 
 
+def test_latencies_between_servers_vary_from_merge_to_merge():
+    found = happens(STEP, workers=2, steps=30, size=1e4, latency_sigma=0.5, **MACHINES)
+    sent, arrived = (times(found, kind, 1) for kind in ("up", "down"))
+    travelled = {there - here for here, there in zip(sent, arrived, strict=False)}  # the last is on its way
+    assert len(travelled) == len(arrived) > 2
+
+
 @pytest.mark.parametrize("latency_sigma", [0.0, 0.5])
 def test_regional_servers_are_many_times_faster_than_one_between_clouds(latency_sigma):
     machines: Any = {"network": "cloud-regions", "latency_sigma": latency_sigma}
