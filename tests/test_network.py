@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from scheduled import happens
 
-from distsgd.algorithms import DESLOC, SSP, AllReduce, AsyncSGD, Downpour, OneBitAdam, SyncSGD
+from distsgd.algorithms import DESLOC, SSP, AllReduce, AsyncDiLoCo, AsyncSGD, Downpour, OneBitAdam, SyncSGD
 from distsgd.common.cluster.platform import NETWORKS, Machines, Platform
 from distsgd.common.contract import Bounded
 from distsgd.common.errors import UserError
 from distsgd.common.record_format import EVENTS
+from distsgd.common.server.trace import ROUND
 from distsgd.common.sync.release import waiting_at
+from distsgd.simulator.virtual_time import schedule
 from distsgd.simulator.virtual_time.links import SharedLinks
 from distsgd.simulator.virtual_time.network import Network
 from distsgd.simulator.virtual_time.resources import NEVER, Fair, level
@@ -370,6 +372,32 @@ def test_crashes_are_the_same_for_all_algorithms():
         joined = found.trace["event"] == EVENTS.index("join")
         crashed.append(found.trace["microseconds"][joined][:5].tolist())
     assert crashed[0] == crashed[1]
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [Downpour(communication_period=1, warm_start=3), Downpour(push_period=3, pull_period=4)],
+    ids=["warm start", "pushes and pulls"],
+)
+def test_each_worker_crashes_and_then_waits_for_the_bytes_of_the_center(scheme):
+    machines = {"step_ms": 10, "downlink": "8Mbit", "failures": "crashes:every=200ms,down=20ms"}
+    found = happens(scheme, workers=3, steps=120, size=1e4, **machines)
+    joined, rounds = found.trace["event"] == EVENTS.index("join"), found.rounds
+    workers, moments = found.trace["worker"][joined], found.trace["microseconds"][joined]
+    assert {*workers.tolist()} == {0, 1, 2}
+    for worker, moment in zip(workers, moments, strict=True):
+        begun = rounds[rounds[:, 0] == worker, ROUND.index("begun")]
+        assert not ((begun > moment - 1) & (begun < moment + 10_000)).any()  # the center takes that time
+
+
+def test_a_worker_that_crashes_in_the_steps_beside_its_message_begins_a_whole_round(monkeypatch):
+    """Its message leaves after 20 ms; it crashes at 25 ms and is back at 35 ms."""
+    moments = {("crash", 0): 25_000_000, ("repair", 0): 10_000_000}
+    monkeypatch.setattr(schedule, "exponential_time", lambda _, what, worker, n, mean: moments.get((what, n), NEVER))
+    scheme = AsyncDiLoCo(communication_period=3, delay=1)
+    found = happens(scheme, workers=1, steps=6, step_ms=10, failures="crashes:every=200ms,down=20ms")
+    assert found.rounds[:, ROUND.index("ready")].tolist() == [20_000, 55_000]
+    assert found.trace["event"].tolist() == [EVENTS.index(name) for name in ("exchange", "join", "exchange")]
 
 
 WRONG = [
