@@ -628,7 +628,8 @@ def test_a_script_joins_again_after_a_mistake_and_a_join_without_worker_0_ends(l
     assert "each join of a script needs a name of its own, as in join(..., name='critic')" in said
     assert (tmp_path / "0").exists()
     assert (tmp_path / "1").exists()
-    assert (code, result["message"]) == (2, "worker-1: worker 0 has ended without a join named 'other'")
+    told = "worker-1: worker 0 has ended without a join named 'other': call join with the same names on all workers"
+    assert (code, result["message"]) == (2, told)
 
 
 @pytest.mark.rotating
