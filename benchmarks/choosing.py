@@ -31,7 +31,7 @@ from ..common.arguments import check_known
 from ..common.cli import flags
 from ..common.errors import UserError
 from . import stamps
-from .plots import bare, colour
+from .plots import bare, colour, decades
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "choosing.md", ROOT / "docs" / "not-converging.md"
@@ -166,7 +166,6 @@ def curves(folder: Path, labels: Sequence[str], axis: str) -> list[Curve]:
 def _drawn(curves: Sequence[Curve], title: str, xlabel: str) -> Any:
     """Draw a curve for each run, with its label."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter
 
     figure = Figure(figsize=(7, 2.9), layout="constrained")
     axes = figure.subplots()
@@ -182,9 +181,7 @@ def _drawn(curves: Sequence[Curve], title: str, xlabel: str) -> Any:
         axes.set_xscale("log", nonpositive="mask")  # a start at 0 would be drawn as a horizontal line
     axes.set_ylim(top=min(axes.get_ylim()[1], HIGHEST * curves[0][2][0]))
     axes.xaxis.set_major_formatter("{x:,g}")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    decades(axes.yaxis)
     axes.set_title(title, loc="left", fontsize=10)
     bare(axes)
     axes.legend(fontsize=8, loc="upper right" if wide else "best", framealpha=0.85, edgecolor="none")

@@ -9,7 +9,7 @@ from typing import Any
 from ..algorithms import SCHEMES
 from ..common.record.plot import PALETTE, lines_of
 from .claims_study import Found
-from .plots import bare
+from .plots import bare, decades
 
 MARKS = "osD^vPX*"
 
@@ -87,7 +87,6 @@ def bars(found: Found, xlabel: str) -> Any:
 def against_kilobytes(found: Found, kilobytes: Mapping[str, float], xlabel: str, ylabel: str) -> Any:
     """Plot a point for each arm at the only place: its score, and its spread, against what its workers move."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter
 
     (place,) = found.places
     figure = Figure(figsize=(6.4, 3.8), layout="constrained")
@@ -98,9 +97,7 @@ def against_kilobytes(found: Found, kilobytes: Mapping[str, float], xlabel: str,
         style = {"marker": MARKS[i % len(MARKS)], "ms": 6, "capsize": 2, "ls": "none", **line}
         axes.errorbar([kilobytes[arm]], [row.mean], [row.spread], label=arm, **style)
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    decades(axes.xaxis, "{x:,.0f}")
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
@@ -148,7 +145,6 @@ def _panels(found: Found, xlabel: str) -> Any:
 def dots(found: Found, xlabel: str) -> Any:
     """Plot a panel for each place, a row for each arm; an arm that missed the target is a cross at the right edge."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter
 
     figure = Figure(figsize=(2.2 + 1.75 * len(found.places), 0.9 + 0.26 * len(found.arms)), layout="constrained")
     panels = figure.subplots(1, len(found.places), sharex=True, sharey=True, squeeze=False)[0]
@@ -164,9 +160,7 @@ def dots(found: Found, xlabel: str) -> Any:
         missing = [i for i in range(len(rows)) if i not in reached]
         axes.scatter([1.0] * len(missing), missing, marker="x", c="0.4", s=22, transform=axes.get_yaxis_transform())
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        decades(axes.xaxis)
         axes.set_title(place, fontsize=9)
         axes.tick_params(axis="x", labelsize=8)
     panels[0].set_yticks(range(len(found.arms)), found.arms, fontsize=8)

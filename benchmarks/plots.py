@@ -63,10 +63,18 @@ def title_of(figure: Any, text: str) -> None:
     figure.suptitle(textwrap.fill(text, round(13 * figure.get_figwidth())), fontsize=9)
 
 
+def decades(axis: Any, form: str = "{x:g}") -> None:
+    """Name 1, 2 and 5 of each decade of a logarithmic axis, and no number in between."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(form)
+    axis.set_minor_formatter(NullFormatter())
+
+
 def to_target(outcomes: Sequence[Outcome]) -> Any:
     """Plot the expense of each algorithm, a row each: a dot for each seed, on logarithmic axes."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter
 
     rows = of_part(outcomes, "main")
     if not rows:
@@ -83,9 +91,7 @@ def to_target(outcomes: Sequence[Outcome]) -> Any:
                 text = "nothing is sent" if unit == "bytes" and reached(row, unit) else "not reached"
                 axes.text(0.02, y, text, transform=axes.get_yaxis_transform(), color=GREY, fontsize=8, va="center")
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        decades(axes.xaxis)
         axes.set_xlabel(label)
         bare(axes)
     grid[0].set_yticks(range(len(rows)), [row["algorithm"] for row in rows])
@@ -158,7 +164,6 @@ def sweep(part: str, setting: str, title: str, xlabel: str, shown: Sequence[str]
 
     def make(outcomes: Sequence[Outcome]) -> Any:
         from matplotlib.figure import Figure
-        from matplotlib.ticker import LogLocator, NullFormatter
 
         rows = of_part(outcomes, part)
         if not rows:
@@ -173,9 +178,7 @@ def sweep(part: str, setting: str, title: str, xlabel: str, shown: Sequence[str]
                 axes.plot(*zip(*points, strict=True), marker=marker, lw=1.8, ms=6, label=name, **line)
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter(NullFormatter())
+            decades(axes.yaxis)
             axes.set_xticks(ticks, [str(tick) for tick in ticks])
             axes.set(xlabel=xlabel, ylabel=label)
             bare(axes)
