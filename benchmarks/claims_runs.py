@@ -52,17 +52,19 @@ EQUATIONS: dict[str, Transcription] = {
 }
 
 
+def traffic_of(scheme: Scheme, workers: int, shapes: Sequence[tuple[int, ...]]) -> Traffic:
+    """Return the bytes of the rounds on a model whose variables have these shapes, on one ps."""
+    return Traffic(scheme, scheme.codecs()[0], workers, [sum(map(math.prod, shapes))], shapes=shapes)
+
+
 def message_kilobytes(scheme: Scheme, workers: int, shapes: Sequence[tuple[int, ...]]) -> float:
-    """Return the kilobytes of a message on a model whose variables have these shapes."""
-    sizes = [sum(map(math.prod, shapes))]
-    return Traffic(scheme, scheme.codecs()[0], workers, sizes, shapes=shapes).message / 1e3
+    """Return the kilobytes of a message on a model of these shapes."""
+    return traffic_of(scheme, workers, shapes).message / 1e3
 
 
 def moved_kilobytes(scheme: Scheme, workers: int, shapes: Sequence[tuple[int, ...]], steps: int) -> float:
     """Return the kilobytes that a worker sends and receives in the rounds of a run, on a model of these shapes."""
-    sizes = [sum(map(math.prod, shapes))]
-    traffic = Traffic(scheme, scheme.codecs()[0], workers, sizes, shapes=shapes)
-    return sum(traffic.moved(scheme.rounds(steps).kinds())) / 1e3
+    return sum(traffic_of(scheme, workers, shapes).moved(scheme.rounds(steps).kinds())) / 1e3
 
 
 @dataclass(frozen=True, kw_only=True)
