@@ -23,8 +23,9 @@ HERE = Path(__file__).resolve().parent
 
 RESULTS = HERE / "results"  # those that the docs show
 
-# What has been measured before. An installed package is never written to.
-CACHE = (HERE if (HERE.parent / "pyproject.toml").exists() else Path.home() / ".cache" / "distsgd") / "cache"
+# What has been measured before. An installed package is never written to, nor can a checkout of another user be.
+IS_OURS = (HERE.parent / "pyproject.toml").exists() and os.access(HERE, os.W_OK)
+CACHE = (HERE if IS_OURS else Path.home() / ".cache" / "distsgd") / "cache"
 
 PARTS = "main", "workers", "period"
 DECISIVE = (  # on which the course of a simulated run depends
