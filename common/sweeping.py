@@ -129,7 +129,7 @@ def sweep(
     at_least(1, seeds=seeds)
     listed: list[Any] = list(schemes) if isinstance(schemes, Iterable) and not isinstance(schemes, str) else [schemes]
     short = {"workers": workers, "ps": ps, "backend": backend}
-    short = {name: value for name, value in short.items() if value is not None}
+    is_short = any(value is not None for value in short.values())
     first = _checked(model, listed, cluster, options).seed
     options.pop("seed", None)
     problem = {"validation_data": validation_data, "validation_split": validation_split, "class_weight": class_weight}
@@ -137,7 +137,7 @@ def sweep(
     runs = []
     with keep_warm():
         for scheme, seed in itertools.product(listed, range(first, first + seeds)):
-            run_cluster = cluster_of(scheme, cluster, **short) if short else cluster
+            run_cluster = cluster_of(scheme, cluster, **short) if is_short else cluster
             keras.utils.set_random_seed(seed)
             seed_torch(seed)
             built = model()

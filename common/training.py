@@ -18,6 +18,7 @@ from .cluster.cluster import BackendName, Cluster
 from .cluster.fingerprint import given_name, model_digest
 from .contract.checks import check_kind
 from .contract.decay import weight_decay_of
+from .contract.hyperparameters import check_values
 from .contract.scheme import Scheme
 from .data.agreement import check_order
 from .data.examples import read, yields_batches
@@ -40,7 +41,7 @@ from .record.summary import summary, summary_html
 from .settings import refuse, use_tensorflow, using
 from .signals import added, held
 from .tasks.job import Job, describe, make_job
-from .tasks.options import Keywords, Recovery, options_of, takes_options
+from .tasks.options import Keywords, Recovery, RunOptions, options_of, takes_options
 from .tasks.weighing import weigh
 
 USAGE = "train(model, (x, y), Downpour())"
@@ -289,6 +290,9 @@ def problem(dataset: str, model: str | None = None, *, seed: int = 0) -> tuple[A
         UserError: a name or an option is unknown, or the model is not for these data.
     """
     a_text(dataset=dataset)
+    check_values(RunOptions, {"seed": seed})
+    if model is not None:
+        a_text(model=model)
     require_tensorflow()
     use_tensorflow()
     found = load(dataset)

@@ -26,7 +26,7 @@ from distsgd.algorithms import (
     SyncSGD,
     SyncSGDLR,
 )
-from distsgd.common import Cluster, Group, Optimizer, Platform, Recovery, Scheme, UserError, join, sweep, train
+from distsgd.common import Cluster, Group, Optimizer, Platform, Recovery, Scheme, UserError, join, problem, sweep, train
 from distsgd.common.arguments import close_to
 from distsgd.common.contract.schedules import shaped
 from distsgd.common.data.dataset import shard_rows
@@ -365,6 +365,9 @@ def test_short_forms_of_a_cluster_on_this_machine():
         (lambda: Optimizer(RULE), "Optimizer needs scheme, workers. Received: 1 by position"),
         (lambda: sweep(dict, (X, Y), SyncSGD), r"scheme must be an algorithm, not its class: write SyncSGD\(\)"),  # pyright: ignore
         (lambda: Group(RULE, Y, workers=2, codec=3), "codec must be a text in quotes, .* Received: codec=3"),  # pyright: ignore
+        (lambda: problem(5), "dataset must be a text in quotes. Received: dataset=5"),  # pyright: ignore
+        (lambda: problem("digits", 5), "model must be a text in quotes. Received: model=5"),  # pyright: ignore
+        (lambda: problem("digits", seed=-1), "seed must be at least 0"),
         (lambda: Group(RULE, Y, workers=2).step(0, "x"), "gradient must hold numbers. Received: str"),
         (
             lambda: join(ONES, RULE),
